@@ -1,4 +1,4 @@
-"""Tasks on Spark without Spark: they stay in this process from epoch to epoch, as they do in a home."""
+"""Spark's tasks without Spark: they stay in this process from epoch to epoch, as they do in a home."""
 
 from __future__ import annotations
 

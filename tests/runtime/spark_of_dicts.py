@@ -1,4 +1,4 @@
-"""Spark as far as the hosts see it, made of dictionaries: micro-batches, grouping keys, map state, timers, commits."""
+"""A fake Spark made of dictionaries: micro-batches, grouping keys, map state, timers, commits."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Handle:
     """The handle of one level's stateful operator.
 
     Attributes:
-        missed: how often a value was asked for that is not there. Spark logs a warning for each.
+        missed: number of reads of absent values. Spark logs a warning for each.
     """
 
     def __init__(self) -> None:

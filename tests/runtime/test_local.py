@@ -1,4 +1,4 @@
-"""Whole local programs: equal to plain Python, for any parallelism and any cut into epochs."""
+"""Local programs equal plain Python, for any parallelism and any division into epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of an operator's tasks, added up."""
+"""The summed metrics of an operator's tasks."""
 
 from __future__ import annotations
 
@@ -82,8 +82,6 @@ def test_a_task_that_ran_twice_counts_once_and_programs_are_apart() -> None:
 
 
 class Rules(BroadcastProcessFunction):
-    """Counts rules."""
-
     def process_element(self, value, ctx):
         yield value
 

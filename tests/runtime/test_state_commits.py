@@ -1,4 +1,4 @@
-"""Spark's check of the state that a batch has committed: an error of another kind is no half-read batch."""
+"""Spark's check of a batch's committed state: an error of another kind is no half-read batch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Changes of programs, row by row of docs/operations.md, on the state of the program before.
+"""Program changes on existing state, row by row of docs/operations.md.
 
-``pillarbox.start`` compares descriptions before a query starts, so that is done here as well. (On Spark:
-tests/spark/operating/test_changes.py; changed state: test_changed_state.py; changed windows: test_changed_windows.py.)
+Descriptions are compared as ``pillarbox.start`` does. (On Spark: tests/spark/operating/test_changes.py; changed state:
+test_changed_state.py; changed windows: test_changed_windows.py.)
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
 
 
 class Sum(KeyedProcessFunction):
-    """The sum of a key's numbers."""
-
     def open(self, runtime_context):
         self.sum = runtime_context.get_state(ValueStateDescriptor("sum", Types.LONG()))
 
@@ -51,8 +49,7 @@ class Sum(KeyedProcessFunction):
         yield ctx.get_current_key(), self.sum.value()
 
 
-class Renamed(Sum):
-    """The same, as a later version calls it."""
+class Renamed(Sum): ...
 
 
 class Seen(MapFunction, CheckpointedFunction):
@@ -76,8 +73,6 @@ def sums(paid: Any, function: Any = None, uid: str | None = "sum") -> Any:
 
 
 class Changed:
-    """A program's first epoch, and its continuation by another program."""
-
     def __init__(self, then: Any, first: list[Any], folder: Path, parallelism: int = 2) -> None:
         self.savepoint = folder / "savepoint"
         with ProgramTestHarness(then, parallelism=parallelism) as harness:

@@ -1,4 +1,4 @@
-"""Programs whose state changes between two versions, on the local runtime: declarations and their effects."""
+"""Changed state declarations and their effects, on the local runtime."""
 
 from __future__ import annotations
 
@@ -51,8 +51,6 @@ def run(build, values, snapshot=None, parallelism=2):
 
 
 class Totals(KeyedProcessFunction):
-    """Of each key the sum, and the values of a class."""
-
     def __init__(self, cls, name, former=(), deleted=(), first=True):
         self.cls, self.name, self.former, self.deleted, self.has_first = cls, name, former, deleted, first
 
@@ -177,8 +175,6 @@ class Folded(AggregateFunction):
 
 
 class WithState(ProcessWindowFunction):
-    """Counts firings of a key, and of a window."""
-
     def __init__(self, name, former=()):
         self.descriptor = MapStateDescriptor(name).renamed_from(*former)
 

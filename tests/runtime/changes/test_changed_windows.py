@@ -1,7 +1,7 @@
-"""Windows of another size or kind, and another allowed lateness, on the earlier program's state.
+"""Windows of another size or kind, and another allowed lateness, on existing state.
 
-An element belongs to the windows of the program at its arrival: open windows end as they began. Windows made of shares
-for one cut cannot change to another cut.
+An element belongs to the windows of the program at its arrival: open windows end as they began. Panes cannot change to
+another slide.
 """
 
 from __future__ import annotations

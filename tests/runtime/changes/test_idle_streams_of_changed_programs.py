@@ -1,4 +1,4 @@
-"""Idle streams when a program changes: an idle stream sends nothing by itself, so receivers must already know."""
+"""Idle streams in changed programs: an idle stream sends nothing by itself, so receivers must already know."""
 
 from __future__ import annotations
 

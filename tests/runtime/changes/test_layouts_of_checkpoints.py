@@ -1,4 +1,4 @@
-"""How a start finds out where the subtasks of a checkpoint lie, when notes in its folder are lost."""
+"""Detection of a checkpoint's layout if the notes in its folder are lost."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ NOTE = {"codes": CODES, "layouts": [[8, 64]], "number": 1}
 
 
 class Notes:
-    """The small files of a checkpoint with one committed epoch."""
-
     def __init__(self, *notes: dict[str, Any]) -> None:
         self.notes = [json.dumps(note, sort_keys=True) for note in notes]
         self.epochs = ["0"]

@@ -1,4 +1,4 @@
-"""Which operators' state is plain data, as their tasks report it, and whether it is restored as that."""
+"""Plain state: which operators report it, and whether it is restored as such."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When event time has passed, joins have no rows and no timers left, and their log is no longer than it may be."""
+"""Joins have no rows and no timers left after event time has passed, and a short log."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An operator's state has a note of its conditions; a program with other conditions is refused.
+"""The conditions of an operator's state, stored with it; a program with other conditions is refused.
 
-Each refused case would silently give wrong results: open windows and the like would be lost, or mixed up. Each accepted
-case gives right results.
+Each refused case would silently give wrong results, such as lost or mixed-up windows. Each accepted case gives right
+results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batch mode on the local runtime: the final results of streaming; their time, order and state."""
+"""Batch mode on the local runtime: final results, their time and order, and state."""
 
 from __future__ import annotations
 
@@ -74,8 +74,6 @@ def test_count_windows_fire_as_in_streaming(events, parallelism):
 
 
 class Notes(KeyedProcessFunction):
-    """Emits its records, its timers and its key's state."""
-
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
 
@@ -360,8 +358,6 @@ def test_a_function_that_fails_names_key_and_record():
 
 
 class AtTheEnd(KeyedProcessFunction):
-    """Emits each value, and the negated value when event time reaches it."""
-
     def process_element(self, value, ctx):
         ctx.timer_service().register_event_time_timer(value)
         yield value

@@ -1,4 +1,4 @@
-"""Branches without a sink: a branch that ends in an operator runs, as in Flink."""
+"""Branches without a sink run, as in Flink."""
 
 from __future__ import annotations
 

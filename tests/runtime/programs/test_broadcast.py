@@ -1,4 +1,4 @@
-"""Broadcast state: in whole programs on the local runtime, and in the harness of an operator."""
+"""Broadcast state, in programs on the local runtime and in an operator harness."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHANGED = OutputTag("changed")
 
 
 class Over(KeyedBroadcastProcessFunction):
-    """A key's spending with its limit; a limit for all keys emits each key's spending."""
+    """Emits a key's spending with its limit; a limit for all keys emits each key's spending."""
 
     def open(self, runtime_context):
         self.spent = runtime_context.get_state(ValueStateDescriptor("spent"))
@@ -252,7 +252,7 @@ RECENT.enable_time_to_live(StateTtlConfig("1 minute"))
 
 
 class Walk(KeyedBroadcastProcessFunction):
-    """A command iterates over the keys of a state, and reads and changes it and another state during the iteration."""
+    """Iterates over the keys of a state, and changes it and another state during the iteration."""
 
     def open(self, runtime_context):
         self.size, self.recent = runtime_context.get_state(SIZE), runtime_context.get_list_state(RECENT)

@@ -1,4 +1,4 @@
-"""Different clocks of workers and driver: due work without input runs anyway."""
+"""Different clocks of workers and driver: due work runs without input."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ ANSWER = threading.Event()
 
 
 class Clock:
-    """Python's ``time`` module, with a wall clock that a test sets."""
-
     now = NOON
 
     def __getattr__(self, name: str) -> Any:
@@ -45,8 +43,6 @@ def clock(monkeypatch):
 
 
 class Remind(KeyedProcessFunction):
-    """Emits when the clock has passed the record's value."""
-
     def process_element(self, value, ctx):
         ctx.timer_service().register_processing_time_timer(value)
 

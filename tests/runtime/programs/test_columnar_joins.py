@@ -1,4 +1,4 @@
-"""Interval joins of columns: against plain Python, and beside the interval join that calls a function."""
+"""Columnar interval joins, compared with plain Python and with the interval join that calls a function."""
 
 from __future__ import annotations
 
@@ -369,8 +369,6 @@ def test_keys_are_of_one_type_whether_or_not_a_field_may_be_null():
 
 
 class Count(ProcessJoinFunction):
-    """The pair's number among its key's pairs."""
-
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
 

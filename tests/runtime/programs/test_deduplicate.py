@@ -1,4 +1,4 @@
-"""deduplicate in whole programs on the local runtime."""
+"""``deduplicate`` in programs on the local runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of bounded data through whole programs: nothing is lost at it or emitted after it."""
+"""The end of bounded data: nothing is lost at it or emitted after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ASKED = logging.getLogger("asked")
 
 
 class Timers(KeyedProcessFunction):
-    """Sets timers at each record, and more of them in the timers that fire at the end of event time."""
+    """Sets timers at each record, and further timers when they fire at the end of event time."""
 
     def process_element(self, value, ctx):
         timers = ctx.timer_service()
@@ -43,8 +43,6 @@ async def ask(value):
 
 
 class AtTheEnd(KeyedProcessFunction):
-    """Emits the values of a key when event time ends."""
-
     def open(self, runtime_context):
         self.values = runtime_context.get_list_state(ListStateDescriptor("values"))
 

@@ -1,4 +1,4 @@
-"""Behind which micro-batch an ``availableNow`` query has nothing left to do."""
+"""The last micro-batch with work of an ``availableNow`` query."""
 
 from __future__ import annotations
 

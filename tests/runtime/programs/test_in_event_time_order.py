@@ -1,4 +1,4 @@
-"""in_event_time_order in whole programs on the local runtime."""
+"""``in_event_time_order`` in programs on the local runtime."""
 
 from __future__ import annotations
 

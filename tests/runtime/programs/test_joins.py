@@ -1,4 +1,4 @@
-"""Interval join, window join and co-group against plain Python, in whole programs on the local runtime."""
+"""Interval join, window join and co-group on the local runtime, compared with plain Python."""
 
 from __future__ import annotations
 

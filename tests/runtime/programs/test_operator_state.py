@@ -1,4 +1,4 @@
-"""State of operators themselves: list and union list states, in harnesses, in whole programs, and dealt out anew."""
+"""Operator state: list and union list states, in harnesses and programs, and redistributed."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ NUMBERS = ListStateDescriptor[Any]("numbers")
 
 
 class Numbered(MapFunction, CheckpointedFunction):
-    """Emits (subtask, how many records that has had): all of them are in a list."""
-
     union = False
 
     def open(self, runtime_context):
@@ -56,7 +54,7 @@ class United(Numbered):
 
 
 class Counted(FlatMapFunction, CheckpointedFunction):
-    """Has its count in a field, and in the state when it is written."""
+    """Has its count in a field, and stores it in the snapshot."""
 
     def initialize_state(self, context):
         self.saved = context.get_operator_state_store().get_list_state(ListStateDescriptor("count", int))
@@ -73,8 +71,6 @@ class Counted(FlatMapFunction, CheckpointedFunction):
 
 
 class Keyed(KeyedProcessFunction, CheckpointedFunction):
-    """Counts by key, and in the subtask as a whole."""
-
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count", int, default=0))
         self.subtask = runtime_context.get_index_of_this_subtask()

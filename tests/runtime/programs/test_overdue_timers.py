@@ -1,4 +1,4 @@
-"""Processing-time timers that are overdue when an epoch begins: they fire after its records, which may delete them."""
+"""Processing-time timers that are overdue at an epoch's beginning fire after its records, which may delete them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ TIMEOUT = 10_000
 
 
 class Silence(KeyedProcessFunction):
-    """Calls a key silent when it has sent nothing for ten seconds."""
-
     def open(self, runtime_context):
         self.at = runtime_context.get_state(ValueStateDescriptor("at"))
 
@@ -29,7 +27,7 @@ class Silence(KeyedProcessFunction):
 
 
 class Sets(KeyedProcessFunction):
-    """Sets timers on both clocks, and emits when they fire."""
+    """Sets timers in both time domains, and emits when they fire."""
 
     def process_element(self, value, ctx):
         _, at, times = value

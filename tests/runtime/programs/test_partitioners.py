@@ -1,4 +1,4 @@
-"""Streams that are spread other than by key, in whole programs on the local runtime."""
+"""Partitioning other than by key, in programs on the local runtime."""
 
 from __future__ import annotations
 

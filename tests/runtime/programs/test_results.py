@@ -1,4 +1,4 @@
-"""execute_and_collect as an iterator: how far the program runs, when it ends; results as a sequence."""
+"""``execute_and_collect``: lazy iteration, its end, and results as a sequence."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ closed: list[str] = []
 
 
 class Noting(MapFunction):
-    """Notes its calls here: the local runtime runs in this process."""
-
     def map(self, value):
         calls.append(value)
         return value

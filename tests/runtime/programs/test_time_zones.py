@@ -38,8 +38,6 @@ def millis(moment: datetime, zone: str = NEW_YORK) -> int:
 
 
 class Punctuated(WatermarkGenerator):
-    """Emits the datetime in each record as a watermark."""
-
     def on_event(self, event: Any, timestamp: int, output: Any) -> None:
         output.emit_watermark(event)
 
@@ -48,8 +46,6 @@ class Punctuated(WatermarkGenerator):
 
 
 class Timed(KeyedProcessFunction):
-    """Sets a timer at the datetime in each record."""
-
     def process_element(self, value: Any, ctx: Any) -> Any:
         ctx.timer_service().register_event_time_timer(value)
         ctx.timer_service().register_event_time_timer(value + timedelta(hours=1))

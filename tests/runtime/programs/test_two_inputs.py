@@ -1,4 +1,4 @@
-"""Operators with two inputs, and operators behind a rebalance, in whole programs on the local runtime."""
+"""Operators with two inputs, and operators after a rebalance, on the local runtime."""
 
 from __future__ import annotations
 

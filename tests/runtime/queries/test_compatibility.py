@@ -1,4 +1,4 @@
-"""pillarbox checks its requirements beyond Spark's API before the first query starts."""
+"""Checks of pillarbox's requirements beyond Spark's API, before the first query starts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ SETTINGS = {STATE_PARTITIONS, PROVIDER_KEY}
 
 
 class Frame:
-    """A classic DataFrame, with an alias."""
-
     def __init__(self, plan: str) -> None:
         analyzed = SimpleNamespace(simpleString=lambda fields: plan)
         self._jdf = SimpleNamespace(queryExecution=lambda: SimpleNamespace(analyzed=lambda: analyzed))

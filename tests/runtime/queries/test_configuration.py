@@ -1,4 +1,4 @@
-"""The settings recorded for a query, without secrets. Without Spark."""
+"""The settings recorded for a query, without secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of ``foreachBatch`` under Spark Connect, whose tasks do not know the query: errors before it runs."""
+"""``foreachBatch`` under Spark Connect, whose tasks do not know the query: errors before it runs."""
 
 from __future__ import annotations
 

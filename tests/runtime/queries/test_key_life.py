@@ -1,4 +1,4 @@
-"""A key's state from its subtask's log, and its history over several epochs. Without Spark."""
+"""A key's state from its subtask's log, and its history over several epochs."""
 
 from __future__ import annotations
 
@@ -43,15 +43,11 @@ async def ask(value: Any) -> Any:
 
 @dataclass
 class Payment:
-    """A record of a class."""
-
     card: str
     amount: int
 
 
 class Count(KeyedProcessFunction):
-    """Counts, and hands on a value of the given form."""
-
     def __init__(self, form: Any) -> None:
         self.form = form
 
@@ -242,7 +238,7 @@ def test_keys_of_no_known_type_may_be_several(notes: list[KeyNote | None]) -> No
 
 
 class Heads:
-    """The state of an operator in a checkpoint, without Spark: each subtask has its log."""
+    """An operator's state in a checkpoint: one log per subtask."""
 
     def __init__(self, *records: Any) -> None:
         with ProgramTestHarness(

@@ -1,4 +1,4 @@
-"""The last epoch of a query that is drained, without Spark: all subtasks take part, and event time ends in each."""
+"""The last epoch of a drained query: all subtasks take part, and event time ends in each."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ def worker(monkeypatch):
 
 
 class Due(KeyedProcessFunction):
-    """Hands a value on when event time has passed it."""
-
     uses_processing_time = True  # pytest's own code, behind the assertion, is too much to look for it
 
     def process_element(self, value, ctx):
@@ -39,8 +37,6 @@ class Due(KeyedProcessFunction):
 
 
 class AtTheEnd(KeyedProcessFunction):
-    """Hands on all values of a key when event time ends."""
-
     def open(self, runtime_context):
         self.values = runtime_context.get_list_state(ListStateDescriptor("values"))
 

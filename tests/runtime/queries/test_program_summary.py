@@ -14,8 +14,6 @@ from pillarbox.testing import ProgramTestHarness
 
 
 class Model(MapFunction):
-    """A function with much in it."""
-
     def __init__(self) -> None:
         self.weights = bytes(1_000)
 

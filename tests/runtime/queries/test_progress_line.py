@@ -1,4 +1,4 @@
-"""The progress line of a query in a simulated terminal, without Spark."""
+"""The progress line of a query in a simulated terminal."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_goes_wrong_with_it_is_no_concern_of_the_query() -> None:
 
 
 class Query:
-    """A query that ends when its terminal shows something, if there is one."""
+    """A query that ends when its terminal shows a given text."""
 
     id = "q"
     runId = "r"

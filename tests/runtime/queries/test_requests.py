@@ -1,4 +1,4 @@
-"""Requests to the driver of a running query, without Spark: acceptance, withdrawal, and messages to both sides."""
+"""Requests to the driver of a running query: acceptance, withdrawal, and messages to both sides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_SPARK: Any = None
 
 
 class Folder:
-    """The folder with requests, in memory; ``when`` is called with each line that is written."""
+    """The request folder in memory; ``when`` is called with each written line."""
 
     def __init__(self) -> None:
         self.content: list[Any] = []

@@ -1,4 +1,4 @@
-"""Ends of queries without Spark: signals, time limits of epochs, and blocked starts of epochs."""
+"""Ends of queries: signals, time limits of epochs, and blocked starts of epochs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox._runtime.spark.starting.started import StartedQuery, find, rememb
 
 
 class Query:
-    """A query as Spark presents it; ``looked`` is called with the number of each read of its status."""
+    """Spark's query object; ``looked`` is called with the number of each read of its status."""
 
     id = "q"
 

@@ -1,4 +1,4 @@
-"""The dashboard that a program asks for, without Spark."""
+"""The dashboard that a program starts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from pillarbox_tools.dashboard import server
 
 
 class Query:
-    """A query that Spark has started, and that ends at once."""
-
     id = "q"
     runId = "r"
     name = "counts"

@@ -1,4 +1,4 @@
-"""Queries without a program of pillarbox, which start through its wrapper as well."""
+"""Queries without a pillarbox program, started through pillarbox's wrapper."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from pillarbox._runtime.spark.starting.start import start_query
 
 
 class Session:
-    """A classic session, as far as a start without programs looks at it."""
-
     _jsparkSession = None
 
 

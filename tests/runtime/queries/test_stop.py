@@ -1,4 +1,4 @@
-"""Failures of stopping a query with a savepoint, without Spark."""
+"""Failures of stopping a query with a savepoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A query's data from its checkpoint, and messages about missing data: without Spark."""
+"""A query's data from its checkpoint, and messages about missing data."""
 
 from __future__ import annotations
 

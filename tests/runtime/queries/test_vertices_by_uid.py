@@ -1,4 +1,4 @@
-"""Which vertex of a query a uid or a name means."""
+"""Lookup of a query's vertex by uid or name."""
 
 from __future__ import annotations
 

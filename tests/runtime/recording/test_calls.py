@@ -1,4 +1,4 @@
-"""User code makes no calls in a replay, even if it catches the refusal; it may connect to itself."""
+"""User code makes no outside calls in a replay, even if it catches the refusal. Loopback works."""
 
 from __future__ import annotations
 
@@ -102,8 +102,6 @@ def to_itself(port: int) -> None:
 
 
 class Charges(KeyedProcessFunction):
-    """Calls a service for each record, and counts."""
-
     def __init__(self, call: Any, port: int) -> None:
         self.call = call
         self.port = port

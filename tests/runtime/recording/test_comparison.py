@@ -1,4 +1,4 @@
-"""Two programs on one recording: whether they do the same, and if not, the first record that shows it."""
+"""Comparison of two programs on one recording: equal, or the first record that differs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from tests.support.recorded import recorded
 
 
 class Adds(KeyedProcessFunction):
-    """Adds up amounts, and sends each total except the omitted ones."""
-
     def __init__(self, *, leave_out: int = -1, fails_at: int = -1, at_timer: str = "") -> None:
         self.leave_out = leave_out
         self.fails_at = fails_at
@@ -50,8 +48,6 @@ class Adds(KeyedProcessFunction):
 
 
 class AddsWithList(Adds):
-    """The next version: it keeps the amounts as well."""
-
     def open(self, ctx: Any) -> None:
         super().open(ctx)
         self.amounts = ctx.get_list_state(ListStateDescriptor("amounts"))
@@ -145,8 +141,6 @@ def test_another_shape_is_refused(task):
 
 
 class Bills(Adds):
-    """Sends long records, and keeps them."""
-
     def __init__(self, times: int) -> None:
         super().__init__()
         self.times = times
@@ -200,8 +194,6 @@ def test_keys_of_one_text_are_several(tmp_path):
 
 
 class Calls(Adds):
-    """Calls a service for the second amount."""
-
     def process_element(self, payment: Any, ctx: Any) -> Any:
         if payment[1] == 2 and "CALLS_OF_TEST" in os.environ:
             socket.create_connection(("127.0.0.1", 9)).close()
@@ -253,8 +245,6 @@ class Bills(KeyedProcessFunction):
 
 
 class Modules:
-    """Modules of a user, which change."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 

@@ -1,4 +1,4 @@
-"""Checks that an epoch's input still exists, from Spark's logs of both versions. Spark and its files are simulated."""
+"""Checks in Spark's logs, of both versions, that an epoch's input still exists. Spark is simulated."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class World:
 
 
 class Silent(KeyedProcessFunction):
-    """Notes the time of each key's records, and three seconds of silence. A record takes a second."""
+    """Stores the time of each key's records, and emits after three seconds of silence. A record takes a second."""
 
     def open(self, ctx: Any) -> None:
         self.seen = ctx.get_state(ValueStateDescriptor("seen"))
@@ -56,8 +56,6 @@ class Silent(KeyedProcessFunction):
 
 
 class Fails(Silent):
-    """Fails at a certain time."""
-
     def process_element(self, key: Any, ctx: Any) -> Any:
         yield from super().process_element(key, ctx)
         if self.seen.value()[-1] == NOW + 17 * SECOND:
@@ -65,8 +63,6 @@ class Fails(Silent):
 
 
 class Draws(KeyedProcessFunction):
-    """Stores values from outside."""
-
     def open(self, ctx: Any) -> None:
         self.drawn = ctx.get_state(ValueStateDescriptor("drawn"))
 
@@ -76,8 +72,6 @@ class Draws(KeyedProcessFunction):
 
 
 class Adds(KeyedProcessFunction):
-    """Depends on nothing else than its input and its state."""
-
     def open(self, ctx: Any) -> None:
         self.total = ctx.get_state(ValueStateDescriptor("total"))
 
@@ -253,7 +247,7 @@ def traced_silently(function: Any) -> Any:
 
 
 class Shapes(KeyedProcessFunction):
-    """The function of each subclass has another shape, and refuses the key "b"."""
+    """The base of functions of other shapes, which reject the key "b"."""
 
     def process_element(self, key: Any, ctx: Any) -> Any:
         assert key != "b"
@@ -261,7 +255,7 @@ class Shapes(KeyedProcessFunction):
 
 
 class Documented(Shapes):
-    """A docstring is no line that runs."""
+    """Its process method has a docstring, which is no line that runs."""
 
     def process_element(self, key: Any, ctx: Any) -> Any:
         """Do it.
@@ -273,7 +267,7 @@ class Documented(Shapes):
 
 
 class LongSignature(Shapes):
-    """A signature of several lines."""
+    """Its process method has a signature of several lines."""
 
     # fmt: off
     def process_element(
@@ -287,7 +281,7 @@ class LongSignature(Shapes):
 
 
 class Decorated(Shapes):
-    """Two decorators, one without a reference to the function."""
+    """Its process method has two decorators, one without a reference to the function."""
 
     @traced
     @traced_silently
@@ -297,7 +291,7 @@ class Decorated(Shapes):
 
 
 class Inherited(Documented):
-    """Its function is its base's."""
+    """Inherits its process method."""
 
 
 @pytest.mark.parametrize("shape", [Shapes, Documented, LongSignature, Decorated, Inherited])
@@ -311,8 +305,6 @@ def test_the_debugger_stops_in_functions_of_all_shapes(tmp_path, monkeypatch, ca
 
 
 class Multiplies:
-    """A callable object."""
-
     def __call__(self, key: Any) -> Any:
         """Do it."""
         assert key != "b"

@@ -105,8 +105,6 @@ def payments(start: int, end: int) -> list[Any]:
 
 
 class Run:
-    """A harness of the program that collects the output."""
-
     def __init__(self, parallelism: int, start: Any = None, build: Any = program) -> None:
         def begun(env, payments, limits):
             if start is not None:

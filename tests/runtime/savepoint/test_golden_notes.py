@@ -1,4 +1,4 @@
-"""A checkpoint's notes for changed programs, in one written by an older version."""
+"""A checkpoint's notes for changed programs, as written by an older version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changed programs that start from a savepoint which an older version has written."""
+"""Changed programs that start from a savepoint of an older version."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class NewOrder:
 
 
 class MoreStates(KeyedProcessFunction):
-    """States, and fields of their classes, that the savepoint does not have."""
+    """Declares states, and fields of their classes, that the savepoint lacks."""
 
     def open(self, runtime_context):
         self.order = runtime_context.get_state(ValueStateDescriptor("order", golden.Order))

@@ -1,4 +1,4 @@
-"""Effects of a program change on a checkpoint, from both alone; without Spark."""
+"""Effects of a program change on a checkpoint, from both alone."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_requests_of_an_operator_with_another_uid_are_refused(beside: Any) -> No
 
 
 class Declares(KeyedProcessFunction):
-    """Keeps one value, with or without a declared type."""
+    """Keeps a value, with or without a declared type."""
 
     def __init__(self, *types: Any) -> None:
         self._types = types

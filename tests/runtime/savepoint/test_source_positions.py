@@ -1,4 +1,4 @@
-"""Start positions of sources after a savepoint. Tests with Spark are in tests/spark."""
+"""Start positions of sources after a savepoint. (With Spark: tests/spark.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of ``read_state``, without Spark: types that heads name, variants, batches, logs one after the other."""
+"""The columns of ``read_state``: types in heads, variants, batches, several logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State from a DataFrame: refusals before anything runs, without Spark. (The rest: tests/spark.)"""
+"""State from a DataFrame: refusals before anything runs. (With Spark: tests/spark.)"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Model:
 
 
 class Scores(MapFunction):
-    """Has no ``close()``."""
+    """A function without ``close()``."""
 
     def open(self, runtime_context):
         self.model = Model()

@@ -1,4 +1,4 @@
-"""Residents of a discarded worker: a separate process plays the worker."""
+"""Residents of a discarded worker, which a separate process plays."""
 
 from __future__ import annotations
 

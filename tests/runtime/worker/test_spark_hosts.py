@@ -1,4 +1,4 @@
-"""The hosts of tasks on Spark, and residents, without Spark: it is made of dictionaries here."""
+"""The hosts of tasks on Spark, and residents, on a fake Spark."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ CLOSED: list[str] = []
 
 
 class Count(KeyedProcessFunction):
-    """Counts the records of a key."""
-
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
         self.subtask = runtime_context.get_index_of_this_subtask()
@@ -55,8 +53,6 @@ class Count(KeyedProcessFunction):
 
 
 class Remind(KeyedProcessFunction):
-    """Emits when the wall clock has passed the record's value."""
-
     def process_element(self, value, ctx):
         ctx.timer_service().register_processing_time_timer(value)
 
@@ -65,8 +61,6 @@ class Remind(KeyedProcessFunction):
 
 
 class Seconds:
-    """A clock of seconds that a test sets."""
-
     def __init__(self) -> None:
         self.now = 0.0
 
