@@ -1,4 +1,4 @@
-"""Streams of files, and queries that run to the end of them."""
+"""Streams of files, and queries that run to their end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def stream_of(spark, df, folder: Path, files: int):
 
 
 class Rows:
-    """A sink that collects the rows of micro-batches: a repeated batch counts once."""
+    """A sink that collects the rows of micro-batches; a repeated batch replaces the first."""
 
     def __init__(self) -> None:
         self._batches: dict[int, list[tuple[Any, ...]]] = {}

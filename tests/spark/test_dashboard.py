@@ -1,4 +1,4 @@
-"""The dashboard's data of real queries, compared with their input; the pages are in tests/see."""
+"""The dashboard's data of real queries, compared with their input. (The pages: tests/see.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters on a real local Spark: their columns, and the state that is undone; metrics and logs of functions."""
+"""Dead letters on Spark: columns, undone state, metrics and logs of functions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECORDS = 120
 
 
 class Counts(KeyedProcessFunction):
-    """Keeps a list, which it changes in place before it raises; measures and logs its work."""
+    """Stores a list, which it changes in place before it raises; measures and logs its work."""
 
     def __init__(self, logged: Path) -> None:
         self.logged = logged

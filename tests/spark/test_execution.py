@@ -1,4 +1,4 @@
-"""How a program is run on Spark: batch mode, the parallelism and chaining of operators, results that are not read."""
+"""Execution on Spark: batch mode, parallelism and chaining of operators, unread results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROWS = 2_000
 
 
 class Place(ProcessFunction):
-    """Adds the subtask, and the number of them."""
+    """Adds the subtask and the number of subtasks."""
 
     def open(self, runtime_context):
         self.place = runtime_context.get_index_of_this_subtask(), runtime_context.get_number_of_parallel_subtasks()
@@ -45,8 +45,6 @@ class Place(ProcessFunction):
 
 
 class Total(KeyedProcessFunction):
-    """Counts by a timer at the end of each key."""
-
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
 
@@ -108,8 +106,6 @@ def test_batch_mode_is_what_plain_python_says(spark, name):
 
 
 class Counting(MapFunction):
-    """Notes its calls and its end in files."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
@@ -126,7 +122,7 @@ class Counting(MapFunction):
 
 
 class Noting(Function):
-    """Notes in files when it is opened and closed; it is asked for requests, too."""
+    """Records in files when it is opened and closed; it is asked for requests, too."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -26,7 +26,7 @@ pytestmark = [
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key's records, in a field and in state; emits its process, and notes its end."""
+    """Counts a key's records, in a field and in state; emits its process, and records its end."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes
@@ -50,8 +50,6 @@ class Count(KeyedProcessFunction):
 
 
 class Look(KeyedProcessFunction):
-    """Emits its environment, and adds to an accumulator."""
-
     def __init__(self, table: Any, total: Any) -> None:
         self.table = table
         self.total = total

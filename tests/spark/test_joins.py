@@ -1,4 +1,4 @@
-"""Joins and broadcast state on a real local Spark: equal to Spark's own joins, and after a restart."""
+"""Joins and broadcast state on Spark: equal to Spark's own joins, and after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README's programs give README's results, in a session; its first program is the one in the examples."""
+"""README's programs give README's results. The first program is the one in the examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Spark runtime on a real local Spark: sources, levels, outputs, settings, metrics."""
+"""The Spark runtime: sources, levels, outputs, settings, metrics."""
 
 from __future__ import annotations
 
@@ -45,8 +45,6 @@ class CountPerKey(KeyedProcessFunction):
 
 
 class SumOfCounts(KeyedProcessFunction):
-    """Second level: the sum of the last counts of the keys in one group."""
-
     def open(self, runtime_context):
         self.counts = runtime_context.get_map_state(MapStateDescriptor("counts"))
 
@@ -249,7 +247,7 @@ class Count(WindowFunction):
 
 
 class HiddenAlarm(KeyedProcessFunction):
-    """Sets its timers in a way that no search finds."""
+    """Sets its timers in a way that no code search finds."""
 
     def process_element(self, value, ctx):
         timers = ctx.timer_service()

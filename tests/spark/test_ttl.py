@@ -1,4 +1,4 @@
-"""State with a time-to-live on a real local Spark: its time is the batch's, also in a repeated batch."""
+"""State with a time-to-live on Spark: its time is the batch's, also in a repeated batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connected streams and rebalance on a real local Spark, in streaming and batch, with restarts."""
+"""Connected streams and rebalance on Spark, in streaming and batch, with restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows on a real local Spark: beside Spark's own, in batch and streaming, with a restart."""
+"""Windows on Spark, compared with Spark's own, in batch and streaming, with a restart."""
 
 from __future__ import annotations
 
@@ -133,7 +133,5 @@ def test_the_last_windows_of_a_quiet_stream_close_by_the_clock(spark, tmp_path):
 
 
 class Totals(CountAndSum):
-    """Adds up the windows' counts."""
-
     def add(self, value, accumulator):
         return accumulator[0] + value[3], accumulator[1] + value[4]

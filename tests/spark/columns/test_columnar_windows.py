@@ -1,4 +1,4 @@
-"""Aggregates of columns on a real local Spark: beside Spark's own, in batch and streaming, with a restart."""
+"""Columnar aggregates on Spark, compared with Spark's own, in batch and streaming, with a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed columns from the last keyed level of a streaming program: all types, nulls, what does not fit."""
+"""Typed output columns of a streaming program: all types, nulls, and values that do not fit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AllTypes(KeyedProcessFunction):
 
 
 class TooLarge(KeyedProcessFunction):
-    """Gives a number that its column cannot hold."""
+    """Emits a number that its column cannot hold."""
 
     def process_element(self, value, ctx):
         yield 2**40 if value.id == 3 else value.id

@@ -31,8 +31,6 @@ class Sum(KeyedProcessFunction):
 
 
 class Home:
-    """A folder with a source, checkpoints, and output."""
-
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
         self.folder = folder

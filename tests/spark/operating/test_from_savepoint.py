@@ -1,4 +1,4 @@
-"""Starts from a savepoint that are refused before anything runs. (Others: tests/faults/test_from_savepoint.py.)"""
+"""Refused starts from a savepoint. (Others: tests/faults/test_from_savepoint.py.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operating a query from outside: a look into its state, another parallelism, the command line."""
+"""Operation of a query from outside: inspection, rescaling, the command line."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ KEYS = 12
 
 
 class Remember(KeyedProcessFunction):
-    """Counts a key's records; a much later timer emits the count."""
-
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
 

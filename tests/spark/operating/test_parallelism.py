@@ -1,4 +1,4 @@
-"""Parallelism and max parallelism of queries; checkpoints go on with the layout that they were begun with."""
+"""Parallelism and max parallelism of queries. Checkpoints keep their layout."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ KEYS = 40
 
 
 class Home:
-    """A folder with a source and a checkpoint."""
-
     def __init__(self, spark, folder: Path) -> None:
         self.spark = spark
         self.folder = folder

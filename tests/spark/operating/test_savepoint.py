@@ -1,4 +1,4 @@
-"""A savepoint of a checkpoint: written and read by Spark, and by Arrow alone; on the command line, too."""
+"""Savepoints of a checkpoint, written and read by Spark, by Arrow alone, and on the command line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CHECKPOINT, SAVEPOINT = "é+(1)'s=check,point", "save [1] {a,b}*? 5% #é's"
 
 
 class Remember(KeyedProcessFunction):
-    """Counts a key's records, and notes the last time; a timer is set far ahead."""
+    """Counts a key's records, and stores the last time; sets a timer far ahead."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))

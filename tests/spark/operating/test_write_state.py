@@ -1,4 +1,4 @@
-"""State from a DataFrame, as a savepoint; and state of a savepoint, filtered, in another one."""
+"""Savepoints written from a DataFrame, and filtered state of a savepoint in another one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ pytestmark = pytest.mark.spark
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key's records, and stores their times; a timer emits them."""
-
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
         self.times = runtime_context.get_list_state(ListStateDescriptor("times", Types.LONG()))
@@ -113,8 +111,6 @@ class Account:
 
 
 class Remember(KeyedProcessFunction):
-    """Keeps objects of classes."""
-
     def open(self, runtime_context):
         self.account = runtime_context.get_state(ValueStateDescriptor("account", Account))
         self.pending = runtime_context.get_map_state(MapStateDescriptor("pending", str, list[Event]))

@@ -1,4 +1,4 @@
-"""The recorded program: its functions are importable, like a user package's."""
+"""The recorded program. Its functions are importable, like a user package's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pillarbox import (
 
 
 class Inbox:
-    """A folder of JSON files that a query reads, one file an epoch."""
+    """A folder of JSON files that a query reads, one file per epoch."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,7 +39,7 @@ class Inbox:
 
 
 class Seen(KeyedProcessFunction):
-    """Counts the payments of a card. An amount below 0 is an error."""
+    """Counts the payments of a card. A negative amount is an error."""
 
     def open(self, ctx: Any) -> None:
         self.seen = ctx.get_state(ValueStateDescriptor("seen"))
@@ -56,8 +56,6 @@ class Seen(KeyedProcessFunction):
 
 
 class Totals(KeyedProcessFunction):
-    """Adds counts up."""
-
     def open(self, ctx: Any) -> None:
         self.total = ctx.get_state(ValueStateDescriptor("total"))
 
@@ -67,8 +65,6 @@ class Totals(KeyedProcessFunction):
 
 
 class SeenTwice(Seen):
-    """The next version of it: each payment counts twice."""
-
     def process_element(self, payment: Any, ctx: Any) -> Any:
         list(super().process_element(payment, ctx))
         yield from super().process_element(payment, ctx)
@@ -112,8 +108,6 @@ class Heartbeats(KeyedProcessFunction):
 
 
 class Rates(KeyedProcessFunction):
-    """Multiplies amounts by a rate of a broadcast variable."""
-
     def __init__(self, rates: Any) -> None:
         self.rates = rates
 

@@ -1,4 +1,4 @@
-"""Fifty epochs of the demos, of first and last levels, are recorded; each is replayed to the state that it had."""
+"""Fifty recorded epochs of the demos, of first and last levels, are replayed to the same state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at the checkpoint of a query that runs on, whose epochs Spark removes; and at one key."""
+"""Inspection of the checkpoint of a running query, and of one of its keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Epochs of programs with several sources, of sources without files, and of queries that run are recorded."""
+"""Recordings of programs with several sources or without files, and of running queries."""
 
 from __future__ import annotations
 

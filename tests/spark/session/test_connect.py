@@ -1,4 +1,4 @@
-"""Programs on Spark Connect: in a separate process with a Connect session."""
+"""Programs on Spark Connect, in a separate process with a Connect session."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.long("takes a server of Spark Connect: make test-connec
 
 
 class CountPerMinute(KeyedProcessFunction):
-    """Emits (key, minute's end, records in it) at the end of each minute."""
+    """Emits (key, minute's end, number of records) at the end of each minute."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_map_state(MapStateDescriptor("seen"))
@@ -125,8 +125,6 @@ def stateful_programs(spark, folder: Path):
 
 
 class Noting(KeyedProcessFunction):
-    """Notes when it is opened and closed."""
-
     def __init__(self, notes: str) -> None:
         self.notes = notes
 
@@ -308,8 +306,6 @@ EVEN = OutputTag("even")
 
 
 class Counts(KeyedProcessFunction):
-    """Emits key and number; even numbers also to the side output."""
-
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
 
@@ -358,7 +354,7 @@ def test_for_each_batch_with_several_outputs(connect, tmp_path):
 
 
 class Alarms(Counts):
-    """Emits a key once more, by a timer that is due at once; another one is not for an hour."""
+    """Emits a key again by a timer that is due at once. Another timer is due in an hour."""
 
     def process_element(self, value, ctx):
         yield from super().process_element(value, ctx)
@@ -422,8 +418,6 @@ def test_a_query_that_is_looked_after_and_looked_into(connect, tmp_path):
 
 
 class AtTheEnd(KeyedProcessFunction):
-    """Emits how many records a key had, when event time ends."""
-
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
 

@@ -1,4 +1,4 @@
-"""Effects of libraries on a process, on Spark and on Spark Connect: the same table as without Spark."""
+"""Effects of libraries on a process, on Spark and Spark Connect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = {"workers": {MODE: "off"}, "shared homes": {MODE: "fork", MOST: "2"}}
 
 
 class UsesAll(KeyedProcessFunction):
-    """Runs the table entry of each key's number."""
+    """Runs the library test of each key's number."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

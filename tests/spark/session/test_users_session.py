@@ -1,4 +1,4 @@
-"""A program runs in the user's own session, with Spark's own defaults, and leaves nothing behind in it."""
+"""A program runs in the user's session with Spark's defaults, and leaves no trace in it."""
 
 from __future__ import annotations
 

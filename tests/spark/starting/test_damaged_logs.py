@@ -1,4 +1,4 @@
-"""Damaged and missing files of a checkpoint: the error names the file and the way out, before a query starts."""
+"""Damaged and missing checkpoint files: the error names the file and the remedy, before a query starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two drivers on one checkpoint, a driver that cannot be asked for a moment, and tools that hang."""
+"""Two drivers on one checkpoint, an unresponsive driver, and tools that hang."""
 
 from __future__ import annotations
 

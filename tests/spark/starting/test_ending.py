@@ -1,4 +1,4 @@
-"""The end of a query between two epochs: at a signal, at the command line's request, and of ``availableNow``."""
+"""Ends of queries between two epochs: at a signal, on request, and of ``availableNow``."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_script_that_ends_with_its_query_says_nothing_of_errors(workers_python
 
 
 class Slow(KeyedProcessFunction):
-    """Counts a key's records; from the second one on, once there is a file."""
+    """Counts a key's records; from the second one on, waits for a file."""
 
     def __init__(self, go: Path) -> None:
         self.go = go

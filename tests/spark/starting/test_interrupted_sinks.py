@@ -29,8 +29,6 @@ class Count(KeyedProcessFunction):
 
 
 class Query:
-    """A count for each key, with one file of input in each epoch."""
-
     def __init__(self, spark: SparkSession, home: Path) -> None:
         self.spark = spark
         self.checkpoint = home / "checkpoint"

@@ -1,4 +1,4 @@
-"""Files found by a wildcard path: many, in a few folders, with names of every kind."""
+"""Files of a wildcard path: many, in a few folders, with names of every kind."""
 
 from __future__ import annotations
 

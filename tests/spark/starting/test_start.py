@@ -1,4 +1,4 @@
-"""Queries that pillarbox starts: changed programs, the end of ``availableNow``, functions that are closed."""
+"""Starts of queries: changed programs, the end of ``availableNow``, closed functions."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ LATER = 3_600_000
 
 
 class Home:
-    """Input, checkpoint and output of a query."""
-
     def __init__(self, spark: SparkSession, path: Path) -> None:
         self.spark = spark
         self.path = path
@@ -90,7 +88,7 @@ class Sum(KeyedProcessFunction):
 
 
 class Soon(Sum):
-    """A timer that is due at once, and one that is not for an hour."""
+    """Sets a timer that is due at once, and one that is due in an hour."""
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         yield from super().process_element(value, ctx)

@@ -1,4 +1,4 @@
-"""Stopping a query with a savepoint: between epochs, at the end of event time, and at the command line's request."""
+"""Stops of a query with a savepoint: between epochs, at the end of event time, and from the command line."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ class Count(WindowFunction):
 
 
 class Later(KeyedProcessFunction):
-    """Hands each value on an hour after it, by event time."""
-
     def process_element(self, value, ctx):
         ctx.timer_service().register_event_time_timer(value.at + 3_600_000)
 
@@ -47,8 +45,6 @@ class Later(KeyedProcessFunction):
 
 
 class Home:
-    """A folder with a source, a checkpoint, and each micro-batch's output."""
-
     def __init__(self, spark: Any, folder: Path) -> None:
         self.spark = spark
         self.folder = folder

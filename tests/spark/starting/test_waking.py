@@ -1,4 +1,4 @@
-"""A query that was stopped between two micro-batches: work that became due is done without input."""
+"""Work that became due while a query was stopped is done without input."""
 
 from __future__ import annotations
 

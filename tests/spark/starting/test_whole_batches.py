@@ -1,4 +1,4 @@
-"""Functions of ``foreachBatch`` that read a part of their batch, or nothing."""
+"""``foreachBatch`` functions that read only a part of their batch, or nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KEYS = 8
 
 
 class Ask(AsyncFunction):
-    """Notes each request in a file."""
+    """Records each request in a file."""
 
     def __init__(self, notes: str) -> None:
         self.notes = notes
@@ -48,7 +48,7 @@ class Count(KeyedProcessFunction):
 
 
 class Query:
-    """A count for each key, one file of all keys in each epoch. The requests are in the last level."""
+    """Counts by key, one file of all keys per epoch. The requests are in the last level."""
 
     def __init__(self, spark: SparkSession, home: Path) -> None:
         self.spark = spark

@@ -1,7 +1,6 @@
-"""Random programs in the columns of rows, and processors that run them: on Spark and on pillarbox.
+"""Random programs in the columns of rows, and processors that run them on Spark and on pillarbox.
 
-Each key is a separate program. A row has calls of states and timers, as JSON; their results are emitted. So one query
-runs as many programs as it has keys.
+Each key is a separate program. A row has calls of states and timers, as JSON; their results are emitted.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ def _tuples(argument: Any) -> Any:
 
 
 class Interpreter(StatefulProcessor):
-    """Runs the calls of rows and of timers.
+    """Runs the calls of rows and timers.
 
     Args:
         ttl: the time-to-live of the states (ms), or None.

@@ -1,6 +1,6 @@
-"""Spark's query is stopped, and pillarbox resumes from a savepoint of it.
+"""Adoption: pillarbox resumes from a savepoint of a stopped Spark query.
 
-The oracle is Spark's query, which resumes on its own checkpoint.
+The oracle is Spark's query, resumed from its own checkpoint.
 """
 
 from __future__ import annotations
@@ -148,16 +148,12 @@ def test_an_adopted_query_emits_what_spark_s_would_have(
 
 
 class OtherStates(Interpreter):
-    """Declares some of the states."""
-
     def init(self, handle):
         handle.getValueState("value", "n INT, s STRING")
         handle.deleteIfExists("list")
 
 
 class OtherType(Interpreter):
-    """Declares a state with another type."""
-
     def init(self, handle):
         handle.getValueState("value", "n LONG, s STRING", self.ttl)
         handle.getListState("list", "n INT", self.ttl)

@@ -1,7 +1,6 @@
-"""The same programs on Spark and on pillarbox: the same rows, micro-batch by micro-batch.
+"""Random programs on Spark and on pillarbox: the same rows, micro-batch by micro-batch.
 
-Programs are drawn at random: see ``interpreter.py``. Each key is a program, so a difference names the smallest program
-that shows it.
+``interpreter.py`` draws the programs. Each key is a program, so a difference names the smallest program that shows it.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Cases of Spark's own tests of these APIs: the same assertions for Spark and for pillarbox.
 
-They have the subjects of Spark's ``test_pandas_transform_with_state.py``, its ``..._state_variable.py`` and
-``test_pandas_grouped_map_with_state.py``. Time-to-live, timers, late rows, null keys, a single partition and restarts
-are in ``test_same_as_spark.py``, ``TwsTester`` is in ``tests/operators/stateful_processor``, operators after this one
-are in ``test_group_by.py``, and workers that end are in ``tests/faults/test_stateful_programs.py``.
+They have the subjects of Spark's ``test_pandas_transform_with_state.py``, ``..._state_variable.py`` and
+``test_pandas_grouped_map_with_state.py``. Time-to-live, timers, late rows, null keys, a single partition and restarts:
+``test_same_as_spark.py``. ``TwsTester``: ``tests/operators/stateful_processor``. Later operators: ``test_group_by.py``.
+Killed workers: ``tests/faults/test_stateful_programs.py``.
 
-Left out are these tests, which look into Spark's state store:
+Left out are the tests that read Spark's state store:
 
 - ``..._map_state_metadata``, ``..._list_state_metadata``, ``..._value_state_metadata`` (the sources ``state-metadata``
   and ``statestore``, the change feed, snapshots): ``test_adopt.py`` reads states with both sources;
 - the custom metrics in ``..._query_restarts``, which count calls of RocksDB;
-- ``test_schema_evolution_scenarios``, ``test_schema_evolution_fails`` and ``test_not_nullable_fails``: they are about
-  the encoding Avro, and pillarbox converts states by its own rules (``docs/state.md``);
+- ``test_schema_evolution_scenarios``, ``test_schema_evolution_fails`` and ``test_not_nullable_fails``, about Avro:
+  pillarbox converts states by its own rules (``docs/state.md``);
 - all tests of ``..._checkpoint_v2.py``, the same tests with another format of Spark's state files.
 """
 
@@ -46,8 +46,6 @@ def rows_of(df: DataFrame) -> list[tuple[Any, ...]]:
 
 
 class Frames(StatefulProcessor):
-    """Returns a function's result for a key's frames."""
-
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
@@ -59,8 +57,6 @@ class Frames(StatefulProcessor):
 
 
 class Composite(StatefulProcessor):
-    """Keeps values that have values in them."""
-
     def init(self, handle):
         self.value = handle.getValueState("value", "a INT, b ARRAY<STRING>, c MAP<STRING, INT>, d STRUCT<e: DATE>")
         self.items = handle.getListState("items", "id STRING, tags ARRAY<STRUCT<n: INT, s: STRING>>")
@@ -87,8 +83,6 @@ def test_values_in_values(spark: SparkSession, group_by: Callable[..., Any]) -> 
 
 
 class Large(StatefulProcessor):
-    """Keeps large values, and many."""
-
     def init(self, handle):
         self.value = handle.getValueState("value", "s STRING")
         self.items = handle.getListState("items", "s STRING, n INT")
@@ -121,8 +115,6 @@ NESTED = "name STRING, items ARRAY<STRUCT<n: INT, tags: MAP<STRING, STRING>>>, b
 
 
 class Nested(StatefulProcessor):
-    """Emits values in values."""
-
     def init(self, handle):
         pass
 
@@ -151,8 +143,6 @@ def test_values_in_values_of_results(spark: SparkSession, group_by: Callable[...
 
 
 class Sums(StatefulProcessor):
-    """Sums values under a key of two columns, from an initial sum on."""
-
     def init(self, handle):
         self.sum = handle.getValueState("sum", "n INT")
 
@@ -177,8 +167,6 @@ def test_the_columns_of_a_key_may_be_anywhere(spark: SparkSession, group_by: Cal
 
 
 class Starts(StatefulProcessor):
-    """Begins with a key's initial state and its timer."""
-
     pandas = False
 
     def init(self, handle):

@@ -1,4 +1,4 @@
-"""Values returned by states, and values seen by processors, on Spark and on pillarbox."""
+"""Values returned by states, and input of processors, on Spark and on pillarbox."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ OUTPUT = "number INT, said STRING"
 
 
 class Values(StatefulProcessor):
-    """Emits its states' values."""
-
     def init(self, handle):
         self.values = [handle.getValueState(f"value {number}", ddl) for number, (ddl, _, _) in enumerate(CASES)]
         self.map = handle.getMapState("map", "k string, n int", "v int, s struct<a:int>")
@@ -44,8 +42,6 @@ def test_values_of_state(spark: SparkSession, group_by: Callable[..., Any]) -> N
 
 
 class Seen(StatefulProcessor):
-    """Emits its input."""
-
     def init(self, handle):
         pass
 
