@@ -1,4 +1,4 @@
-"""The simulated programs by name: from this folder, and from the table of operators."""
+"""All simulated programs by name: from this folder, and from the table of operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expected batch results of the simulation's programs, in plain Python: each key by itself, its records by time.
+"""Expected batch results of the simulation's programs: each key by itself, its records by time.
 
 An oracle maps the sources' records, by name, to the outputs' records; ordered outputs are grouped by key.
 """
@@ -195,7 +195,7 @@ def until_a_timeout(inputs: Inputs) -> dict[str, Values]:
 
 
 class Failed:
-    """Stands for the failure of a record's request."""
+    """Placeholder for the result of a failed request."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -1,4 +1,4 @@
-"""Bugs to be planted, each as a patch of one method: the simulation has to find them."""
+"""Planted bugs, each a patch of one method. The simulation has to find them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the programs of this package under schedules drawn from seeds."""
+"""Runs the simulated programs under schedules drawn from seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["OutcomeMismatch", "command", "run_of", "simulate"]
 
 
 class TurnsWithService(Turns):
-    """The service of these programs answers by the simulation's clock."""
+    """Event-loop turns with the programs' service, which answers by the simulation's clock."""
 
     def __init__(self, clock: ManualProcessingTimeService, rng: random.Random | None) -> None:
         super().__init__(clock, rng)

@@ -1,4 +1,4 @@
-"""Every program has the same outcome under many schedules as without faults; and planted bugs are found."""
+"""Every simulated program has the same outcome under many schedules as without faults. Planted bugs are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs with async keyed functions: their records wait for turns of the event loop, or for simulated time."""
+"""Programs with async keyed functions: records wait for the event loop, or for simulated time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BAD: OutputTag[Any] = OutputTag("bad")
 
 
 class AsyncHistory(History):
-    """Waits for so many turns of the event loop before and after each change of state."""
+    """Waits for some turns of the event loop before and after each change of state."""
 
     async def process_element(self, value: int, ctx: Any) -> Any:
         for _ in range(value % 9):

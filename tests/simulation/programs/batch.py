@@ -1,6 +1,6 @@
-"""The simulation's programs in batch mode: all input arrives in one epoch.
+"""The simulation's programs in batch mode, where all input arrives in one epoch.
 
-And programs whose outcome depends on an order that only batch mode guarantees.
+Some outcomes depend on an order that only batch mode guarantees.
 """
 
 from __future__ import annotations

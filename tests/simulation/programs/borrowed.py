@@ -1,4 +1,4 @@
-"""Programs of other tests, and of the examples."""
+"""Programs from other tests and from the examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interval joins by columns, with columns or a function's results as the outcome."""
+"""Columnar interval joins, whose outcome is columns or a function's results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs with aggregates of columns, in windows of all kinds."""
+"""Programs with columnar aggregates, in windows of all kinds."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def orders_and_payments(rng: random.Random) -> Inputs:
 
 
 class Visit(KeyedProcessFunction):
-    """A key lives until its timer: it is removed completely in one epoch, and returns later."""
+    """Removes a key's state completely at its timer; the key returns later."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))

@@ -41,8 +41,7 @@ class SimulatedProgram(program.SimulatedProgram):
         batch_oracle: as ``oracle``, in batch mode; by default the same; or the reason for comparing with a run without
             faults.
         batch_view: as ``view``, in batch mode.
-        sorted_in_batch: whether batch mode sorts records by key, so that a key's records are consecutive; not if
-            functions cannot have state.
+        sorted_in_batch: whether batch mode sorts records by key; not if functions cannot have state.
         rescales: whether the outcome is the same for any number of subtasks; not if each subtask emits something.
     """
 

@@ -17,7 +17,7 @@ FAILED = OutputTag("failed")
 
 
 class Slow(Client):
-    """Takes its time by the simulation's clock."""
+    """Answers after a delay, by the simulation's clock."""
 
     async def __call__(self, value: Any) -> Any:
         await self.ask(value[1])
@@ -25,7 +25,7 @@ class Slow(Client):
 
 
 class Failing(Client):
-    """Answers at once; fails for the first time or for ever."""
+    """Answers at once; fails the first time, or always."""
 
     async def __call__(self, value: Any) -> Any:
         await self.ask(0)

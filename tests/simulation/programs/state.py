@@ -1,4 +1,4 @@
-"""Programs with state: its kinds, its order, several levels of it."""
+"""Programs with state: its kinds, its order, several levels."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def every_state(env, events):
 
 
 class Spoils(EveryState):
-    """Spoils the state at each fourth record, and raises; also a large map."""
+    """Changes the state, also of a large map, at every fourth record, and raises."""
 
     def open(self, runtime_context):
         super().open(runtime_context)
@@ -177,7 +177,7 @@ def running_sums(env, events):
 
 
 class Tallied(KeyedProcessFunction):
-    """Has an object in state that runs its own code when unpickled."""
+    """Stores an object that runs its own code when unpickled."""
 
     def open(self, runtime_context):
         self.tally = runtime_context.get_state(ValueStateDescriptor("tally"))

@@ -1,6 +1,6 @@
-"""Programs of two streams: connected ones, joins, broadcast state; and streams partitioned other than by key.
+"""Programs of two streams: connected streams, joins, broadcast state; and partitioning other than by key.
 
-The order of two streams within an epoch is unknown: no outcome depends on it.
+The order of two streams within an epoch is undefined: no outcome depends on it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Odd(CoMapFunction):
 
 
 class Blocked(CoFlatMapFunction):
-    """Shared state: passes a number at its second mention, in either stream."""
+    """Passes a number at its second mention, in either stream."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_map_state(MapStateDescriptor("seen"))
@@ -192,8 +192,8 @@ def windows_of_both(env, lefts, rights):
 class Versions(KeyedBroadcastProcessFunction):
     """Emits each payment with the rule in force at its time, when event time reaches it.
 
-    A rule is also added to the state of all existing keys, and a new key copies all rules: so each key has all rules,
-    in any order of arrival.
+    A rule is added to the state of all existing keys, and a new key copies all rules: so each key has all rules, in any
+    order of arrival.
     """
 
     def open(self, runtime_context):

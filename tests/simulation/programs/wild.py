@@ -1,4 +1,4 @@
-"""Programs whose records have times of any kind: late, equal, out of order, and of the far future; and NaN in them."""
+"""Programs with wild times: late, equal, out of order, and in the far future; and with NaN."""
 
 from __future__ import annotations
 

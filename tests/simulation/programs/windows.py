@@ -1,4 +1,4 @@
-"""Programs with windows of all kinds, triggers, lateness and sessions that merge."""
+"""Programs with windows of all kinds, triggers, allowed lateness and merging sessions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Named(ProcessWindowFunction):
 
 
 class Firings(Contents):
-    """Numbers the firings of a window, in state of the window."""
+    """Numbers the firings of a window, in window state."""
 
     def process(self, key, context, elements):
         fired = context.window_state().get_state(ValueStateDescriptor("fired"))
