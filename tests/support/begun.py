@@ -1,4 +1,4 @@
-"""A program that has run for an epoch, and others that resume from its state, or are refused."""
+"""A program that has run for an epoch, and other programs that resume from its state or are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def program(make: Made, uid: str = "op", savepoint: Path | None = None) -> Any:
 
 
 class Begun:
-    """A program that has run for an epoch; others resume from its state."""
+    """A program that has run for an epoch."""
 
     def __init__(self, make: Made, folder: Path, **records: list[Any]) -> None:
         self._savepoint = folder / "savepoint"

@@ -1,4 +1,4 @@
-"""A pytest plugin: compares each test's time with its budget and with its recorded time.
+"""A pytest plugin that compares each test's time with its budget and its recorded time.
 
 A unit test has 0.25 s of processor time, a test on Spark 10 s by the clock; fixtures do not count. A slower test needs
 a reason: ``@pytest.mark.slow("a schedule for each seed")``. All marked unit tests have a minute together. Without a
@@ -7,8 +7,8 @@ mark, a unit test that is over its budget in ``tests/budgets.json`` runs in ``ma
 
 A recorded test may take twice its recorded time; all others have their budget. Violations are listed at the end of a
 run, worst first; with ``PILLARBOX_BUDGETS=enforce`` they fail the run. ``--record-budgets`` writes a new table, which
-keeps the entries of skipped tests. ``--fast`` runs only unit tests that are not marked as slow, nor recorded with more
-than ``FAST``. Times are scaled by the duration of a fixed piece of work here and where the table was recorded.
+keeps the entries of skipped tests. ``--fast`` runs only unit tests that are neither marked as slow nor recorded with
+more than ``FAST``. Times are scaled by the duration of a fixed piece of work here and where the table was recorded.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Java processes of tests start from an archive of Spark's classes, which halves the time to their first result.
+"""An archive of Spark's classes, which halves the start of Java processes in tests.
 
 ``python -m tests.support.class_archive`` runs a small program, and Java writes its loaded classes into the
-environment's folder. That takes a minute, so only `make test-all`, which starts dozens of Java processes, creates the
-archive; `make test` uses an existing one. Java ignores an archive of another version or of other jars: tests do not
-need it, and other Sparks start without it.
+environment's folder. That takes a minute, so only `make test-all` creates the archive; `make test` uses an existing
+one. Java ignores an archive of another version or of other jars.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A pytest plugin: the cycle collector skips objects from before the tests.
 
-That is a million objects, of modules and pending tests, which each full collection would visit. So does
-``gc.get_freeze_count()``, which takes twenty milliseconds: no test should call it first.
+Each full collection would visit a million objects, of modules and pending tests. So would ``gc.get_freeze_count()``: it
+takes twenty milliseconds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A child process with a Spark Connect session, for tests: a process has either that or a classic session.
+"""A child process with a Spark Connect session: a process has either that or a classic session.
 
-The fixture ``connect`` (of tests/conftest.py) is a client for the whole test run. A test passes it functions of its
+The fixture ``connect`` (tests/conftest.py) is a client for the whole test run. A test passes it functions of its
 module, whose first argument is the session; results and errors are returned::
 
     def count(spark, rows):

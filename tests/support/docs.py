@@ -1,8 +1,7 @@
-"""Programs in README, docs and notebooks: ``python -m tests.support.docs FOLDER`` writes them there, for type checkers.
+"""Programs in README, docs and notebooks: ``python -m tests.support.docs FOLDER`` writes them for type checkers.
 
-They are the code blocks marked ``python``. A fragment that cannot run by itself is marked ``py``: it becomes a function
-whose parameters are the names that the fragment takes for granted. The tutorial has modules, which import
-each other: a page has the name of each above it.
+They are the code blocks marked ``python``. A fragment marked ``py`` becomes a function whose parameters are its free
+names. The tutorial has modules, which import each other: a page has the name of each above it.
 """
 
 from __future__ import annotations

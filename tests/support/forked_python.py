@@ -1,10 +1,9 @@
 """A Python that starts at once, for the hundreds of processes that Spark starts in tests.
 
-A query starts a worker in the driver and a worker daemon for each of its shuffles, and each would import pandas,
-PyArrow, PySpark and pillarbox: in tests, that took longer than all their other work. So Spark gets a program in
-Python's place. For ``-m MODULE`` it passes its arguments, environment, folder and standard streams to a server with all
-these imports, which forks the process; everything else runs in Python itself. The program ends with the process and its
-exit code, and terminates the process when it is terminated.
+Each Python worker and daemon would import pandas, PyArrow, PySpark and pillarbox. So Spark runs a replacement of
+Python: for ``-m MODULE`` it passes its arguments, environment, folder and standard streams to a server with all these
+imports, which forks the process; everything else runs in Python itself. The program ends with the process and its exit
+code, and terminates the process when it is terminated.
 """
 
 from __future__ import annotations
@@ -74,9 +73,9 @@ def forked_python() -> Iterator[str]:
 
 
 class _Server:
-    """Forks processes for programs that connect, until its standard input is closed.
+    """Forks processes for connected programs, until its standard input is closed.
 
-    A process belongs to the connection of its program, which learns by it of the process' end.
+    A process keeps its program's connection, which closes with the process.
     """
 
     def __init__(self, address: str) -> None:

@@ -1,11 +1,9 @@
 """Hadoop in tests, with less work per file: ``LocalFiles.java``, without Hadoop's thousand default settings.
 
-Hadoop without its native library starts ``chmod`` for each written file and ``readlink`` for each renamed file, some
-dozens per epoch. Java finds the class and the settings that name it in a folder of the environment, which ``python -m
-tests.support.local_files`` creates; Spark's Janino compiles it. And Spark sends all of Hadoop's settings with each job
-that reads files or has state, which takes more time than the small jobs of tests: Java finds empty files of default
-settings before the files in Hadoop's jar, and Hadoop takes the same values from its code. `make test-all` runs with
-Hadoop's own class and settings.
+Without its native library, Hadoop starts ``chmod`` for each written file and ``readlink`` for each renamed file. Spark
+also sends all of Hadoop's settings with each job that reads files or has state. ``python -m tests.support.local_files``
+compiles the class by Spark's Janino, and writes settings that name it and empty files of default settings; Hadoop then
+takes the defaults from its code. `make test-all` runs with Hadoop's own class and settings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nodes of chains, for tests of operators and tasks, and a run of one alone."""
+"""Nodes of chains, for tests of operators and tasks."""
 
 from __future__ import annotations
 

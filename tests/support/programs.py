@@ -65,7 +65,7 @@ def late_data(env, events):
 
 
 class History(KeyedProcessFunction):
-    """Everything that a key has seen, in order."""
+    """Stores all values of a key, in order."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))

@@ -1,4 +1,4 @@
-"""Recordings of local jobs, each task in each epoch, as the driver of a query makes them; and replays of queries."""
+"""Recordings of local jobs, each task in each epoch, and replays of queries."""
 
 from __future__ import annotations
 

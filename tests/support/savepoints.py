@@ -1,4 +1,4 @@
-"""Savepoints without Spark, for tests."""
+"""Savepoints without Spark."""
 
 from __future__ import annotations
 

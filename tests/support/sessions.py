@@ -1,4 +1,4 @@
-"""Spark sessions of test runs, isolated from this machine's other Spark settings and without remains at their end."""
+"""Spark sessions of test runs, isolated from this machine's other Spark settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's local files in tests: the class in ``LocalFiles.java`` behaves like Hadoop's own."""
+"""``LocalFiles.java`` behaves like Hadoop's own class."""
 
 from __future__ import annotations
 
