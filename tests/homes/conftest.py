@@ -1,4 +1,4 @@
-"""An executor that is a bare process, whose homes receive requests of workers in this process."""
+"""An executor without Spark, whose homes serve workers in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.homes.forks import SECRET, Forks
 
 
 class Executor:
-    """The process and its children."""
+    """The executor's process and its children."""
 
     def __init__(self) -> None:
         code = "import sys; sys.stdin.read()"

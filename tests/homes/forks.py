@@ -1,7 +1,7 @@
-"""Starters that start at once: forked from a process with their imports.
+"""Starters of homes that are forked from a process with their imports, which saves seconds.
 
-``Forks.start_python`` replaces that function of the keeper. Its process receives the lock on a starter's name, and
-forks the starter; in production, starters import everything themselves, which takes seconds.
+``Forks.start_python`` replaces the keeper's function. Its process receives the lock on a starter's name, and forks the
+starter.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ SECRET = "of the tests"
 
 
 class Forks:
-    """The process."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asks, answers = socket.socketpair()

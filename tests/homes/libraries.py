@@ -1,7 +1,4 @@
-"""Effects of libraries on a process, in each place where functions run.
-
-``docs/execution.md`` shows the table.
-"""
+"""Effects of libraries on a process, by execution place: the table in ``docs/execution.md``."""
 
 from __future__ import annotations
 
@@ -357,8 +354,6 @@ BY_NAME = {entry.name: entry for entry in TABLE}
 
 
 class Uses(KeyedProcessFunction):
-    """Runs an entry."""
-
     def __init__(self, name: str, folder: str) -> None:
         self.name, self.folder = name, folder
 

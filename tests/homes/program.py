@@ -1,7 +1,7 @@
 """A program whose functions emit their process and counts, on any master: ``program.py FOLDER JSON``.
 
-The JSON object has ``master``, ``homes`` (a mode), and ``kills`` if an executor is to be killed. The last line of the
-output is one JSON object.
+The JSON object has ``master``, ``homes`` (a mode), and ``kills`` to kill an executor. The last line of the output is
+one JSON object.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ SECONDS = 2.0
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key's records, in a field and in state."""
-
     def open(self, runtime_context):
         self.field: Counter[Any] = Counter()
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", int))

@@ -1,4 +1,4 @@
-"""Async keyed functions in homes: slow relays, the end of a home, and records that are carried."""
+"""Async keyed functions in homes: slow relays, the end of a home, and carried records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SILENT = 2.0
 
 
 class Sleep(KeyedProcessFunction[int, int, Any]):
-    """Sleeps for tens of milliseconds; a negative number sleeps until its home ends."""
+    """Sleeps for tens of milliseconds; at a negative number until its home ends."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes

@@ -1,4 +1,4 @@
-"""Recorded calls in homes that are killed: no answer that was used is asked for again (R25 to R30)."""
+"""Recorded calls in killed homes: no used answer is requested again (R25 to R30)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ RECORDS = 6
 
 
 class Pay(KeyedProcessFunction[int, int, Any]):
-    """Pays three times for each record, and notes each payment, and each answer that it uses."""
-
     def __init__(self, notes: Path) -> None:
         self.notes = notes
 

@@ -1,4 +1,4 @@
-"""Homes as processes: one per state partition, their state, and their ends. Spark is simulated by dictionaries."""
+"""Homes as processes: one per state partition, their state, and their ends."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ pytestmark = [
 
 
 class Count(KeyedProcessFunction):
-    """Counts the records of a key, in a field and in state; emits its process."""
-
     def __init__(self, notes: Path) -> None:
         self.notes = notes
         self.field: dict[Any, int] = {}
@@ -279,8 +277,6 @@ def buffers_of(query: Query, values: list[int]) -> list[tuple[Any, ...]]:
 
 
 class Attempts:
-    """Attempts at an epoch of the only subtask; the state is ``query``'s."""
-
     def __init__(self, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
         self.query = query
         self._monkeypatch = monkeypatch

@@ -1,4 +1,4 @@
-"""Effects of libraries on a process, in workers and in homes. Spark is simulated by dictionaries."""
+"""Effects of libraries on workers and homes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Homes on masters with many task slots and several executors, and on other versions of Spark; nothing stays behind."""
+"""Homes on masters with several executors, and on other Spark versions; nothing stays behind."""
 
 from __future__ import annotations
 

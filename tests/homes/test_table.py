@@ -1,4 +1,4 @@
-"""The starter's table: which runs get homes, which homes end, and which requests are understood. Without processes."""
+"""The starter's table: which runs get homes, which homes end, valid requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pillarbox._runtime.spark.homes.table import BadRequestError, HomeEntry, Hom
 
 
 class Starter:
-    """A starter whose homes are entries of its table, and whose clock is set by hand."""
+    """A starter with a manual clock, whose homes are entries of its table."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -178,8 +178,6 @@ def test_a_request_that_is_not_understood_changes_nothing(told: dict[str, Any]) 
 
 
 class Machine(RuleBasedStateMachine):
-    """Requests, ends and failures in any order."""
-
     def __init__(self) -> None:
         super().__init__()
         self.starter = Starter()

@@ -1,4 +1,4 @@
-"""The turns that state partitions take in a home that they share."""
+"""Turns of state partitions in a shared home."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Surroundings of functions in homes: the worker's, and changes by functions. Spark is simulated by dictionaries."""
+"""The environment of functions in homes: the worker's, and changes by functions."""
 
 from __future__ import annotations
 

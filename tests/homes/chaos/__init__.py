@@ -1,1 +1,1 @@
-"""Faults of the processes that homes depend on, drawn from a seed, with real processes and a Spark of dictionaries."""
+"""Random faults of the processes that homes depend on: real processes, simulated Spark."""

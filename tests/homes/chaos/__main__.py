@@ -1,11 +1,11 @@
 """Two queries in each of two sessions, under faults: ``python -m tests.homes.chaos --seed 7 --faults 200``.
 
-Each session has a daemon, whose workers run the epochs of its queries; a query has three state partitions, whose homes
-count records by key. Each epoch's results are compared with the query's committed state. A fault hits a starter, a
-home, a worker (a relay), a daemon or the executor: it is killed, or stopped for some time; or sockets vanish, so that
-connections are refused; or Spark's state is slow.
+Each session has a daemon, whose workers run the epochs of its queries. A query has three state partitions, whose homes
+count records by key. Each epoch's results are compared with the query's committed state. A fault kills or pauses a
+starter, a home, a worker (a relay), a daemon or the executor; or removes sockets, so that connections are refused; or
+slows Spark's state down.
 
-Finally all processes and all files must have disappeared. The last line is one JSON object.
+At the end no process and no file remains. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ KINDS = (
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key's records."""
-
     def open(self, runtime_context: Any) -> None:
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", int))
 
@@ -131,7 +129,7 @@ class Cluster:
 
 
 class Running(threading.Thread):
-    """A query that runs: epoch after epoch, each tried again until it has ended, in a worker drawn by lot."""
+    """A running query: each epoch is repeated until it succeeds, in a random worker."""
 
     attempts = count(0, 1000)
 
@@ -201,8 +199,6 @@ class Running(threading.Thread):
 
 
 class Faults:
-    """Faults of the cluster."""
-
     def __init__(self, cluster: Cluster, queries: list[Running], rng: random.Random, stop: float) -> None:
         self._cluster, self._queries, self._random, self._stop = cluster, queries, rng, stop
 

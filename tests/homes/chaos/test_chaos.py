@@ -1,4 +1,4 @@
-"""Some faults of each kind, as `make chaos-homes` draws two hundred."""
+"""A few faults of each kind; `make chaos-homes` draws two hundred."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The processes of an executor, as Spark has them: executor, daemons, workers. All are forked from this process.
+"""Executor, daemons and workers as Spark starts them, all forked from this process.
 
-An executor is the parent of its daemons, and a daemon the parent of its workers: so they find each other. Starters are
-forked, too. Production starts them by a command, which imports everything again.
+As under Spark, an executor is the parent of its daemons, and a daemon the parent of its workers. Starters are forked,
+too, while production starts them by a command.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _read(connected: socket.socket, size: int) -> bytes:
 
 
 class Process:
-    """A process that this one has had forked, and the connection with it."""
+    """A forked process, and the connection to it."""
 
     def __init__(self, pid: int, connected: socket.socket) -> None:
         self.pid = pid
