@@ -1,4 +1,4 @@
-"""Operators never look into the rows of keyed state: they run on a backend whose rows are the keys themselves."""
+"""Operators never look into the rows of keyed state: they run on a backend with other rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pillarbox.mailbox import MailboxProcessor
 
 
 class Store:
-    """A backend with a dictionary for each state, as it might lie in a database."""
+    """A backend with a dictionary per state, like a database."""
 
     operator = "op"
     is_declared = True

@@ -55,16 +55,13 @@ BAD = OutputTag[DeadLetter]("bad")
 SIDE = OutputTag[Any]("side")
 
 
-class Boom(Exception):
-    """The functions' error."""
+class Boom(Exception): ...
 
 
 # -- the model: a program that never received the failing records --
 
 
 class Last(AggregateFunction):
-    """An accumulator that is changed in place."""
-
     def create_accumulator(self):
         return []
 
@@ -184,8 +181,6 @@ steps = st.one_of(
 
 
 class Runs:
-    """A harness that restarts as another one."""
-
     def __init__(self, raises: bool, ttl: StateTtlConfig | None) -> None:
         self.raises = raises
         self.ttl = ttl
@@ -608,8 +603,6 @@ def test_interval_join(has_columns):
 
 
 class Counts(ProcessJoinFunction):
-    """The pair's number among its key's pairs."""
-
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
 
@@ -657,8 +650,6 @@ def test_the_letter_has_the_key_also_where_the_function_has_no_state(how):
 
 
 class Copied:
-    """Counts how often it is copied."""
-
     copies = 0
 
     def __deepcopy__(self, memo):

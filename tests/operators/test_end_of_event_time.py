@@ -53,8 +53,6 @@ def test_deduplicate_remembers_a_key_until_the_end_of_time():
 
 
 class Beats(KeyedProcessFunction):
-    """Sets itself again each minute, up to a time."""
-
     def __init__(self, until):
         self.until = until
 
@@ -115,8 +113,6 @@ def test_global_windows_that_fire_at_intervals_end_with_the_data(trigger, fold):
 
 
 class Again(Trigger):
-    """Sets itself again without end."""
-
     def on_element(self, element, timestamp, window, ctx):
         ctx.register_event_time_timer(timestamp)
         return TriggerResult.CONTINUE

@@ -71,7 +71,7 @@ def test_a_function_that_raises_stop_iteration_loses_nothing_in_silence(method):
 
 
 class Reusing:
-    """Gives one and the same object again and again, as Flink's object reuse would."""
+    """Emits the same object repeatedly, like Flink's object reuse."""
 
     def __init__(self, wrap):
         self.memo, self.wrap = [], wrap
@@ -103,8 +103,7 @@ def test_an_object_that_is_given_again_and_again_is_copied(wrap, expected):
     assert numbers.process(lambda value, ctx: [reusing(value)]).map(lambda v: v).execute_and_collect() == right
 
 
-class Tally(dict[str, int]):
-    """A dictionary class of the program."""
+class Tally(dict[str, int]): ...
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Counted work of a row interval join: proportional to a record's pairs, not to the key's state.
 
-And its state: only records that may still match, and few others.
+State has only records that may still match, and few others.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Time(int):
 
 
 class Counting:
-    """A map state that counts the records in values that are put in anew."""
+    """A map state that counts rewritten records."""
 
     def __init__(self, state: MapState[Any, Any]) -> None:
         self.state = state
@@ -73,8 +73,6 @@ class Counting:
 
 
 class Join:
-    """A harness with its counts."""
-
     def __init__(self, lower: int, upper: int) -> None:
         keyings = (Keying(key_of, "join"), Keying(key_of, "join"))
         make = partial(IntervalJoinOperator, function=pair, keyings=keyings, interval=Interval(lower, upper))

@@ -78,8 +78,6 @@ def test_state_outside_of_open_is_refused():
 
 
 class Timers(KeyedProcessFunction):
-    """A record (key, e, p) sets timers; both ways of output."""
-
     def open(self, runtime_context):
         self.last = runtime_context.get_state(ValueStateDescriptor("last"))
 
@@ -260,8 +258,6 @@ def test_nan_is_no_key(key):
 
 
 class Rings(KeyedProcessFunction):
-    """Emits each key at one time of the clock."""
-
     def process_element(self, value, ctx):
         ctx.timer_service().register_processing_time_timer(100)
 
@@ -279,8 +275,6 @@ class Windows(ProcessWindowFunction):
 
 
 class Noting(Discard):
-    """Notes the runs that reach it."""
-
     def __init__(self):
         self.runs: list[list[Any]] = []
 
@@ -381,8 +375,6 @@ def test_state_behind_a_key_by_but_without_a_key_is_refused():
 
 
 class Plain(KeyedProcessFunction):
-    """Value state, an event timer, and a result."""
-
     def __init__(self, emit):
         self.emit = emit
 

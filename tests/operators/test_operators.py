@@ -1,4 +1,4 @@
-"""Each operator alone: output, timestamps and errors."""
+"""Single operators: output, timestamps and errors."""
 
 from __future__ import annotations
 
@@ -41,8 +41,6 @@ SIDE = OutputTag("side")
 
 
 class Runs(Discard):
-    """Notes the sizes of the runs that reach it."""
-
     def __init__(self):
         self.sizes = []
         self.stamps = []
@@ -120,8 +118,6 @@ def test_the_results_of_one_call_leave_meanwhile(operator):
 
 
 class Odd(dict[str, int]):
-    """A dict whose values cannot be read."""
-
     def values(self):
         raise RuntimeError("no")
 
@@ -167,8 +163,6 @@ def test_large_results_are_handed_on_in_parts():
 
 
 class Full(Discard):
-    """Has no room for a run."""
-
     def process_records(self, records):
         raise MemoryError("no room for a buffer")
 

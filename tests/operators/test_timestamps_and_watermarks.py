@@ -194,8 +194,6 @@ def test_with_idleness_and_without_it_a_checkpoint_is_the_same():
 
 
 class Own(WatermarkGenerator):
-    """Calls ``act(event, output)`` for each record, and ``periodic(output)``."""
-
     def __init__(self, act=lambda event, output: None, periodic=lambda output: None):
         self.act, self.periodic = act, periodic
 

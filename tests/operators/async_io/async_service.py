@@ -1,4 +1,4 @@
-"""A service in the test's hands: each request waits until the test answers it."""
+"""A service whose requests wait until the test answers them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pillarbox._operators.async_io.operator import AsyncWaitOperator
 
 
 class Service(AsyncFunction):
-    """Holds the requests that have been begun, in the order of that."""
+    """The requests that have begun, in order."""
 
     def __init__(self) -> None:
         self.waiting: dict[Any, asyncio.Future[Any]] = {}
@@ -36,7 +36,7 @@ class Service(AsyncFunction):
 
 
 class Log:
-    """An output that keeps the order of all that it gets."""
+    """An output that records everything in order."""
 
     def __init__(self) -> None:
         self.elements: list[Any] = []

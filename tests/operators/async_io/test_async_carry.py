@@ -1,4 +1,4 @@
-"""Requests that are carried from epoch to epoch: by a task that lives on, and in snapshots."""
+"""Carried requests, in a surviving task and in snapshots."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ BAD: OutputTag[Any] = OutputTag("bad")
 
 
 class Tail(StreamOperator):
-    """Collects values and watermarks in output order."""
-
     def __init__(self, context: OperatorContext) -> None:
         super().__init__(context)
         self.received: list[Any] = []
@@ -204,7 +202,7 @@ def test_what_waits_for_its_turn_is_not_given_up_unasked(clock):
 
 
 class SetClock(ManualProcessingTimeService):
-    """A clock with a settable wall clock: no time passes, and timers wait as long as before."""
+    """A settable wall clock: no time passes, and timers wait as long as before."""
 
     ahead = 0
 

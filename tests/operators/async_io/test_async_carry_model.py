@@ -19,8 +19,6 @@ TIMEOUT = 100
 
 
 class CarryMachine(RuleBasedStateMachine):
-    """Epochs, answers, errors of all kinds, time that passes, processes that die."""
-
     @initialize(ordered=st.booleans(), capacity=st.integers(1, 3))
     def start(self, ordered: bool, capacity: int) -> None:
         self.options = {"timeout": TIMEOUT, "capacity": capacity, "ordered": ordered, "on_failure": "drop"}

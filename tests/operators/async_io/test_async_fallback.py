@@ -1,4 +1,4 @@
-"""Fallbacks, functions of batches, and the options of ``AsyncDataStream``."""
+"""Fallbacks, batch functions, and the options of ``AsyncDataStream``."""
 
 from __future__ import annotations
 
@@ -153,8 +153,6 @@ def test_a_fallback_of_another_kind_is_refused():
 
 
 class Sizes(AsyncBatchFunction):
-    """Returns each record's batch size."""
-
     async def open(self, runtime_context):
         self.opened = runtime_context.get_task_name()
 

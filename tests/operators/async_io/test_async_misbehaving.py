@@ -37,8 +37,7 @@ from pillarbox.testing import ProgramTestHarness
 from tests.support.nodes import node
 
 
-class Odd(BaseException):
-    """An exception that is no Exception."""
+class Odd(BaseException): ...
 
 
 RAISED = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Odd("odd"), asyncio.CancelledError("mine")]
@@ -145,8 +144,6 @@ def test_whatever_batches_and_retried_requests_raise(error):
 
 
 class Life(Function):
-    """Raises at a moment of its life."""
-
     def __init__(self, where: str, error: BaseException) -> None:
         self.where, self.error = where, error
 
@@ -218,8 +215,6 @@ def pass_time(h: Any, milliseconds: int) -> None:
 
 
 class Stubborn:
-    """Does not heed its cancellation."""
-
     def __init__(self, stubborn: int) -> None:
         self.stubborn = stubborn
 
@@ -518,8 +513,6 @@ def test_the_option_is_named(options, words):
 
 
 class Boxed:
-    """A class with a method of the operator's name."""
-
     def __init__(self, value: Any) -> None:
         self.value = value
 

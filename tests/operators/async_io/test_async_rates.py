@@ -1,4 +1,4 @@
-"""Rate limits and budgets of async operators: which requests begin, by a clock that tests set."""
+"""Rate limits and budgets of async operators, on a manual clock."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from tests.support.nodes import node
 
 
 class Service:
-    """Notes when it is asked, by the harness's clock; fails if told to."""
-
     def __init__(self) -> None:
         self.clock: Any = None
         self.asked: list[tuple[Any, int]] = []

@@ -1,4 +1,4 @@
-"""How long a service asks to wait before the next attempt."""
+"""The delay that a service requests before the next attempt."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from tests.support.nodes import node
 
 
 class Refused(Exception):
-    """An error with attributes."""
-
     def __init__(self, **said: Any) -> None:
         super().__init__("429")
         vars(self).update(said)

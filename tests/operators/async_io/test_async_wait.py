@@ -1,4 +1,4 @@
-"""The async operator: waiting for room, batches, retries, limits, the cache, errors, and the client's life."""
+"""The async operator: capacity, batches, retries, limits, cache, errors, and the client's life cycle."""
 
 from __future__ import annotations
 
@@ -59,8 +59,6 @@ def collect(stream: Any) -> list[Any]:
 
 
 class Flaky:
-    """Raises for a record as often as told, then answers."""
-
     def __init__(self, failures: int, error: type[Exception] = ConnectionError) -> None:
         self.failures, self.error = failures, error
         self.asked: dict[Any, int] = {}
@@ -505,8 +503,6 @@ def test_a_key_that_cannot_be_hashed():
 
 
 class Client(Function):
-    """Notes where it was opened, asked and closed."""
-
     log: list[tuple[str, str]] = []
 
     def __init__(self, asynchronous: bool) -> None:
@@ -674,8 +670,6 @@ def test_an_epoch_drains():
 
 
 class Gate:
-    """Answers when it is opened."""
-
     open = threading.Event()
     asked: list[Any] = []
 

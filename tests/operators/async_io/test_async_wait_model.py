@@ -1,4 +1,4 @@
-"""The async operator against a model: random completions, timeouts, watermarks, snapshots and restores (A1 to A7)."""
+"""The async operator compared with a model, under random completions, timeouts, watermarks and restores (A1 to A7)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ FAILED = OutputTag("failed")
 
 
 class Element:
-    """A record or a watermark in the model."""
-
     def __init__(self, value: Any, stamp: int | None, watermark: bool = False) -> None:
         self.value, self.stamp, self.watermark = value, stamp, watermark
         self.started: int | None = None

@@ -1,4 +1,4 @@
-"""A service that async keyed functions pay, and that knows which calls should not have been made."""
+"""A service that async keyed functions pay. It detects calls that should not have been made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEPS = 5
 
 
 class Charges:
-    """A service that the functions pay, which outlives their crashes.
+    """The service, which outlives the functions' crashes.
 
     Args:
         has_journal: whether answers outlive an epoch that fails.

@@ -45,8 +45,6 @@ class Gate:
 
 
 class Stateful(KeyedProcessFunction[Any, Any, Any]):
-    """Declares a state of each common kind."""
-
     def open(self, runtime_context: Any) -> Any:
         self.value = runtime_context.get_state(ValueStateDescriptor("value"))
         self.list = runtime_context.get_list_state(ListStateDescriptor("list"))

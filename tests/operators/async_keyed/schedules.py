@@ -1,8 +1,8 @@
-"""Random programs of async keyed functions, compared with the same function without ``await`` in plain ``process``.
+"""Random programs of async keyed functions, compared with the same function without ``await``.
 
-A seed decides the records, watermarks, barriers and crashes, and the waits of the functions. Compared are each key's
-results in order, with the state and the watermark that they saw; the results between two watermarks; each key's dead
-letters in order; and the state and timers of all keys at the end, in memory and after a restart.
+A seed determines records, watermarks, barriers, crashes and waits. The comparison covers each key's results in order,
+with the state and the watermark that they saw; the results between two watermarks; each key's dead letters in order;
+and the final state and timers of all keys, in memory and after a restart.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ def first(record: Any) -> Any:
     return record[0]
 
 
-class FailedError(Exception):
-    """An error of the functions."""
+class FailedError(Exception): ...
 
 
 class _Steps:
@@ -141,8 +140,6 @@ class _Steps:
 
 
 class _Sequential(_Steps):
-    """The model's steps."""
-
     def process_element(self, value: Any, ctx: Any) -> Any:
         results: list[Any] = []
         for _ in self.element(value, ctx, results):
@@ -157,7 +154,7 @@ class _Sequential(_Steps):
 
 
 class _Awaiting(_Steps):
-    """The same, with random waits and with calls of a service."""
+    """The model's steps with random waits and calls of a service."""
 
     def __init__(self, seed: int, charges: Charges) -> None:
         self._rng = random.Random(seed)
@@ -224,12 +221,10 @@ class _Awaiting(_Steps):
             yield result
 
 
-class Sequential(_Sequential, KeyedProcessFunction[str, Any, Any]):
-    """The model."""
+class Sequential(_Sequential, KeyedProcessFunction[str, Any, Any]): ...
 
 
-class Awaiting(_Awaiting, KeyedProcessFunction[str, Any, Any]):
-    """The same, with random waits."""
+class Awaiting(_Awaiting, KeyedProcessFunction[str, Any, Any]): ...
 
 
 def shifted(value: Any, by: int) -> Any:

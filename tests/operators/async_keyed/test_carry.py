@@ -14,8 +14,6 @@ from tests.operators.async_keyed.gates import BAD, Gate, Stateful, end, opened
 
 
 class Counting(Stateful):
-    """Changes state and sets a timer before and after a gate."""
-
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
 

@@ -19,8 +19,6 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Changing(Stateful):
-    """Changes everything, then fails at 2."""
-
     async def process_element(self, value: Any, ctx: Any) -> Any:
         self.value.update((self.value.value() or 0) + 1)
         self.list.add(value[1])
@@ -63,8 +61,6 @@ def test_a_letter_has_the_record_as_it_was() -> None:
 
 
 class Timers(Stateful):
-    """Sets three timers; the second fails."""
-
     calls: list[int]
 
     def process_element(self, value: Any, ctx: Any) -> None:

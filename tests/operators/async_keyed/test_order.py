@@ -16,8 +16,6 @@ from tests.operators.async_keyed.gates import Gate, Stateful, end, opened, opera
 
 
 class Waiting(Stateful):
-    """Waits at a gate with the record's name."""
-
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
 
@@ -98,8 +96,6 @@ def test_a_hot_key_is_counted() -> None:
 
 
 class Timing(Stateful):
-    """Sets a timer at 5, or waits at a gate."""
-
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
 

@@ -16,8 +16,6 @@ STREAMING, BATCH = RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH
 
 
 class Numbering(Stateful):
-    """Numbers the records of each key, and emits their number when the data ends."""
-
     async def open(self, runtime_context: Any) -> None:
         super().open(runtime_context)
         self.active = self.most_active = 0

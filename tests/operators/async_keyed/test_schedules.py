@@ -1,4 +1,4 @@
-"""Async keyed functions equal the sequential model, and the comparison finds the bugs that are known."""
+"""Async keyed functions equal the sequential model; the comparison finds known bugs."""
 
 from __future__ import annotations
 

@@ -25,8 +25,6 @@ TOTAL: ValueStateDescriptor[int] = ValueStateDescriptor("total", int, default=0)
 
 
 class Balance(KeyedCoProcessFunction[str, Any, Any, Any]):
-    """Adds records of the first stream and subtracts records of the second stream."""
-
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
 
@@ -83,8 +81,6 @@ def test_records_of_both_streams_are_carried() -> None:
 
 
 class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
-    """Multiplies by a rule, which must not change while a record waits."""
-
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
 

@@ -1,4 +1,4 @@
-"""The arithmetic of a budget, by a clock that tests set."""
+"""The arithmetic of a budget, on a manual clock."""
 
 from __future__ import annotations
 

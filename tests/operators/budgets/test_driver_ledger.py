@@ -1,4 +1,4 @@
-"""Budgets that the driver keeps: over loopback, with the driver's server in this process."""
+"""The driver's ledger of budgets, over loopback."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_the_clocks_of_two_machines_are_compared_by_messages():
 
 
 class LateDriver(LedgerEnd):
-    """A driver whose first answer arrives when its slots have passed, as after a pause of either process."""
+    """A driver whose first answer arrives after its slots have passed."""
 
     def __init__(self) -> None:
         self.time = 100.0

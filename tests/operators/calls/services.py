@@ -9,12 +9,11 @@ from typing import Any
 from tests.operators.async_keyed.gates import Gate, Stateful
 
 
-class DeclinedError(Exception):
-    """The service has refused."""
+class DeclinedError(Exception): ...
 
 
 class Service:
-    """Answers when the test opens the gate of its argument.
+    """A service that answers when the test opens the gate of its argument.
 
     Attributes:
         gate: opens by argument.

@@ -1,4 +1,4 @@
-"""Aggregates of columns: keys and values at the edges of their types, and windows over all rows."""
+"""Columnar aggregates of extreme keys and values, and over all rows."""
 
 from __future__ import annotations
 
@@ -54,8 +54,6 @@ def stream(
 
 
 class Joined(AggregateFunction):
-    """Depends on the order of records."""
-
     def create_accumulator(self):
         return ""
 

@@ -1,4 +1,4 @@
-"""Columnar aggregates equal the general window operator's results for the same rows, in any order."""
+"""Columnar aggregates equal the general window operator's results, in any order of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator of Spark's stateful programs, micro-batch by micro-batch, without Spark."""
+"""An operator for stateful Spark programs, micro-batch by micro-batch, without Spark."""
 
 from __future__ import annotations
 

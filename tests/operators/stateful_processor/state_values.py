@@ -1,4 +1,4 @@
-"""State values, and the values that Spark 4.3 returns: compared by ``tests/spark/stateful_programs``."""
+"""State values, and the values that Spark 4.3 returns, as compared by ``tests/spark/stateful_programs``."""
 
 from __future__ import annotations
 

@@ -11,8 +11,6 @@ from tests.operators.stateful_processor.micro_batches import MicroBatches
 
 
 class Frames(StatefulProcessor):
-    """Emits the shape of its frames."""
-
     def init(self, handle):
         self.handle = handle
 

@@ -22,8 +22,6 @@ class Base(StatefulProcessor):
 
 
 class Counts(Base):
-    """Counts rows; emits the count of the key, and how many calls this processor has had."""
-
     def init(self, handle):
         self.count = handle.getValueState("count", "n INT")
         self.calls = 0
@@ -89,8 +87,6 @@ def test_state_timers_and_the_watermark_of_late_rows_are_restored():
 
 
 class Alarms(Base):
-    """Sets a timer at the time of each row; emits the first time, and timers."""
-
     def handleInputRows(self, key, rows, timerValues):
         times = [int(row.t.timestamp() * 1000) for row in rows if row.t]
         for time in times:
@@ -129,8 +125,6 @@ def test_timers_are_called_in_the_order_of_time_after_all_rows():
 
 
 class Changing(Base):
-    """Its timers delete, register and list others."""
-
     def handleInputRows(self, key, rows, timerValues):
         for time in (1000, 2000, 3000):
             self.handle.registerTimer(time)

@@ -15,8 +15,6 @@ from pillarbox.testing import TwsTester
 
 
 class Basket(StatefulProcessor):
-    """Keeps a total, the articles in order and their counts; emits all three."""
-
     def init(self, handle):
         self.total = handle.getValueState("total", "n INT")
         self.articles = handle.getListState("articles", "name STRING")
@@ -33,8 +31,6 @@ class Basket(StatefulProcessor):
 
 
 class Frames(StatefulProcessor):
-    """Counts the rows of frames, and emits a frame; a timer emits the count again."""
-
     def init(self, handle):
         self.handle = handle
         self.seen = handle.getValueState("seen", "n INT")
@@ -119,8 +115,6 @@ def test_modes_that_do_not_fit_are_refused():
 
 
 class Count(StatefulProcessor):
-    """Counts the rows of a key from an initial count on; a timer emits the key."""
-
     def init(self, handle):
         self.handle = handle
         self.count = handle.getValueState("count", "n INT")

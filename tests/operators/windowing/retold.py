@@ -1,7 +1,6 @@
-"""Flink's window operator in a few lines of plain Python, with lists and sets, as the programs' model.
+"""The semantics of Flink windows in plain Python, without state, namespaces or addresses.
 
-It has no state, namespaces or addresses: a window is an object with its elements, its trigger's memory and its timers,
-and disappears at its end.
+A window is an object with its elements, its trigger's memory and its timers, and disappears at its end.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Kind:
 
 @dataclass
 class Open:
-    """A window with something in it."""
+    """A non-empty window."""
 
     span: Span
     last: int
@@ -70,7 +69,7 @@ class When:
 
 @dataclass
 class Evict:
-    """An evictor: which elements it leaves, before and after the function has been called."""
+    """An evictor: the elements that it leaves before and after the function call."""
 
     name: str
     evictor: Any

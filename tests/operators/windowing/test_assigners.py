@@ -1,4 +1,4 @@
-"""Which windows an element belongs to."""
+"""An element's windows."""
 
 from __future__ import annotations
 

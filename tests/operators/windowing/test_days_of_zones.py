@@ -1,4 +1,4 @@
-"""Windows of days where clocks are set, or a day was left out: of columns and of functions, beside the calendar."""
+"""Windows of days across clock changes and skipped days, compared with the calendar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters of windows: a record that cannot be added is in no window; a window whose function raises continues."""
+"""Dead letters of windows: a rejected record is in no window; a window whose function raises continues."""
 
 from __future__ import annotations
 
@@ -60,8 +60,6 @@ def run(build: Any, *events: Any) -> tuple[list[Any], list[Any]]:
 
 
 class Texts(AggregateFunction):
-    """Changes its accumulator before it raises."""
-
     def create_accumulator(self):
         return [0, ""]
 
@@ -104,8 +102,6 @@ SEEN = ValueStateDescriptor("seen")
 
 
 class Joins(ProcessWindowFunction):
-    """Counts its windows, in state of the key and in place, before it raises."""
-
     def process(self, key, context, elements):
         state = context.global_state().get_state(SEEN)
         own = context.window_state().get_state(SEEN)
@@ -151,8 +147,6 @@ def test_a_window_whose_function_raised_is_purged_and_cleaned_up():
 
 
 class Spoils(ProcessWindowFunction):
-    """Changes the elements of a window before it fails, the first time."""
-
     def process(self, key, context, elements):
         for element in elements:
             element["seen"] += 1
@@ -251,8 +245,6 @@ def test_wrong_uses():
 
 
 class Fired(ProcessWindowFunction, CheckpointedFunction):
-    """Numbers the windows that a subtask has fired."""
-
     def initialize_state(self, context):
         self.fired = context.get_operator_state_store().get_list_state(ListStateDescriptor("fired"))
 

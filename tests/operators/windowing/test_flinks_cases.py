@@ -1,4 +1,4 @@
-"""Cases of Flink's own window tests that the other tests do not cover."""
+"""Further cases from Flink's own window tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Panes: the cut of time, the number of function calls, and cleanup after windows end."""
+"""Panes: the division of time, the number of function calls, and cleanup after windows end."""
 
 from __future__ import annotations
 
@@ -96,8 +96,6 @@ def test_what_is_copied_may_be_changed():
 
 
 class Merging:
-    """Merges lists, changes both of them, and counts."""
-
     def __init__(self) -> None:
         self.count = 0
 
@@ -155,8 +153,6 @@ def test_a_pane_that_changes_costs_the_panes_of_one_stack_at_most(size, slide, t
 
 
 class Counted(AggregateFunction):
-    """A sum in an accumulator that is changed in place; counts its calls."""
-
     def __init__(self) -> None:
         self.added = self.merged = 0
 

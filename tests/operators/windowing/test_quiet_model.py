@@ -1,4 +1,4 @@
-"""Event time that advances with the clock, against a plain model: two sources with silences and two partitions each."""
+"""Event time that advances with the clock, compared with a plain model."""
 
 from __future__ import annotations
 

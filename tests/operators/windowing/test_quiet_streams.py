@@ -1,4 +1,4 @@
-"""Windows close on a quiet stream if its strategy allows it: local runtime, manual clock."""
+"""Windows close on a quiet stream if its strategy allows it."""
 
 from __future__ import annotations
 

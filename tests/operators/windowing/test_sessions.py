@@ -1,4 +1,4 @@
-"""Sessions that fold their elements: their operator, its state, and the general operator for comparison."""
+"""Folding sessions: their operator and state, compared with the general operator."""
 
 from __future__ import annotations
 
@@ -39,8 +39,6 @@ LATE = OutputTag("late")
 
 
 class Joined(AggregateFunction):
-    """All values in order, in an accumulator that is changed in place; counts its calls."""
-
     def __init__(self) -> None:
         self.added = self.merged = 0
 
@@ -68,7 +66,7 @@ class Named(ProcessWindowFunction):
 
 
 class ByHand(EventTimeTrigger):
-    """The default trigger, but not it: the general operator asks it about each element."""
+    """The default trigger as a subclass, so that the general operator calls it for each element."""
 
 
 def summed(one, other):
@@ -228,8 +226,6 @@ def test_sessions_of_processing_time_that_fold():
 
 
 class OfTheDay(ProcessWindowFunction):
-    """Counts the sessions of the last 100 ms by the clock."""
-
     def process(self, key, context, elements):
         descriptor = MapStateDescriptor("sessions")
         descriptor.enable_time_to_live(StateTtlConfig(100))
@@ -322,8 +318,6 @@ def test_state_that_was_kept_another_way_is_refused():
 
 
 class InOrder(AggregateFunction):
-    """The records' numbers in arrival order."""
-
     def create_accumulator(self):
         return ()
 

@@ -1,4 +1,4 @@
-"""Windows, triggers and evictors of all kinds, with late records and restarts, against a plain retelling."""
+"""Windows, triggers and evictors of all kinds, with late records and restarts, compared with ``retold.py``."""
 
 from __future__ import annotations
 
@@ -250,8 +250,6 @@ def further_than(threshold: int) -> When:
 
 
 class Silent(NeverTrigger):
-    """Never fires, also of windows that merge."""
-
     def can_merge(self) -> bool:
         return True
 
@@ -264,7 +262,7 @@ def never() -> When:
 
 
 class Budget(Trigger):
-    """A user's own: fires and purges when elements are worth enough, and a while after each of an odd time."""
+    """Fires and purges when elements are worth enough, and a while after each odd time."""
 
     _sum = ReducingStateDescriptor("sum", lambda one, other: one + other)
     _times = ListStateDescriptor("times")
@@ -363,7 +361,7 @@ def default_of(kind: Kind) -> When:
 
 
 class Odd(Evictor):
-    """A user's own: every other element before, the first one after."""
+    """Evicts every other element before, the first one after."""
 
     def evict_before(self, elements, window, ctx):
         elements[:] = elements[1::2]
@@ -430,8 +428,6 @@ class Folded(ProcessWindowFunction):
 
 
 class Whole(ProcessWindowFunction):
-    """Numbers a window's firings, if it has state."""
-
     fired = ValueStateDescriptor("fired")
 
     def __init__(self, numbers: bool) -> None:

@@ -1,4 +1,4 @@
-"""Tumbling windows that fold: their operator does days of a zone and windows of the clock as the general one does."""
+"""Folding tumbling windows: days of a zone and processing-time windows, compared with the general operator."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ DAY = 86_400_000
 
 
 class AtTheEnd(EventTimeTrigger):
-    """The default trigger under another name, so that the general operator asks it about each element."""
+    """The default trigger as a subclass, so that the general operator calls it for each element."""
 
 
-class WhenTheClockSays(ProcessingTimeTrigger):
-    """The same for processing time."""
+class WhenTheClockSays(ProcessingTimeTrigger): ...
 
 
 KINDS = {
@@ -151,7 +150,5 @@ def test_a_key_whose_window_has_fired_does_not_fire_again_at_a_lesser_watermark(
 
 
 class Told(ProcessWindowFunction):
-    """Emits the key and the accumulator."""
-
     def process(self, key, context, elements):
         yield key, *elements

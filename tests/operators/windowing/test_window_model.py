@@ -1,7 +1,4 @@
-"""Windows against a plain model: all kinds, lateness, disorder, runs, restarts.
-
-The model keeps lists. It knows nothing of triggers, timers, namespaces or where state lies.
-"""
+"""Windows compared with a model of lists: all kinds, lateness, disorder, runs, restarts."""
 
 from __future__ import annotations
 
@@ -94,8 +91,6 @@ kinds = st.one_of(
 
 @dataclass
 class Model:
-    """Windows as lists of their elements."""
-
     kind: Kind
     lateness: int
     watermark: int = -(2**63)
@@ -157,8 +152,6 @@ def by_window(fired: list[Any]) -> list[Any]:
 
 
 class Spread(AggregateFunction):
-    """All values, by way of an accumulator."""
-
     def create_accumulator(self):
         return ()
 
@@ -173,7 +166,7 @@ class Spread(AggregateFunction):
 
 
 class Changing(Spread):
-    """The same with a mutable accumulator, which is consumed if permitted."""
+    """Spreads with a mutable accumulator, which is consumed if permitted."""
 
     def create_accumulator(self):
         return []
@@ -192,8 +185,6 @@ class Changing(Spread):
 
 
 class Named(Contents):
-    """Emits key, window, and the values that were folded."""
-
     def process(self, key, context, elements):
         ((_, values),) = elements
         yield key, tuple(context.window()), values

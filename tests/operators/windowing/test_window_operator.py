@@ -1,4 +1,4 @@
-"""Windows in single cases: triggers, evictors, states, clocks, errors. The rest is in the model's test."""
+"""Single cases of windows: triggers, evictors, states, clocks, errors. (The rest: test_window_model.py.)"""
 
 from __future__ import annotations
 
@@ -130,8 +130,6 @@ def test_a_record_looks_at_the_sessions_that_it_meets_alone(monkeypatch):
 
 
 class Merges(AggregateFunction):
-    """Counts how often accumulators are merged."""
-
     merged = 0
 
     def create_accumulator(self):
@@ -297,8 +295,6 @@ def test_a_delta_trigger():
 
 
 class EveryOther(Trigger):
-    """A user's own: fires at every other element; its state is asked for when it is needed first."""
-
     def on_element(self, element, timestamp, window, ctx):
         seen = ctx.get_partitioned_state(ValueStateDescriptor("seen"))
         seen.update((seen.value() or 0) + 1)
@@ -331,8 +327,6 @@ def test_a_users_own_trigger_with_state_over_a_restart():
 
 
 class Quarter(NamedTuple):
-    """A user's own window."""
-
     year: int
     quarter: int
 
@@ -397,8 +391,6 @@ def test_evictors():
 
 
 class Odd(Evictor):
-    """A user's own: takes out odd values before, and all after."""
-
     def evict_before(self, elements, window, ctx):
         elements[:] = [element for element in elements if element.value[1] % 2 == 0]
 
@@ -418,8 +410,6 @@ def test_a_users_own_evictor_with_an_incremental_function():
 
 
 class Firings(ProcessWindowFunction):
-    """Counts how often a window fired, and how many windows its key had."""
-
     def open(self, runtime_context):
         self.opened = True
 
@@ -703,7 +693,7 @@ def test_tumbling_windows_are_the_same_state_on_both_ways(lateness):
 
 
 class ByHand(EventTimeTrigger):
-    """The default trigger, but not it: the operator asks it about each element."""
+    """The default trigger as a subclass, so that the operator calls it for each element."""
 
 
 def test_a_shorter_lateness_ends_windows_that_wait_for_late_elements():

@@ -1,6 +1,6 @@
-"""After many windows of a key, of any kind, nothing remains: no row, no timer, no long log.
+"""Windows that are over leave no row and no timer, and a short log.
 
-With ``PILLARBOX_LONG`` in the environment there are a thousand windows.
+With ``PILLARBOX_LONG`` there are a thousand windows.
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ SESSIONS = EventTimeSessionWindows.with_gap(4)
 
 
 class Notes(ProcessWindowFunction):
-    """Keeps states of all windows, and one of the key, which it empties again."""
-
     states = ValueStateDescriptor("value"), ListStateDescriptor("list"), MapStateDescriptor("map")
 
     def process(self, key, context, elements):

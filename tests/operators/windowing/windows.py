@@ -1,4 +1,4 @@
-"""Windowed streams without a source, shared by the tests of windows."""
+"""Windowed streams without a source."""
 
 from __future__ import annotations
 
@@ -21,15 +21,11 @@ def value_of(record: tuple[Any, Any]) -> Any:
 
 
 class Contents(ProcessWindowFunction):
-    """Emits key, window, and its content."""
-
     def process(self, key, context, elements):
         yield key, tuple(context.window()), [value for _, value in elements]
 
 
 class NumberWithoutMerge(AggregateFunction):
-    """The number of elements, of windows that never merge."""
-
     def create_accumulator(self):
         return 0
 
@@ -41,8 +37,6 @@ class NumberWithoutMerge(AggregateFunction):
 
 
 class Number(NumberWithoutMerge):
-    """The number of elements."""
-
     def merge(self, one, other):
         return one + other
 
