@@ -1,4 +1,4 @@
-"""The checkpoint format: golden checkpoints are read, and nothing is named in one that could not move."""
+"""The checkpoint format: golden checkpoints are read, and no checkpoint names a class that could move."""
 
 from __future__ import annotations
 

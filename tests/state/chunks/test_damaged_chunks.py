@@ -1,7 +1,4 @@
-"""Readers check the writer's guarantees of a chunk: cold starts, and inspections from outside.
-
-The digests of these chunks are right: only the content is invalid.
-"""
+"""Invalid chunks with right digests: cold starts and inspections check the writer's guarantees."""
 
 from __future__ import annotations
 

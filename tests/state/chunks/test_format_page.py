@@ -1,4 +1,4 @@
-"""docs/checkpoint-format.md suffices to read a log: a decoder that was written from the page alone."""
+"""docs/checkpoint-format.md suffices to read a log: a decoder written from the page alone."""
 
 from __future__ import annotations
 

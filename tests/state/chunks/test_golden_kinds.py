@@ -1,4 +1,4 @@
-"""Every kind of record that the format knows is in some golden checkpoint, and is read."""
+"""Every kind of record of the format is in some golden checkpoint, and is read."""
 
 from __future__ import annotations
 

@@ -262,8 +262,6 @@ def test_a_large_element_lies_beside_the_log_and_is_written_once():
 
 
 class Opaque:
-    """Its size does not show."""
-
     def __reduce__(self):
         return bytes, (3_000_000,)
 

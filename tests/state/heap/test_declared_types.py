@@ -37,8 +37,6 @@ class Cart:
 
 
 class Keep(KeyedProcessFunction):
-    """Puts each record into a state of each kind."""
-
     def __init__(self, declared: Any) -> None:
         self.declared = declared
 

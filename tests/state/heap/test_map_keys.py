@@ -1,4 +1,4 @@
-"""Keys of map states compared with a dict: NaN, unequal to itself in Python, is one key, also after a restart."""
+"""Keys of map states compared with a dict's: NaN, unequal to itself in Python, is one key, also after a restart."""
 
 from __future__ import annotations
 
@@ -41,8 +41,6 @@ NAN = "nan"
 
 
 class Map:
-    """A map state of one key, in a task that may start again."""
-
     def __init__(self, *, timed: bool, guarded: bool, declared: bool) -> None:
         self.store = MemoryChunkStore()
         self.make = timed, guarded, declared

@@ -49,7 +49,7 @@ class Joined(AggregateFunction):
 
 
 class Windows:
-    """The state of a window operator: contents, timers, and trigger states that are created at their first use."""
+    """The state of a window operator: contents, timers, and lazily created trigger states."""
 
     def __init__(self, store=None, *, contents: Any = None, own=False, owner=None, logged=True):
         self.fired: list[Any] = []

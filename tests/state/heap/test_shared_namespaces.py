@@ -1,4 +1,4 @@
-"""Windows that all keys share are kept by window, and written as rows of keys."""
+"""Windows shared by all keys are stored by window, and written as rows of keys."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ Window = tuple[int, int]
 
 
 class Gathered(AggregateFunction):
-    """All values, in an accumulator that is changed."""
-
     def create_accumulator(self):
         return []
 
@@ -45,7 +43,7 @@ class Gathered(AggregateFunction):
 
 
 class Worker:
-    """A task's backend and log, as far as windows need them."""
+    """A task's backend and log."""
 
     def __init__(self, store, *, fold=None, owner=None):
         self.fired: list[Any] = []

@@ -1,4 +1,4 @@
-"""States with a time-to-live: against plain Python, over epochs, restarts and changed configurations; and cleanup."""
+"""States with a time-to-live, compared with plain Python over epochs, restarts and changed configurations."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Task:
 
 
 class Model:
-    """The same in plain Python: (content, stamp) for each value, element and entry; None is the stamp of before."""
+    """The same in plain Python: (content, stamp) per value, element and entry. The stamp is None for older state."""
 
     def __init__(self) -> None:
         self.held: dict[Any, dict[Any, Any]] = defaultdict(dict)
@@ -487,8 +487,6 @@ def test_a_large_map_is_cleaned_now_and_then_and_by_its_entries():
 
 
 class Recent(KeyedProcessFunction):
-    """A word's count and companions, if not too old."""
-
     def __init__(self, update_type: Any = LIVE.OnCreateAndWrite) -> None:
         self.update_type = update_type
 

@@ -35,8 +35,6 @@ SHOWN = StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
 
 
 class Gathers(AggregateFunction):
-    """Changes its accumulator in place."""
-
     def create_accumulator(self):
         return []
 
@@ -54,8 +52,6 @@ def extend(one, other):
 
 
 class Keyed:
-    """A backend with all kinds of state."""
-
     def __init__(self, ttl: StateTtlConfig | None) -> None:
         self.backend = KeyedStateBackend("op")
         self.undo = self.backend.allow_undo()
@@ -247,8 +243,6 @@ def timers_of(keyed: Keyed) -> list[tuple[int, str]]:
 
 
 class Copied:
-    """Counts how often it is copied."""
-
     copies = 0
 
     def __init__(self, text: str = "text" * 10) -> None:

@@ -189,7 +189,7 @@ class Color(enum.Enum):
 
 
 class Odd(list):  # type: ignore[type-arg]
-    """A list with more to it, which pickles in steps."""
+    """A list with attributes, pickled in several steps."""
 
     def __init__(self, *items: Any) -> None:
         super().__init__(items)

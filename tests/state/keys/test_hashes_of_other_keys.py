@@ -1,4 +1,4 @@
-"""Hashes of keys of rarer types: equal keys share one, for any unit, fold, or version of Python."""
+"""Hashes of rarer key types: equal keys have equal hashes, for any unit, fold, or Python version."""
 
 from __future__ import annotations
 

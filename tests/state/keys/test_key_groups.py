@@ -1,4 +1,4 @@
-"""Key groups: every process, and every way to the hash, gives the same one."""
+"""Key groups are the same in every process, and by every computation of the hash."""
 
 from __future__ import annotations
 

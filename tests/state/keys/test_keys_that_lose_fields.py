@@ -1,4 +1,4 @@
-"""Keys whose class loses a field may become equal: no entry of a map and no key's row is lost in silence."""
+"""Keys whose class loses a field may become equal: no map entry and no row is lost silently."""
 
 from __future__ import annotations
 

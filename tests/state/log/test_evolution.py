@@ -53,7 +53,7 @@ def shop(monkeypatch):
 
 
 class Task:
-    """A worker's copy of the state of an operator; its key is declared, so it is plain if its states are."""
+    """A worker's copy of an operator's state. The key is declared, so the state is plain if its types are."""
 
     def __init__(
         self, store=None, *, key: Any = PLAIN, moved=None, delete=(), owner=(0, 1), timers=False, name="op", **states
@@ -663,7 +663,7 @@ SHAPES = st.recursive(
 
 
 class Declared:
-    """A shape as declared by a program, with its own classes in the module, named by their position."""
+    """A shape as declared by a program, whose classes are named by their position."""
 
     def __init__(self, shape: Any, defaults: bool) -> None:
         self.module = sys.modules["shop"]

@@ -1,4 +1,4 @@
-"""Operators of plain types: a checkpoint's names are on the program's list, or it is refused before anything runs."""
+"""Plain operators: a checkpoint's names are on the program's list, or it is refused before anything runs."""
 
 from __future__ import annotations
 

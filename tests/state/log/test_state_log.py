@@ -293,8 +293,6 @@ def test_a_value_that_spark_does_not_take_is_named(monkeypatch, kind):
 
 
 class RefusesOnce:
-    """Cannot be written at the first try."""
-
     tries = 0
 
     def __reduce__(self):

@@ -1,4 +1,4 @@
-"""The length of the log, and an epoch's writes: in bytes, over mixtures of row sizes.
+"""The length of the log, and an epoch's writes, in bytes, over mixtures of row sizes.
 
 The log's constants are a 64th of their values, so that states of some hundred kilobytes are large.
 """
@@ -72,8 +72,6 @@ def fresh(values):
 
 
 class Bounds:
-    """A log with its guarantees."""
-
     def __init__(self):
         self.task = Task(MemoryChunkStore())
         self.values = {}
@@ -149,7 +147,7 @@ def test_the_log_and_what_an_epoch_writes_are_bounded_in_bytes(phases, seed):
 
 
 class BoundsOfCollections:
-    """A log of maps and lists, beside values; whose changes are the elements that it touches."""
+    """A log of maps and lists, beside values. An epoch's changes are the touched elements."""
 
     def __init__(self):
         self.task = Task(MemoryChunkStore())

@@ -1,4 +1,4 @@
-"""State backend and log against a plain dictionary: reads return committed state, whatever happens to workers."""
+"""State backend and log compared with a plain dictionary: reads return committed state, whatever happens to workers."""
 
 from __future__ import annotations
 
@@ -103,8 +103,6 @@ EMPTY: tuple[Any, ...] = (None, [], {})
 
 
 class Resident:
-    """A worker's copy of the state."""
-
     def __init__(self, typed):
         self.fired = []
         self.backend = KeyedStateBackend("op")
@@ -498,7 +496,7 @@ TestStateLog = StateLogMachine.TestCase
 
 
 class StateLogOfTypesMachine(StateLogMachine):
-    """The same, with plain state."""
+    """The same with plain state."""
 
     typed = True
 

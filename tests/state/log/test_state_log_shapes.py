@@ -34,7 +34,7 @@ _LONG = pytest.mark.long("hundreds of epochs; the models of the log have values 
 
 @dataclass
 class Wide:
-    """Its fields' names take more than their values, once."""
+    """The names of its fields take more bytes than their values, once."""
 
     a_long_name_of_a_field: int
     another_long_name_of_a_field: int
@@ -137,8 +137,6 @@ def in_turn(tasks: list[Operator], epoch: int, store: MemoryChunkStore) -> Opera
 
 
 class Log:
-    """One or two workers in turn, and a log of values by key."""
-
     def __init__(self, workers=1):
         self.store = MemoryChunkStore()
         self.tasks = [Operator(self.store) for _ in range(workers)]

@@ -25,8 +25,6 @@ def is_named_in(value: Any, where: tuple[str, str]) -> bool:
 
 
 class Task:
-    """A worker's copy of the state of an operator, whose types are not declared."""
-
     def __init__(self, store: MemoryChunkStore | None = None) -> None:
         self.store = MemoryChunkStore() if store is None else store
         self.backend = KeyedStateBackend("op", KeyOwner(0, 1, 128))
@@ -70,8 +68,6 @@ class Plan(enum.Enum):
 
 
 class Total:
-    """Adds up when it is read."""
-
     read = 0
 
     def __init__(self, events: list[Event]) -> None:

@@ -1,4 +1,4 @@
-"""State from users, without Spark: from columns to task logs, and refusals."""
+"""State from users: from columns to task logs, and refusals."""
 
 from __future__ import annotations
 
@@ -178,8 +178,6 @@ def test_rows_of_no_key_group_are_not_given_to_everyone():
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key's records from the existing count; a timer emits it."""
-
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
 

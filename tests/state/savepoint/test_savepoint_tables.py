@@ -1,4 +1,4 @@
-"""Savepoints: logs' content passes through tables, and is in the logs of any number of subtasks again."""
+"""Savepoints: the logs' content passes through tables into the logs of any number of subtasks."""
 
 from __future__ import annotations
 
@@ -190,8 +190,6 @@ CHANGES = st.tuples(
 
 
 class Program:
-    """A subtask of it: its backend and its log."""
-
     def __init__(self, owner: KeyOwner, note: KeyNote | None, declared: Any, store: MemoryChunkStore) -> None:
         self.backend = KeyedStateBackend("op", owner)
         get = self.backend.get_state
@@ -692,7 +690,7 @@ def of_uid(logs: Logs) -> dict[tuple[str, int], Any]:
 
 
 class Interrupted(BaseException):
-    """Like a killed process: never caught."""
+    """Stands for a killed process: never caught."""
 
 
 def test_a_directory_whose_writing_is_interrupted_anywhere(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Classes that reach a worker by value, as classes of a notebook do: they change as classes of a module do."""
+"""Classes that reach a worker by value, such as a notebook's, may change like classes of a module."""
 
 from __future__ import annotations
 

@@ -60,8 +60,6 @@ def test_objects_are_looked_into_and_not_pickled():
 
 
 class Slots:
-    """With slots of its own and of its base, one of them never set."""
-
     __slots__ = ("content", "never")
 
     def __init__(self, content):
