@@ -1,4 +1,4 @@
-"""An entry of the table of operators: one way to make an operator, and all that tests and pages have to know of it."""
+"""An entry of the table of operators: a way to make an operator, and its data for tests and pages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def pick(module: Any, *names: str) -> dict[str, SimulatedProgram]:
 
 @dataclass(frozen=True)
 class Because:
-    """Why there is nothing in a field."""
+    """The reason for an empty field."""
 
     reason: str
 
@@ -58,8 +58,8 @@ class Kept:
 
     Attributes:
         words: for the page.
-        format: its storage if the type of the records is declared: ``"plain"``, or the beginning of the reason for
-            pickling, as reported by the operator's task. None without state.
+        format: its storage if the records' type is declared: ``"plain"``, or the beginning of the task's reason for
+            pickling. None without state.
         by_user: whether a function declares the state, and so its types.
     """
 
@@ -143,8 +143,6 @@ NO_ARGUMENT = Because("it has no argument that its state depends on")
 
 
 class _Missing:
-    """Placeholder for a missing entry."""
-
     def __repr__(self) -> str:
         return "MISSING"
 

@@ -1,4 +1,4 @@
-"""Functions that use their operators' features, for the entries of the table."""
+"""Functions that use their operators' features, for the table of operators."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ class Timed(KeyedProcessFunction):
 
 
 class AsyncTimed(Timed):
-    """Waits for a turn of the event loop."""
-
     async def process_element(self, value, ctx):
         await asyncio.sleep(0)
         super().process_element(value, ctx)
@@ -49,7 +47,7 @@ class AsyncTimed(Timed):
 
 
 class Raising(Timed):
-    """Raises when it has changed state and timers, at some records and timers."""
+    """Raises at some records and timers, after changing state and timers."""
 
     def process_element(self, value, ctx):
         super().process_element(value, ctx)
@@ -78,8 +76,6 @@ class AnyOf(CoMapFunction):
 
 
 class Seen(CoFlatMapFunction):
-    """Emits each number with the key's numbers so far in the other stream."""
-
     def open(self, runtime_context):
         self.ones = runtime_context.get_list_state(ListStateDescriptor("ones"))
         self.twos = runtime_context.get_list_state(ListStateDescriptor("twos"))

@@ -125,7 +125,7 @@ class Mixed(ReduceFunction):
 
 
 class MixedModel(Model):
-    """A fault's place is the id of a record that is folded into others."""
+    """Fault points are the ids of records that are folded into others."""
 
     def __init__(self) -> None:
         super().__init__()

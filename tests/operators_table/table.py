@@ -1,11 +1,10 @@
-"""The table of operators: each way to create one, with the data that tests and pages need.
+"""The table of operators: each way to create one, with the data for tests and pages.
 
-A new operator is entered here, once. Its laws (``test_laws.py``), its state, changes, batch mode and late records
-(``test_entries.py``), restarts, savepoints and failures (``test_scenarios.py``), schedules of the simulated cluster
-(``tests/simulation``), a query on Spark that is killed and restarted (``tests/faults/test_every_operator.py``), random
-faults (``tests/faults/chaos``) and ``docs/operators.md`` are derived from its entry, whose fields ``entry.py``
-explains. Programs for simulation and chaos are beside the entry, or in ``tests/simulation/programs`` and
-``tests/faults/parts``.
+A new operator is entered here, once. From its entry follow its laws (``test_laws.py``), its state, changes, batch mode
+and late records (``test_entries.py``), restarts, savepoints and failures (``test_scenarios.py``), simulated schedules
+(``tests/simulation``), a killed and restarted query on Spark (``tests/faults/test_every_operator.py``), random faults
+(``tests/faults/chaos``) and ``docs/operators.md``. ``entry.py`` explains the fields. Programs for simulation and chaos
+are beside the entry, or in ``tests/simulation/programs`` and ``tests/faults/parts``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""An emitted value never changes: each operator, with functions that change received and emitted values.
+"""An emitted value never changes, even if functions change received and emitted values.
 
-The functions emit one object repeatedly, and change the records of earlier calls. The results must equal those with one
-record per epoch, whose results leave the process before the next record arrives.
+The functions emit one object repeatedly, and change the records of earlier calls. The results must equal a run with one
+record per epoch.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Processes(Careless, ProcessFunction):
 
 
 class KeyedProcesses(KeyedProcessFunction):
-    """Emits its state, which it changes later, and the record that it keeps."""
+    """Emits its state, which it changes later, and the record that it stores."""
 
     def open(self, runtime_context):
         self.cart = runtime_context.get_state(ValueStateDescriptor("cart"))

@@ -1,4 +1,4 @@
-"""The table's entries are right and complete."""
+"""The table of operators is right and complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operator obeys the laws of operators, as programs make it."""
+"""Every operator obeys the laws of operators."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SCRIPT: list[tuple[int, StreamRecord] | Watermark] = [
 
 
 class OfColumns(KeyedOneInputStreamOperatorTestHarness):
-    """For operators that take partial results, which are columns."""
+    """For operators of partial results, which are columns."""
 
     def _process(self, records: Records, index: int = 0) -> None:
         if not isinstance(records, ArrowRecords):

@@ -1,7 +1,7 @@
 """Each operator of the table in each scenario: the output equals an undisturbed run's.
 
-A scenario is an event between two epochs of a program, or in one. It runs in this process, on the same task runtime as
-Spark's workers; on Spark there is ``tests/faults/test_every_operator.py``.
+A scenario is an event between two epochs of a program, or in one, on the task runtime without Spark. (On Spark:
+``tests/faults/test_every_operator.py``.)
 """
 
 from __future__ import annotations

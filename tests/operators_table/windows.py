@@ -1,4 +1,4 @@
-"""Windows: whole, folded and of columns."""
+"""Windows: whole, folded and columnar."""
 
 from __future__ import annotations
 
