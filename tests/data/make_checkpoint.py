@@ -1,10 +1,9 @@
-"""A checkpoint that every later version has to read: ``python -m tests.data.make_checkpoint``.
+"""Golden checkpoints that every later version has to read: ``python -m tests.data.make_checkpoint``.
 
-It is written by a program that has each kind of state and timer, keys that went, a state that came later, requests
-that are carried on with a watermark between them, and an input whose channels have different watermarks. The file
-``checkpoint-format-N.zip`` holds the chunks of each subtask's log: an entry ``uid/subtask/number`` for each. Behind the
-number comes what it has beside: ``elements``, of maps and lists that lie apart from their rows. Those that are there
-are never written anew: a change of the format adds one.
+The program has each kind of state and timer, removed keys, a state that was added later, carried requests with a
+watermark between them, and input channels with different watermarks. ``checkpoint-format-N.zip`` has the chunks of each
+subtask's log: an entry ``uid/subtask/number``, then ``elements`` for large maps and lists. Golden files are never
+rewritten: a change of the format adds a file.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class Sum(AggregateFunction):
 
 
 class Everything(KeyedProcessFunction):
-    """Does to its states what a record says; "ask" gives what they hold, for all that comes behind."""
+    """Acts on its state as a record says; "ask" emits the content of all states."""
 
     def __init__(self, later: bool) -> None:
         self.later = later

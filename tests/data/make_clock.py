@@ -1,7 +1,4 @@
-"""What the clock of a task showed, noted with its state, for every later version: ``python -m tests.data.make_clock``.
-
-``clock-format-N.zip`` is written once, as the other checkpoints are.
-"""
+"""A golden log of a task's clock readings: ``python -m tests.data.make_clock``."""
 
 from __future__ import annotations
 
@@ -24,8 +21,6 @@ CLOCK = ManualProcessingTimeService(NOW)
 
 
 class Seen(KeyedProcessFunction):
-    """Notes when a key came; each record takes a second of the clock."""
-
     def open(self, ctx: Any) -> None:
         self.seen = ctx.get_state(ValueStateDescriptor("seen", Types.LONG()))
 

@@ -1,7 +1,6 @@
-"""Windows of columns that every later version has to read: ``python -m tests.data.make_columns``.
+"""Golden columnar windows: ``python -m tests.data.make_columns``.
 
-There are open windows of each kind, several streams of some panes, and each aggregate of pillarbox's own.
-``columns-format-N.zip`` is written once, as the other checkpoints are.
+There are open windows of each kind, several streams of some panes, and each of pillarbox's own aggregates.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What state depends on, noted with it, for every later version to read: ``python -m tests.data.make_dependence``.
-
-``dependence-format-N.zip`` is written once, as the other checkpoints are.
-"""
+"""Golden notes of the conditions of state: ``python -m tests.data.make_dependence``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Logs of an older program that changed ones have to go on with: ``python -m tests.data.make_evolution``.
+"""Golden logs of an older program, which changed programs resume: ``python -m tests.data.make_evolution``.
 
-One is of declared types, one is pickled: dataclasses, named tuples and rows, in states of all kinds, some large, some
-with a time-to-live, and one whose class has another module now. ``evolution-format-N.zip`` is written once, as the
-other checkpoints are; the classes here stay as they are, but for ``Moved``, which tests hide.
+One log has declared types, one is pickled: dataclasses, named tuples and rows, in states of all kinds, some large, some
+with a time-to-live, and a class that has moved to another module. Never change the classes here, except ``Moved``,
+which tests hide.
 """
 
 from __future__ import annotations

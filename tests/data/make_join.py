@@ -1,7 +1,6 @@
-"""Joins of columns that every later version has to read: ``python -m tests.data.make_join``.
+"""Golden columnar joins: ``python -m tests.data.make_join``.
 
-There are several streams of each side, and rows with and without a partner. ``join-format-N.zip`` is written once, as
-the other checkpoints are.
+There are several streams of each side, and rows with and without a partner.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Kinds of records that no other checkpoint here has, and that every later version has to read.
+"""Golden logs with the remaining kinds of records: ``python -m tests.data.make_kinds``.
 
-``python -m tests.data.make_kinds`` writes them, once.
-
-One log is of a program that has renamed and deleted states, by the second scheme of codes, with a state of keys that
-was asked for late, and entries that replace others from far away; one has states of all plain scalars, in maps of
-dataclasses, too.
+One program has renamed and deleted states, by the second scheme of codes, with a keyed state that was declared late,
+and entries that replace distant entries. The other has states of all plain scalars, also in maps of dataclasses.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ KEYS = 1_000
 
 
 class Renamed:
-    """A worker's copy of the state of a program, before or after it was changed."""
+    """A worker's copy of a program's state, before or after the program changed."""
 
     def __init__(self, store: MemoryChunkStore, *, changed: bool) -> None:
         self.store = store
@@ -92,8 +89,6 @@ STATES: dict[str, Any] = {
 
 
 class Scalars:
-    """A worker's copy of the state of a plain operator."""
-
     def __init__(self, store: MemoryChunkStore) -> None:
         self.store = store
         self.backend = KeyedStateBackend("scalars")

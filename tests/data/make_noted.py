@@ -1,7 +1,7 @@
-"""What is noted for programs that change, which every later version has to read: ``python -m tests.data.make_noted``.
+"""Golden notes for changed programs: ``python -m tests.data.make_noted``.
 
-A stream is idle, and all that listen to it have heard so; windows of columns say how their panes are cut, and joins of
-columns which kind they are. ``noted-format-N.zip`` is written once, as the other checkpoints are.
+A stream is idle, and its receivers know; columnar windows store the slide of their panes, and columnar joins their
+kind.
 """
 
 from __future__ import annotations

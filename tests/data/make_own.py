@@ -1,9 +1,7 @@
-"""State of operators themselves, and event time behind a shuffle, that every later version has to read.
-
-``python -m tests.data.make_own`` writes them, once.
+"""Golden operator state, and event time after a shuffle: ``python -m tests.data.make_own``.
 
 There are list and union list states, broadcast state with large elements, watermark strategies with idleness whose
-streams meet in a chain, and requests that are carried with watermarks and statuses between them.
+streams meet in a chain, and carried requests with watermarks and statuses between them.
 """
 
 from __future__ import annotations
@@ -41,8 +39,6 @@ RULES = MapStateDescriptor("rules")
 
 
 class Listed(MapFunction, CheckpointedFunction):
-    """Keeps all numbers that its subtask has had, and every third one in a list that all subtasks share."""
-
     def open(self, runtime_context):
         self.subtask = runtime_context.get_index_of_this_subtask()
 
@@ -59,8 +55,6 @@ class Listed(MapFunction, CheckpointedFunction):
 
 
 class Ruled(KeyedBroadcastProcessFunction):
-    """Counts by key, and says which rules there are."""
-
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
 
@@ -75,8 +69,6 @@ class Ruled(KeyedBroadcastProcessFunction):
 
 
 class Seen(ProcessFunction):
-    """Says how far event time has come."""
-
     def process_element(self, number, ctx):
         yield number, ctx.timer_service().current_watermark()
 

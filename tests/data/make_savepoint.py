@@ -1,7 +1,6 @@
-"""A savepoint that every later version has to read: ``python -m tests.data.make_savepoint``.
+"""A golden savepoint of other golden checkpoints' logs: ``python -m tests.data.make_savepoint``.
 
-It is one of the logs of other checkpoints here: state of all kinds, typed and pickled, carried requests, aggregates and
-joins of columns. ``savepoint-format-N.zip`` is written once, as the checkpoints are.
+It has state of all kinds, typed and pickled, carried requests, columnar aggregates and joins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A savepoint that changed programs have to start from: ``python -m tests.data.make_shop``.
+"""A golden savepoint from which changed programs start: ``python -m tests.data.make_shop``.
 
-Two sources, whose event times differ, and three keyed operators: state of declared types and pickled, of dataclasses
-and named tuples, timers, and a class that is in values and in keys. ``savepoint-shop-N.zip`` is written once, as the
-checkpoints are; the program and the classes stay as they are, but tests hide or replace these.
+Two sources with different event times, and three keyed operators: state of declared types and pickled, of dataclasses
+and named tuples, timers, and a class in values and in keys. Never change the program and its classes; tests hide or
+replace the classes.
 """
 
 from __future__ import annotations
@@ -56,8 +56,6 @@ class Place:
 
 
 class Spent(KeyedProcessFunction):
-    """What a card spent, with a timer."""
-
     def open(self, runtime_context):
         self.sum = runtime_context.get_state(ValueStateDescriptor("sum", Types.LONG()))
         self.order = runtime_context.get_state(ValueStateDescriptor("order", Order))
@@ -80,8 +78,6 @@ class Spent(KeyedProcessFunction):
 
 
 class Visits(KeyedProcessFunction):
-    """How often a place was visited."""
-
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
 
@@ -91,8 +87,6 @@ class Visits(KeyedProcessFunction):
 
 
 class Bonus(KeyedProcessFunction):
-    """The largest amount of a card."""
-
     def open(self, runtime_context):
         self.largest = runtime_context.get_state(ValueStateDescriptor("largest", Types.LONG()))
 

@@ -1,7 +1,7 @@
-"""A log with rows of namespaces that every later version has to read: ``python -m tests.data.make_spaces``.
+"""A golden log with rows of namespaces: ``python -m tests.data.make_spaces``.
 
-It has keys with rows of their own and in namespaces of every kind, merges, timers, a state that was asked for late, a
-large row, and windows that went. ``spaces-format-N.zip`` is written once, as the other checkpoints are.
+Keys have rows of their own and in namespaces of every kind, merges, timers, a state that was declared late, a large
+row, and removed windows.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ NAMESPACES: list[Any] = [(0, 10), (10, 20), (20, 30), 7, "name", ((1, "nested"),
 
 
 class Windows:
-    """A worker's copy of the state."""
-
     def __init__(self, store: MemoryChunkStore) -> None:
         self.store = store
         self.fired: list[Any] = []

@@ -1,7 +1,6 @@
-"""A log of states with a time-to-live that every later version has to read: ``python -m tests.data.make_ttl``.
+"""A golden log of states with a time-to-live: ``python -m tests.data.make_ttl``.
 
-It has each kind of stamps, some of large maps and lists, some of before the states had a time-to-live.
-``ttl-format-N.zip`` is written once, as the other checkpoints are.
+It has each kind of stamp, some of large maps and lists, some from before the states had a time-to-live.
 """
 
 from __future__ import annotations
@@ -37,8 +36,6 @@ TIMED_FROM = 4
 
 
 class Timed:
-    """A worker's copy of the state."""
-
     def __init__(self, store: MemoryChunkStore, ttl: Any) -> None:
         self.store = store
         self.backend = KeyedStateBackend("timed")

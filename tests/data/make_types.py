@@ -1,7 +1,6 @@
-"""A log of a plain operator that every later version has to read: ``python -m tests.data.make_types``.
+"""A golden log of a plain operator: ``python -m tests.data.make_types``.
 
-It has a state of each kind with declared types, large maps and lists, and rows in namespaces. ``types-format-N.zip`` is
-written once, as the other checkpoints are.
+It has a state of each kind with declared types, large maps and lists, and rows in namespaces.
 """
 
 from __future__ import annotations
@@ -62,8 +61,6 @@ STATES: dict[str, Any] = {
 
 
 class Typed:
-    """A worker's copy of the state."""
-
     def __init__(self, store: MemoryChunkStore) -> None:
         self.store = store
         self.backend = KeyedStateBackend("typed")
