@@ -1,4 +1,4 @@
-"""Shared by all tests: hypothesis profiles, the Spark session, and the Spark Connect client."""
+"""Hypothesis profiles, the Spark session, and the Spark Connect client."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, workers_python: str) -> Iter
 
 @pytest.fixture(autouse=True)
 def _the_session_stays_active(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Tests may use their own sessions: Spark makes a session active permanently when it creates a DataFrame of rows."""
+    """Spark activates a session for good when it creates a DataFrame of rows: tests may use their own sessions."""
     yield
     if "spark" in request.fixturenames:
         active_session(request.getfixturevalue("spark"))

@@ -1,4 +1,4 @@
-"""The fragments in ``changes/``, from which a release creates its section of the changelog."""
+"""The fragments in ``changes/``, which a release moves into the changelog."""
 
 from __future__ import annotations
 

@@ -417,7 +417,7 @@ def asserts(function: Function, lines: list[str]) -> tuple[bool, set[str]]:
 
 @pytest.mark.long("it parses all tests")
 def test_every_test_asserts_something():
-    """A call counts if its function asserts: of the file, of ``conftest.py``, of the tests or of `pillarbox.testing`."""
+    """A call counts if its function asserts, in the file, ``conftest.py``, the tests or `pillarbox.testing`."""
     named: defaultdict[str, list[Place]] = defaultdict(list)
     asserting: set[Place] = set()
     others: dict[Place, tuple[str, set[str]]] = {}

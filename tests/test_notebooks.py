@@ -1,4 +1,4 @@
-"""The notebooks of the docs: as they are in git, and as pages. ``make notebooks`` runs them."""
+"""The notebooks of the docs, in git and as pages. ``make notebooks`` runs them."""
 
 from __future__ import annotations
 

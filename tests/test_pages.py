@@ -1,4 +1,4 @@
-"""README and the pages of docs: their links' targets exist, and their program fragments use known names."""
+"""README and docs: their links exist, and their program fragments use known names."""
 
 from __future__ import annotations
 

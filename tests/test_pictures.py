@@ -1,4 +1,4 @@
-"""The pictures of the docs show the behaviour of windows and joins, and are legible on any page."""
+"""The docs' pictures show the behaviour of windows and joins, and are legible on any page."""
 
 from __future__ import annotations
 

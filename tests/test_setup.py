@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The set-up: lock files have no URLs, and ``scripts/setup.sh`` makes uv install them once.
 
-uv, pip and Java are replaced by scripts that note their calls; `make setup` uses the real ones.
+Scripts that record their calls replace uv, pip and Java; `make setup` uses the real ones.
 """
 
 from __future__ import annotations

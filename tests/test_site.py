@@ -1,5 +1,6 @@
-"""The site of ``docs/``: each public name is on one API page, external links lead to the repository, and the published
-site keeps all versions.
+"""The site of ``docs/``: each public name is on one API page, and the published site keeps all versions.
+
+External links lead to the repository.
 """
 
 from __future__ import annotations

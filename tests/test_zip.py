@@ -1,4 +1,4 @@
-"""``make zip``: the archive for ``--py-files``. ``tests/versions`` runs queries whose workers have only that."""
+"""``make zip``: the archive for ``--py-files``. (Queries with it: ``tests/versions``.)"""
 
 from __future__ import annotations
 

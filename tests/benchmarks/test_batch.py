@@ -1,4 +1,4 @@
-"""The benchmark of batch DataFrames: expected counts, wrong results, and its block."""
+"""The benchmark of batch DataFrames: expected counts and wrong results."""
 
 from __future__ import annotations
 

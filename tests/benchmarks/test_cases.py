@@ -1,4 +1,4 @@
-"""The cheapest cases run, print their figures, and end with one JSON object; all cases are complete."""
+"""The benchmark cases: complete, with figures and one JSON object at the end."""
 
 from __future__ import annotations
 
@@ -69,8 +69,6 @@ def test_a_case_says_its_method_and_has_a_small_size(name):
 
 
 class Doubtful:
-    """A case whose results are wrong."""
-
     SMALL = {"rows": 3}
     BLOCKS: dict[str, Block] = {}
 

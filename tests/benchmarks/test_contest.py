@@ -1,4 +1,4 @@
-"""Contests schedule their contenders, check results and compute figures. Contenders here are scripted."""
+"""Scheduling and results of contests between scripted contenders."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ CONTENDERS = {
 
 
 class Said:
-    """A scripted contender; each micro-batch takes a number of milliseconds."""
-
     def __init__(self, contest: Windows, name: str, kind: str) -> None:
         self.contest, self.name, self.kind = contest, name, kind
         self.numbers: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The doctor finds nothing in the queries of the benchmarks; where something is wrong, it is in the last line."""
+"""The doctor finds nothing in the benchmarks' queries; faults are reported in the last line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared parts of all benchmarks: turns, medians, rounding, checksums, rows, and contenders in their own processes."""
+"""Shared parts of all benchmarks."""
 
 from __future__ import annotations
 
@@ -130,8 +130,6 @@ def test_a_job_whose_watermark_goes_on_may_count_what_came_until_then(tmp_path):
 
 
 class Calculator:
-    """A side."""
-
     def __init__(self, start: int, closed: str) -> None:
         self.value = start
         self.closed = closed

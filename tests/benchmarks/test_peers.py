@@ -1,4 +1,4 @@
-"""The limits and the hand-written contenders give the cases' expected results."""
+"""The benchmarks' limits and hand-written contenders give the expected results."""
 
 from __future__ import annotations
 

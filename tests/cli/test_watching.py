@@ -1,4 +1,4 @@
-"""The commands that show a query, without Spark: the dashboard of a bundle, and the content of bundles."""
+"""Commands that show a query, without Spark."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The flights demo's query on a cluster: ``spark-submit flights_driver.py FOLDER BATCHES``.
 
-``python flights_driver.py FOLDER BATCHES REMOTE`` is a client of Spark Connect.
-
-The flights are in ``table.parquet`` of the folder. In the end, ``found`` has the results, pickled.
+``python flights_driver.py FOLDER BATCHES REMOTE`` is a client of Spark Connect. Reads FOLDER/table.parquet, and pickles
+the results to FOLDER/found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine: master and workers are processes of the installed PySpark."""
+"""A standalone Spark cluster on this machine, of the installed PySpark."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The flights demo's query on a standalone cluster, whose workers have neither pillarbox nor the program: both are
-shipped with the query. The results equal the oracle's.
+"""The flights demo on a standalone cluster whose workers have neither pillarbox nor the program.
+
+Both are shipped with the query. The results equal the oracle's.
 """
 
 from __future__ import annotations

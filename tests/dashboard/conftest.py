@@ -1,4 +1,4 @@
-"""The query of these tests, and a dashboard that shows it."""
+"""A query, and a dashboard that shows it."""
 
 from __future__ import annotations
 

@@ -18,8 +18,6 @@ from tests.model.made import model
 
 
 class Live:
-    """A query that a test drives."""
-
     def __init__(self) -> None:
         self.model: QueryModel = model()
         self.asked: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Who may ask the dashboard."""
+"""Access control of the dashboard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server of the dashboards of a process."""
+"""The server of a process's dashboards."""
 
 from __future__ import annotations
 

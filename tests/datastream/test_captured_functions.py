@@ -1,6 +1,6 @@
 # ruff: noqa: B023
 # (Variables of loops in functions are what is tested.)
-"""A function is what it was when the program was given it, and each operator has a copy of its own."""
+"""Functions are captured when a program receives them; each operator has a copy."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from pillarbox.testing import ProgramTestHarness, row
 
 
 class Number(MapFunction[Any, int]):
-    """Counts the calls."""
-
     def open(self, runtime_context):
         self.calls = 0
 
@@ -36,8 +34,6 @@ class Number(MapFunction[Any, int]):
 
 
 class NumberInState(MapFunction[Any, int], CheckpointedFunction):
-    """The same, over epochs."""
-
     def initialize_state(self, context):
         self.saved = context.get_operator_state_store().get_list_state(ListStateDescriptor("calls", int))
         self.calls = sum(self.saved)

@@ -1,4 +1,4 @@
-"""Whether a function sets processing-time timers is found in its code, and in the helpers that it reaches."""
+"""Detection of processing-time timers in a function's code and its helpers."""
 
 from __future__ import annotations
 

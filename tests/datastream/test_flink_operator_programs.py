@@ -47,8 +47,6 @@ def env() -> StreamExecutionEnvironment:
 
 
 class DatabaseRequest(AsyncFunction):
-    """Requests records; the first answer arrives after all others."""
-
     def __init__(self, requests: int) -> None:
         self.requests = requests
 
@@ -112,8 +110,6 @@ def test_a_request_without_answer_fails_the_job():
 
 
 class Flaky(AsyncFunction):
-    """Has no result at first, then an error, then an answer."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.attempts: Counter[int] = Counter()
 

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Programs of Flink's documentation with state and timers, up to the fraud detection of its walkthrough."""
+"""Programs of Flink's documentation with state and timers, such as the walkthrough's fraud detection."""
 
 from __future__ import annotations
 
@@ -62,8 +62,6 @@ class CountWithTimestamp:
 
 
 class CountWithTimeout(KeyedProcessFunction):
-    """Counts by key, and emits the count when the key has been silent for a minute of event time."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.state = runtime_context.get_state(ValueStateDescriptor("my state", Types.PICKLED_BYTE_ARRAY()))
 
@@ -141,8 +139,6 @@ def test_a_timer_at_the_next_watermark_fires_once_for_each():
 
 
 class CountWindowAverage(FlatMapFunction):
-    """Emits the average of each two records of a key."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.sum = runtime_context.get_state(ValueStateDescriptor("average", Types.PICKLED_BYTE_ARRAY()))
 
@@ -182,8 +178,6 @@ class Add(ReduceFunction):
 
 
 class AllStates(MapFunction):
-    """A function with a state of each kind."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.last = runtime_context.get_state(ValueStateDescriptor("last", Types.INT()))
         self.all = runtime_context.get_list_state(ListStateDescriptor("all", Types.INT()))
@@ -288,8 +282,6 @@ def test_time_to_live(config, seen):
 
 
 class BufferingSink(FlatMapFunction, CheckpointedFunction):
-    """Emits records in batches; waiting records are in the checkpoint."""
-
     def __init__(self, threshold: int) -> None:
         self.threshold = threshold
         self.buffered: list[Any] = []
@@ -347,8 +339,6 @@ RULES = MapStateDescriptor("RulesBroadcastState", Types.STRING(), Types.PICKLED_
 
 
 class Matches(KeyedBroadcastProcessFunction):
-    """Emits pairs of items of the same colour if a rule's first shape is followed by its second."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         descriptor = MapStateDescriptor("items", Types.STRING(), Types.LIST(Types.PICKLED_BYTE_ARRAY()))
         self.partial = runtime_context.get_map_state(descriptor)
@@ -410,8 +400,6 @@ def test_patterns_of_shapes():
 
 
 class Enabled(BroadcastProcessFunction):
-    """Passes enabled records; without key."""
-
     def process_element(self, value: str, ctx: BroadcastProcessFunction.ReadOnlyContext) -> Iterable[str]:
         if ctx.get_broadcast_state(RULES).contains(value):
             yield value
@@ -473,8 +461,6 @@ class AlertOnAll(KeyedProcessFunction):
 
 
 class FraudDetector(KeyedProcessFunction):
-    """Alerts at a large transaction right after a small one."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.flag = runtime_context.get_state(ValueStateDescriptor("flag", Types.BOOLEAN()))
 
@@ -488,8 +474,6 @@ class FraudDetector(KeyedProcessFunction):
 
 
 class FraudDetectorOfAMinute(KeyedProcessFunction):
-    """The same, within a minute of processing time."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.flag = runtime_context.get_state(ValueStateDescriptor("flag", Types.BOOLEAN()))
         self.timer = runtime_context.get_state(ValueStateDescriptor("timer-state", Types.LONG()))

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The exercises of Flink's training, and the programs of its course, as their authors would write them here."""
+"""The exercises of Flink's training, and the programs of its course."""
 
 from __future__ import annotations
 
@@ -87,8 +87,6 @@ def test_ride_cleansing(env):
 
 
 class Enrich(CoFlatMapFunction):
-    """Joins the start of a ride and its fare, in any order."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.ride = runtime_context.get_state(ValueStateDescriptor("saved ride", Types.PICKLED_BYTE_ARRAY()))
         self.fare = runtime_context.get_state(ValueStateDescriptor("saved fare", Types.PICKLED_BYTE_ARRAY()))
@@ -125,8 +123,6 @@ UNMATCHED_FARES = OutputTag("unmatched fares")
 
 
 class EnrichOrExpire(KeyedCoProcessFunction):
-    """The same, but either may be lost: records without a partner in time are emitted to a side output."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.ride = runtime_context.get_state(ValueStateDescriptor("saved ride", Types.PICKLED_BYTE_ARRAY()))
         self.fare = runtime_context.get_state(ValueStateDescriptor("saved fare", Types.PICKLED_BYTE_ARRAY()))
@@ -252,7 +248,7 @@ LATE_FARES = OutputTag("late fares")
 
 
 class PseudoWindow(KeyedProcessFunction):
-    """The course's window that is made by hand: a map from the end of each window to its sum, and a timer for each."""
+    """The course's hand-made window: a map from each window's end to its sum, and a timer for each."""
 
     def __init__(self, duration: Time) -> None:
         self.length = duration.to_milliseconds()

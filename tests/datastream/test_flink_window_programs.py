@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Programs of Flink's documentation with event time: windows and their functions, joins, watermarks."""
+"""Programs of Flink's documentation with windows, joins and watermarks."""
 
 from __future__ import annotations
 
@@ -220,8 +220,6 @@ def test_what_is_no_field_is_refused(env, field):
 
 
 class Firings(ProcessWindowFunction):
-    """Emits how often the window and the key have fired, and the sum."""
-
     def process(self, key: str, context: ProcessWindowFunction.Context, elements: Iterable[Any]) -> Iterable[Any]:
         of_window = context.window_state().get_state(ValueStateDescriptor("firings", Types.INT()))
         of_key = context.global_state().get_state(ValueStateDescriptor("firings of the key", Types.INT()))
@@ -261,7 +259,7 @@ def test_late_firings_and_late_records():
 
 
 class EarlyAndAtTheEnd(Trigger):
-    """Fires speculatively at every second element, too: the trigger of one's own that the documentation speaks of."""
+    """Fires at every second element, and at the end: the documentation's custom trigger."""
 
     def on_element(
         self, element: Any, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext

@@ -1,4 +1,4 @@
-"""docs/pyflink.md, "The same name, and another result": the rows whose result takes more than one expression to see."""
+"""docs/pyflink.md, "The same name, and another result": rows whose result takes more than one expression."""
 
 from __future__ import annotations
 

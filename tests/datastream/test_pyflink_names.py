@@ -1,4 +1,4 @@
-"""The methods of PyFlink's classes: they are here, with the same parameters; or it is known why they are not."""
+"""PyFlink's methods have pillarbox counterparts with the same parameters, or a reason against them."""
 
 from __future__ import annotations
 

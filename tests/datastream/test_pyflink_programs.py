@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Programs written for PyFlink: the names, types and parameters that they use exist."""
+"""Programs written for PyFlink: their names, types and parameters exist."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_connected_streams_take_a_key_type(env):
 
 
 class Tumbling(WindowAssigner[tuple, TimeWindow]):
-    """As PyFlink's documentation shows how to write one."""
+    """As in PyFlink's documentation of custom assigners."""
 
     def __init__(self, size: int, trigger_size: int | None = None) -> None:
         self._size = size
@@ -363,8 +363,6 @@ def test_what_a_function_and_a_stream_say_of_themselves(env):
 
 
 class Counted(KeyedProcessFunction):
-    """State and timers, with the annotations that PyFlink's programs have."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.INT()))
 

@@ -1,4 +1,4 @@
-"""Tests with Delta Lake: ``make test-delta`` runs them. They have a Spark of their own, with Delta's package."""
+"""Tests with Delta Lake (``make test-delta``), in a Spark session with Delta's package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program between tables of Delta Lake; ``python -m tests.delta.delta_job HOME`` is a driver of it."""
+"""A program between Delta Lake tables; ``python -m tests.delta.delta_job HOME`` is its driver."""
 
 from __future__ import annotations
 

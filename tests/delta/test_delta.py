@@ -1,5 +1,6 @@
-"""Programs between Delta Lake tables: restarted, killed, stopped, and continued from savepoints. Nothing is lost or
-doubled: every row has the number and the sum of all payments of its card.
+"""Programs between Delta Lake tables: restarted, killed, stopped, and continued from savepoints.
+
+Nothing is lost or doubled: every row has the number and the sum of all payments of its card.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tasks of a query that reads a table of Delta Lake are recorded: its versions are read again."""
+"""Recordings of a query that reads a Delta table: its versions are read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor finds nothing in the demos, which are programs that are well."""
+"""The doctor finds nothing in the healthy demos."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries that break the rules of the doctor, several at a time, and one that is well."""
+"""Queries that break the doctor's rules, and a healthy one."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_query_with_speculation_is_refused(spark: SparkSession, tmp_path: Path
 
 
 class Sick(KeyedProcessFunction):
-    """Registers timers in each record, and is slow once. An amount below 0 is an error."""
+    """Registers timers in each record, and is slow once. A negative amount is an error."""
 
     def process_element(self, payment: Any, ctx: Any) -> Any:
         if payment.amount < 0:

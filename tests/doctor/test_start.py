@@ -1,4 +1,4 @@
-"""The doctor's findings at a query's start: each finding once per process, and none for a healthy query."""
+"""The doctor's findings at a query's start, once per process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values in errors: the beginning of Python's text; the rest is never created."""
+"""Values in errors: the beginning of their ``repr``; the rest is never created."""
 
 from __future__ import annotations
 
@@ -39,8 +39,6 @@ def test_it_is_the_beginning_of_what_python_shows(value, limit):
 
 
 class Shown:
-    """Counts how often it is shown."""
-
     times = 0
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 # (Wrong uses are what a type checker would find.)
-"""Every public function and method, each parameter of a wrong kind: what does not work is pillarbox's own error.
+"""Every public function with each parameter of a wrong kind: it works, or raises pillarbox's own error.
 
-(A call with too few arguments, or with one that is not there, is a TypeError of Python's own.)
+(Missing and unknown arguments are Python's own TypeError.)
 """
 
 from __future__ import annotations

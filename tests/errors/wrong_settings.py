@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Wrong uses of how a program is run: the parallelism and chaining of operators, the execution mode, the results."""
+"""Wrong uses of parallelism, chaining, the execution mode and results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Wrong uses of two streams, of broadcast state, and of partitioners; the table is ``wrong_uses``'s."""
+"""Wrong uses of two streams, broadcast state and partitioners, in ``wrong_uses``'s table."""
 
 from __future__ import annotations
 
@@ -49,8 +49,6 @@ def ruled(stream: DataStream, function: Any) -> DataStream:
 
 
 class HasState:
-    """In front of a function class: declares a state."""
-
     name = "count"
 
     def open(self, runtime_context):
@@ -119,8 +117,6 @@ class FoldsWithState(HasState, ReduceFunction):
 
 
 class Rules(BroadcastProcessFunction):
-    """Does something on either side."""
-
     def __init__(self, one=lambda ctx: None, other=lambda ctx: None):
         self.one, self.other = one, other
 

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 # Wrong uses are what a type checker would find; one line for each is easier to read than one for each argument.
-"""A table of wrong uses: how each is made, when it is refused, and which words its error has to say.
+"""A table of wrong uses: their programs, the time of refusal, and the words of the error.
 
-What fails at run does so at the record with id 3, key "k", in subtask 0.
+A program that fails at run does so at the record with id 3, key "k", in subtask 0.
 """
 
 from __future__ import annotations
@@ -111,8 +111,7 @@ class _Listing(MapFunction, CheckpointedFunction):
         return value
 
 
-class Broken(BaseException):
-    """A BaseException of a user."""
+class Broken(BaseException): ...
 
 
 class Mute(Exception):
@@ -240,8 +239,6 @@ class AsksForState(Processes):
 
 
 class Keyed(KeyedProcessFunction):
-    """Does ``work`` at the record with id 3."""
-
     def process_element(self, value: Any, ctx: Any) -> Any:
         return self.work(value, ctx) if value.id == 3 else None
 
@@ -255,8 +252,6 @@ class Generates(Keyed):
 
 
 class Working(Keyed):
-    """A keyed function made of one that does the work."""
-
     def __init__(self, does: Callable[[Any, Any], Any]) -> None:
         self.does = does
 
@@ -283,8 +278,6 @@ class TimedExit(Timed):
 
 
 class Stateful(Keyed):
-    """A keyed function with states."""
-
     def open(self, runtime_context: Any) -> None:
         self.context = runtime_context
         self.value = runtime_context.get_state(ValueStateDescriptor("value"))
@@ -345,8 +338,6 @@ class DeclaresTwice(Keyed):
 
 
 class Tags(Keyed):
-    """Emits an invalid pair of a tag and a value to a side output."""
-
     def __init__(self, *results: Any) -> None:
         self.results = results
 
@@ -355,8 +346,6 @@ class Tags(Keyed):
 
 
 class UsedIn(Stateful):
-    """Changes a state without a current record."""
-
     def __init__(self, where: str) -> None:
         self.where = where
 

@@ -67,8 +67,6 @@ class AppliesAll(AllWindowFunction):
 
 
 class Processes(ProcessWindowFunction):
-    """Returns a function's result for the elements."""
-
     def __init__(self, does: Any = lambda context, elements: [len(elements)]) -> None:
         self.does = does
 
@@ -116,8 +114,6 @@ class ForgetsLater(Counts):
 
 
 class Own(WindowAssigner):
-    """Windows from a function of the record."""
-
     def __init__(self, does: Any, trigger: Any = None, kind: Any = TimeWindow) -> None:
         self.does = does
         self.trigger = trigger or EventTimeTrigger.create()
@@ -146,8 +142,6 @@ class Bare(NamedTuple):
 
 
 class Fires(Trigger):
-    """Answers with a function of the record; at the window's end, with another one."""
-
     def __init__(self, does: Any, at_end: Any = None) -> None:
         self.does = does
         self.at_end = at_end
@@ -164,8 +158,6 @@ class Fires(Trigger):
 
 
 class SaysSo(Fires):
-    """Claims that it can merge, without a definition."""
-
     def can_merge(self) -> bool:
         return True
 

@@ -1,4 +1,4 @@
-"""Expected results of the shipped examples, in plain Python: lines of their output."""
+"""Expected output lines of the shipped examples, in plain Python."""
 
 from __future__ import annotations
 

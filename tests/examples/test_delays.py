@@ -1,4 +1,4 @@
-"""Rolling hours of delays, in their weather, with limits that change: equal to the oracle, row for row; the picture."""
+"""The delays example: equal to the oracle, row for row; the picture."""
 
 from __future__ import annotations
 

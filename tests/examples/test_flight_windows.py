@@ -1,4 +1,4 @@
-"""Windows of the flights equal Spark's own, row for row, however they are run; more of it is in ``make equality``."""
+"""Windows of the flights equal Spark's own, row for row, in every execution mode. (More: ``make equality``.)"""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The flights program equals the oracle, row for row, however it is run.
+"""The flights program equals the oracle, row for row, in every execution mode.
 
-With ``PILLARBOX_LONG`` (set by `make test-all`), it runs the whole year. The whole matrix, including 365 micro-batches
-of the year, is in ``examples/flights/equality.py``.
+With ``PILLARBOX_LONG``, it runs the whole year. The whole matrix is in ``examples/flights/equality.py``.
 """
 
 from __future__ import annotations

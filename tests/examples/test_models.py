@@ -1,4 +1,4 @@
-"""The stand-ins for models in the examples keep to their limit of requests, which arrive in threads of their own."""
+"""The examples' model stand-ins enforce their limit of requests from several threads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def status(server: fraud.ModelServer | support_chats.ModelServer) -> int:
 
 
 class Guarded(deque[float]):
-    """The times of recent requests, which no thread may look at or change without the lock."""
+    """The times of recent requests, accessible only with the lock."""
 
     def __init__(self, most: int, lock: threading.Lock) -> None:
         super().__init__(maxlen=most)

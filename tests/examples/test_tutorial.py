@@ -1,4 +1,4 @@
-"""The tutorial's steps: the pages' programs, in order, print the pages' output."""
+"""The tutorial's programs, in order, print the pages' output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The expressions of the Grafana board and of the alert rules in docs/monitoring."""
+"""The PromQL expressions of the Grafana board and the alert rules in docs/monitoring."""
 
 from __future__ import annotations
 

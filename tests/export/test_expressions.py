@@ -1,4 +1,4 @@
-"""The Grafana board and the alert rules ask for metrics that there are, with labels that these have."""
+"""The Grafana board and the alert rules use existing metrics and labels."""
 
 from __future__ import annotations
 

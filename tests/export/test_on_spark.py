@@ -1,4 +1,4 @@
-"""Metrics of queries on Spark, in a classic session and under Spark Connect: several at once, and one again."""
+"""Metrics of concurrent and restarted queries on Spark and Spark Connect."""
 
 from __future__ import annotations
 

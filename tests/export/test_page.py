@@ -1,4 +1,4 @@
-"""The page on monitoring lists each metric, as it is exported."""
+"""The page on monitoring lists each exported metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of a query: counters are sums of its epochs, each once, and the number of series is bounded."""
+"""The metrics of a query: counters sum its epochs, and the number of series is bounded."""
 
 from __future__ import annotations
 

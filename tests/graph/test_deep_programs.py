@@ -1,4 +1,4 @@
-"""Programs of more steps than calls of Python can nest."""
+"""Programs with more steps than Python's recursion limit."""
 
 from __future__ import annotations
 

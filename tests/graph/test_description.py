@@ -1,4 +1,4 @@
-"""A program's description, and which changes of a program it refuses or warns of."""
+"""A program's description, and the program changes that it refuses or warns of."""
 
 from __future__ import annotations
 

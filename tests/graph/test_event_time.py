@@ -1,4 +1,4 @@
-"""Event time of a program before it runs: no records without timestamps, a warning where event time stands still."""
+"""Checks of event time before a program runs: missing timestamps, event time that cannot advance."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ RULES = MapStateDescriptor("rules")
 
 
 class Endless:
-    """A streaming DataFrame, as far as a program looks at it before it runs."""
-
     isStreaming = True
     columns = ("key", "at")
     schema = StructType([StructField("key", StringType()), StructField("at", LongType())])

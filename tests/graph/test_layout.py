@@ -1,4 +1,4 @@
-"""The subtasks of a program: parallelism, max parallelism, and the layout of its checkpoint."""
+"""Parallelism, max parallelism, and a checkpoint's layout."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from tests.runtime.spark_of_dicts import context_of_task
 
 
 class Frame:
-    """A DataFrame, as far as a program looks at it before it is planned."""
-
     columns = ("key",)
     schema = StructType([StructField("key", LongType())])
     sparkSession = SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: default))

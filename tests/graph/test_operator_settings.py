@@ -23,8 +23,6 @@ ODD = OutputTag("odd")
 
 
 class Where(ProcessFunction):
-    """Adds the subtask, and the number of them, to each record."""
-
     def open(self, runtime_context):
         self.place = runtime_context.get_index_of_this_subtask(), runtime_context.get_number_of_parallel_subtasks()
 

@@ -1,4 +1,4 @@
-"""How plans show operators of two streams, joins, broadcast streams, and each way of spreading."""
+"""Plans of two-stream operators, joins, broadcast streams, and each partitioning."""
 
 from __future__ import annotations
 

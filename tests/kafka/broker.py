@@ -1,6 +1,6 @@
-"""A Kafka broker on this machine, of the jars that Kafka is released as: one process, for as long as tests run.
+"""A Kafka broker on this machine, as one process for the whole test run.
 
-Ivy brings the jars, which is in Spark's own: into its usual cache, so only the first time takes a while.
+Spark's Ivy downloads Kafka's jars into its usual cache.
 """
 
 from __future__ import annotations

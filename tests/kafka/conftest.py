@@ -1,4 +1,4 @@
-"""Tests with a real Kafka: ``make test-kafka`` runs them. They have a Spark of their own, with Kafka's package."""
+"""Tests with a real Kafka (``make test-kafka``), in a Spark session with Kafka's package."""
 
 from __future__ import annotations
 

@@ -23,8 +23,6 @@ pytestmark = [
 
 
 class Cards(KeyedProcessFunction):
-    """Hands on the card of each payment."""
-
     def process_element(self, value: Any, ctx: Any) -> Any:
         yield (value.card,)
 

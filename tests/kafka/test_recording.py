@@ -1,4 +1,4 @@
-"""Tasks of a query that reads Kafka are recorded: its records are read again between the offsets of the epoch."""
+"""Recordings of a query that reads Kafka: its records are read again by offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared by the mailbox tests: threads that are always joined."""
+"""Threads of the mailbox tests, always joined."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ PATIENCE = 60.0
 
 
 class Threads:
-    """Runs functions in other threads, and joins them all."""
-
     patience = PATIENCE
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Mailbox metrics: M15, by a clock that is set by hand."""
+"""Mailbox metrics (M15)."""
 
 from __future__ import annotations
 

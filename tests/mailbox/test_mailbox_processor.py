@@ -1,4 +1,4 @@
-"""The mailbox processor: M1 (re-binding) and M10 to M14."""
+"""The mailbox processor (M1, M10 to M14)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ from pillarbox.mailbox import (
 
 
 class Log(list[str]):
-    """Events in order."""
-
     def note(self, text: str) -> Callable[[], None]:
         return lambda: self.append(text)
 

@@ -1,4 +1,4 @@
-"""The task mailbox: M1 and M3 to M8."""
+"""The task mailbox (M1, M3 to M8)."""
 
 from __future__ import annotations
 
@@ -412,7 +412,7 @@ def test_m7_drain_empties_batch_and_queue(mailbox: TaskMailbox) -> None:
 
 
 class PuttingLock(CountingLock):
-    """Lets a mail in between the look without the lock and the lock."""
+    """Adds a mail between the unlocked check and the lock."""
 
     def __init__(self, mailbox: TaskMailbox, m: Mail) -> None:
         super().__init__()
@@ -567,7 +567,7 @@ def test_many_writers_lose_and_reorder_nothing(mailbox: TaskMailbox, threads, ta
 
 
 class Turns:
-    """A waiter that runs steps of a test, and counts wake-ups."""
+    """A waiter that runs a test's steps, and counts wake-ups."""
 
     def __init__(self, *steps: Callable[[], object]) -> None:
         self.steps = list(steps)

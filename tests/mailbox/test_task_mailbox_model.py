@@ -1,4 +1,4 @@
-"""The task mailbox against three plain lists (M3 to M7)."""
+"""The task mailbox, compared with three plain lists (M3 to M7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress reports as Spark writes them, of reports that tests make."""
+"""Progress reports as Spark writes them."""
 
 from __future__ import annotations
 

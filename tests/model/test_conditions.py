@@ -1,7 +1,6 @@
-"""Days of a query with a fault, minute by minute on a manual clock: 20 healthy hours, 2 with the fault, 2 healthy.
+"""Days of a query with a fault, on a manual clock: 20 healthy hours, 2 with the fault, 2 healthy.
 
-The doctor, the page's conditions, and the metric for alerts must report the same, within five minutes of the fault's
-beginning and until at most five minutes after its end.
+Doctor, page and alert metric must agree each minute, within five minutes of the fault's beginning and end.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _SLACK = 5
 
 
 class Day:
-    """A query with an epoch each minute, of a thousand rows that are as old as their minute."""
+    """A query with an epoch of a thousand current rows each minute."""
 
     def __init__(self, **settings: str) -> None:
         self.now = START

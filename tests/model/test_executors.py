@@ -1,4 +1,4 @@
-"""Executors, added up from the reports of tasks, and the memory that each needs."""
+"""Executors and their memory, summed from task reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of a progress report to an epoch: Spark's values, and sums and parts of task reports."""
+"""Conversion of a progress report to an epoch."""
 
 from __future__ import annotations
 

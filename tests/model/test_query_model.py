@@ -1,4 +1,4 @@
-"""The model of a query over its life, and the history that it adds up."""
+"""The model of a query over its life, and its summed history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests with an S3 gateway: ``make test-s3`` runs them. They have a Spark of their own, with Hadoop's S3A."""
+"""Tests with an S3 gateway (``make test-s3``), in a Spark session with Hadoop's S3A."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An S3 gateway on this machine: Versity's, which keeps objects as files in a folder, for as long as tests run.
+"""Versity's S3 gateway on this machine, which stores objects as files.
 
 ``scripts/setup.sh s3`` builds it from its Go module.
 """

@@ -1,5 +1,6 @@
-"""The flights demo's query with source, checkpoint, sink and savepoints in an object store. The results equal the
-oracle's, also after a killed driver, a rescaled checkpoint, or a start from a savepoint.
+"""The flights demo with source, checkpoint, sink and savepoints in an object store.
+
+The results equal the oracle's, also after a killed driver, a rescaled checkpoint, or a start from a savepoint.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests with a real browser and a real Prometheus: ``make test-see`` runs them."""
+"""Tests with a real browser and a real Prometheus (``make test-see``)."""
 
 from __future__ import annotations
 

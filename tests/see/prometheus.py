@@ -1,4 +1,4 @@
-"""A real Prometheus, Debian's, which scrapes a server and evaluates rules each second."""
+"""Debian's Prometheus, which scrapes a server and evaluates rules each second."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ scrape_configs:
 
 
 class Prometheus:
-    """A Prometheus that runs."""
+    """A running Prometheus."""
 
     def __init__(self, url: str) -> None:
         self._url = url

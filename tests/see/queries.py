@@ -1,4 +1,4 @@
-"""Queries that a test looks at: one that runs on well, one with a slow sink, one that is stuck, one that fails."""
+"""Queries on the dashboard: a healthy one, one with a slow sink, a stuck one, a failed one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCHEMA = "card STRING, amount LONG, at LONG"
 
 
 class Count(KeyedProcessFunction):
-    """Counts the payments of a card, and forgets a card that was silent for an hour. An amount below 0 is an error."""
+    """Counts a card's payments, until an hour of silence. A negative amount is an error."""
 
     def open(self, ctx: Any) -> None:
         self.seen = ctx.get_state(ValueStateDescriptor("seen"))
@@ -48,7 +48,7 @@ class Count(KeyedProcessFunction):
 
 
 class Inbox:
-    """A folder of JSON files that a query reads, one file an epoch."""
+    """A folder of JSON files that a query reads, one file per epoch."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Metrics of a real query in a real Prometheus, which evaluates the board and the rules, and by OTLP."""
+"""Metrics of a real query in a real Prometheus, with board and rules, and by OTLP."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_board_has_data_and_alerts_fire(spark: SparkSession, tmp_path: Path)
 
 
 class _Feed:
-    """Puts another file of payments into an inbox when Prometheus has seen that the one before was read."""
+    """Adds a file of payments to an inbox once Prometheus has seen that the previous one was read."""
 
     def __init__(self, inbox: Inbox, watching: Prometheus) -> None:
         self._inbox = inbox

@@ -1,4 +1,4 @@
-"""The pages of the dashboard in a real browser, with a query that a test drives."""
+"""The dashboard's pages in a real browser, with a query that a test drives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The services that these tests ask."""
+"""Services for the tests in this folder."""
 
 from __future__ import annotations
 

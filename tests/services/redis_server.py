@@ -1,4 +1,4 @@
-"""A real Redis server on loopback, in its own folder, for the duration of a test."""
+"""A real Redis server on loopback."""
 
 from __future__ import annotations
 

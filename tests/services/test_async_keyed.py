@@ -1,4 +1,4 @@
-"""Async keyed functions on Spark: they ask a real service, and records in progress outlive their home."""
+"""Async keyed functions on Spark: a real service, and records in progress that outlive their home."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ SECONDS = 60.0
 
 
 class Ask(KeyedProcessFunction[int, Any, Any]):
-    """Asks for the square of each record, and numbers the records of a key."""
-
     def __init__(self, service: str) -> None:
         self.service = service
 

@@ -1,4 +1,4 @@
-"""Recorded calls on Spark: a service is paid once for each record, although the processes of an epoch are killed."""
+"""Recorded calls on Spark: a service is paid once per record although processes are killed."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ SECONDS = 60.0
 
 
 class Bank(ThreadingHTTPServer):
-    """Takes payments, and holds the answers to receipts until the test lets them go.
+    """A service that takes payments, and holds receipts until the test releases them.
 
     Attributes:
-        charges: the requests of payments, by idempotency key: record and process.
-        receipts: the records whose receipts were asked for.
+        charges: the payment requests by idempotency key: record and process.
+        receipts: the records whose receipts were requested.
         is_open: whether receipts are answered.
     """
 
@@ -85,8 +85,6 @@ def bank() -> Iterator[Bank]:
 
 
 class Pay(KeyedProcessFunction[int, Any, Any]):
-    """Pays for each record, and gets a receipt."""
-
     def __init__(self, url: str) -> None:
         self.url = url
 

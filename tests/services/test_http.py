@@ -1,4 +1,4 @@
-"""Async I/O on Spark against a real HTTP service with troubles."""
+"""Async I/O on Spark against a faulty HTTP service."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ ROWS = 200
 
 
 class Square(Function):
-    """Asks for a number's square. Errors are raised."""
-
     def __init__(self, url: str, patience: float | None = None) -> None:
         self.url = url
         self.patience = patience
@@ -50,7 +48,7 @@ class Square(Function):
 
 
 class SquareOfRow(Square):
-    """The same for a row: gives its part, its number and the square."""
+    """Squares a row's number: emits its partition, its number and the square."""
 
     async def __call__(self, row):
         return row.part, row.id, await super().__call__(row.id)
@@ -125,8 +123,6 @@ def test_async_map_asks_again_after_a_500(spark, service):
 
 
 class Noted(Square):
-    """Notes the workers that open it."""
-
     def __init__(self, url: str, workers: Path) -> None:
         super().__init__(url)
         self.workers = workers
@@ -217,7 +213,7 @@ def test_a_hanging_request_is_made_again(spark, service):
 
 def test_the_rate_of_a_job_is_limited(spark, service):
     class Timed(SquareOfRow):
-        """Returns when it has asked."""
+        """Returns the time of its request."""
 
         async def __call__(self, row):
             asked = time.monotonic_ns()

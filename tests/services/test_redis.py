@@ -18,7 +18,7 @@ ROWS = 400
 
 
 class Names(Function):
-    """Asks Redis for names; notes in Redis itself when it is opened."""
+    """Asks Redis for names; records in Redis when it is opened."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -37,8 +37,6 @@ class NameOf(Names):
 
 
 class NamesOf(Names):
-    """Many at once."""
-
     async def __call__(self, rows):
         assert len(rows) <= 50
         return await self.client.mget([f"name:{row.id}" for row in rows])

@@ -1,4 +1,4 @@
-"""Healthy queries: neither page nor doctor has a word about them."""
+"""Healthy queries, without a report by page or doctor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Healthy:
 
     Attributes:
         run: starts it.
-        is_live: whether it is looked at while it runs.
+        is_live: whether it is examined while it runs.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The programs of sick and of healthy queries. Workers import them."""
+"""The programs of faulty and healthy queries. Workers import them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Pay(KeyedProcessFunction):
     """Counts the payments of a card; some amounts make it misbehave.
 
     Args:
-        marks: a folder: a file with the card's name shows that it has misbehaved before. A call hangs until there is a
-            file ``go``.
+        marks: a folder. A file with the card's name shows that it has misbehaved before. A call hangs until a file
+            ``go`` exists.
     """
 
     def __init__(self, marks: Path, timers: int = 0, seconds: float = 1.5) -> None:

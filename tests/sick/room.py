@@ -42,7 +42,7 @@ class Said:
 
 
 class Room:
-    """The place of one query.
+    """A query's folder.
 
     Attributes:
         query: the query, if this process runs it.

@@ -1,4 +1,4 @@
-"""Tasks for tests: operators that note their calls, and ways to run a task and to inspect its output."""
+"""Operators that record their calls, and ways to run a task and to inspect its output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Notes = list[tuple[Any, ...]]
 
 
 class Noting(StreamOperator):
-    """Notes all its calls, in a list that all operators of a test share."""
+    """Records its calls in a list that all operators of a test share."""
 
     def __init__(self, context, notes, **behaviour):
         super().__init__(context)

@@ -27,8 +27,6 @@ END = (Watermark(MAX_WATERMARK), EndOfData())
 
 
 class Later(KeyedProcessFunction):
-    """Calls back 30 ms after each element, and at the end of event time."""
-
     def process_element(self, value, ctx):
         timers = ctx.timer_service()
         timers.register_processing_time_timer(timers.current_processing_time() + 30)

@@ -78,7 +78,7 @@ def test_every_event_in_every_state(state, event):
 
 
 class Live:
-    """A task in a given state, which an operator, a host or a thread acts on."""
+    """A task in a given state, to be changed by an operator, a host or a thread."""
 
     def __init__(self, state, do, far):
         self.notes: Notes = []

@@ -1,4 +1,4 @@
-"""Messages of a task when its worker's memory is nearly, or completely, used up."""
+"""Messages of a task when its worker's memory is almost used up."""
 
 from __future__ import annotations
 
@@ -183,8 +183,6 @@ def test_the_limit_of_a_container_is_the_smallest_of_its_groups(machine):
 
 
 class Clock:
-    """Seconds; each look at it takes one."""
-
     now = 0.0
 
     def __call__(self):

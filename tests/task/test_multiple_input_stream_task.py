@@ -1,4 +1,4 @@
-"""A task behind a shuffle: state and timers from epoch to epoch, and residents that take turns."""
+"""A task after a shuffle: state and timers from epoch to epoch, and residents that take turns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.task.tasks import (
 
 
 class Sum(KeyedProcessFunction):
-    """Sums by parity. 100 and above: an event-time timer; "p<ms>": a processing-time timer; "boom"."""
+    """Sums by parity. 100 and above: an event-time timer; "p<ms>": a processing-time timer; "boom": an error."""
 
     def open(self, runtime_context):
         self.sum = runtime_context.get_state(ValueStateDescriptor("sum"))

@@ -1,4 +1,4 @@
-"""Timers of the same time fire in one order, whether a task was resident or has just been restored."""
+"""Timers of the same time fire in one order, in resident and in restored tasks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from pillarbox.testing import ProgramTestHarness
 
 
 class CountUntil(KeyedProcessFunction):
-    """Sets a timer in the key's first epoch, and counts its records until then."""
-
     def __init__(self, *, with_state: bool) -> None:
         self.with_state = with_state
 

@@ -25,8 +25,6 @@ COUNT = 3000
 
 
 class Last(KeyedProcessFunction):
-    """Emits each record with its key's previous one."""
-
     def open(self, runtime_context):
         self.last = runtime_context.get_state(ValueStateDescriptor("last"))
 

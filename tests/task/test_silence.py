@@ -28,7 +28,7 @@ class Sink:
 
 
 class Sources:
-    """A gate behind sources, epoch by epoch."""
+    """A gate after sources, epoch by epoch."""
 
     def __init__(self, *edges):
         self.edges = edges
@@ -140,7 +140,7 @@ def test_the_clock_never_ends_event_time():
 
 @dataclass
 class Source:
-    """The model of one source without idleness."""
+    """The model of a source without idleness."""
 
     timeout: int | None
     last: int = MIN_TIMESTAMP

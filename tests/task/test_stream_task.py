@@ -1,4 +1,4 @@
-"""One subtask: its life (P1-P6) and its checkpoints (C1-C4)."""
+"""One subtask: its life cycle (P1-P6) and its checkpoints (C1-C4)."""
 
 from __future__ import annotations
 
@@ -169,8 +169,6 @@ def test_the_garbage_collector_is_as_before():
 
 
 class Answering(SourceStreamTask):
-    """A task whose input gives the test's answers."""
-
     answers: list[DataInputStatus]
 
     def _emit_next(self):

@@ -1,4 +1,4 @@
-"""A harness leaves the classes of a script as they are, though it loads the program as a worker does."""
+"""A harness loads a program as a worker does, but does not change the script's classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State and timers in a harness, also of windows; and snapshots, which equal a task's."""
+"""State, timers and snapshots in a harness; the snapshots equal a task's."""
 
 from __future__ import annotations
 

@@ -59,8 +59,6 @@ class Sum(ReduceFunction):
 
 
 class Numbered(MapFunction):
-    """A map with keyed state."""
-
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
 
@@ -70,8 +68,6 @@ class Numbered(MapFunction):
 
 
 class Sessions(KeyedProcessFunction):
-    """State, event-time timers that move, and processing-time timers."""
-
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
         self.end = runtime_context.get_state(ValueStateDescriptor("end"))
@@ -173,7 +169,7 @@ def test_async_functions(ordered):
 
 
 class Forgetful(KeyedProcessFunction):
-    """Keeps its count in itself, so that it is lost with the task."""
+    """Keeps its count in a field, so that it is lost with the task."""
 
     count = 0
 
@@ -224,7 +220,7 @@ class TooLate(StreamOperator):
 
 
 class Leaking(StreamOperator):
-    """Cannot be closed once it has failed in the middle of a run."""
+    """Cannot be closed after a failure within a run."""
 
     busy = False
 
@@ -252,7 +248,7 @@ class AtTheEndOfRuns(StreamOperator):
 
 
 class Unfinished(StreamOperator):
-    """Holds all records until the end of the input, in itself alone."""
+    """Holds all records in a field until the end of the input."""
 
     def __init__(self, context):
         super().__init__(context)
@@ -266,7 +262,7 @@ class Unfinished(StreamOperator):
 
 
 class TwiceAtTheEnd(Unfinished):
-    """Emits its records with each checkpoint, and once more at the end."""
+    """Emits its records with each checkpoint, and again at the end."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id):
         self.finish()
@@ -289,7 +285,7 @@ class NotRestored(TwiceAtTheEnd):
 
 
 class TooLateInClose(Unfinished):
-    """Emits its records when there is no consumer."""
+    """Emits its records after the consumer has ended."""
 
     def finish(self):
         pass
@@ -299,7 +295,7 @@ class TooLateInClose(Unfinished):
 
 
 class WornOut(StreamOperator):
-    """Hands records on, until it has been in two snapshots."""
+    """Fails after two snapshots."""
 
     snapshots = 0
 
@@ -372,8 +368,6 @@ def test_a_function_may_keep_a_copy_of_its_state():
 
 
 class Counting(KeyedProcessFunction):
-    """Counts in a field, as functions may that can do without after a failure."""
-
     def open(self, runtime_context):
         self.count = 0
 

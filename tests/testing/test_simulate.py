@@ -27,8 +27,6 @@ COUNT = ValueStateDescriptor("count")
 
 
 class Count(KeyedProcessFunction):
-    """Counts in state."""
-
     def open(self, runtime_context):
         self.count = runtime_context.get_state(COUNT)
 
@@ -49,7 +47,7 @@ class CountInField(KeyedProcessFunction):
 
 
 class ForgetsAtRestart(KeyedProcessFunction):
-    """Its list is changed in place, and the state is not told."""
+    """Changes a list of its state in place, without an update."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
@@ -62,8 +60,6 @@ class ForgetsAtRestart(KeyedProcessFunction):
 
 
 class InOrder(KeyedProcessFunction):
-    """Emits each record with its predecessor."""
-
     def open(self, runtime_context):
         self.before = runtime_context.get_state(ValueStateDescriptor("before"))
 
@@ -73,8 +69,6 @@ class InOrder(KeyedProcessFunction):
 
 
 class Timeout(KeyedProcessFunction):
-    """Emits keys that have been silent for a second, by the clock."""
-
     def open(self, runtime_context):
         self.until = runtime_context.get_state(ValueStateDescriptor("until"))
 

@@ -1,4 +1,4 @@
-"""Harnesses of async functions whose requests hang: a limit, and time that passes meanwhile."""
+"""Harnesses of async functions whose requests hang."""
 
 from __future__ import annotations
 

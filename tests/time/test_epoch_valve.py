@@ -11,7 +11,7 @@ from tests.time.test_valve import Sink
 
 
 class Valve:
-    """A valve of the channels a and b, with its sink: each epoch returns its output, during and at its end."""
+    """A valve of the channels a and b; each epoch returns its output, during and at its end."""
 
     def __init__(self):
         self.valve = EpochValve("ab")

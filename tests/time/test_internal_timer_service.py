@@ -1,4 +1,4 @@
-"""Timers per key and namespace, against a sorted set (T1-T5, T9)."""
+"""Timers per key and namespace, compared with a sorted set (T1-T5, T9)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMESPACES = st.sampled_from(["w1", (0, 10), 2])
 
 
 class Timers:
-    """A service with its dependencies; notes fired timers, and may act at each."""
+    """A timer service with its dependencies, which records fired timers, and may act at each."""
 
     def __init__(self, namespaced=False, now=0):
         self.backend = KeyedStateBackend("op")
@@ -66,8 +66,6 @@ def timers():
 
 
 class TimerServiceMachine(RuleBasedStateMachine):
-    """Registering, deleting and firing in any order, in both time domains, also over epochs."""
-
     @initialize(namespaced=st.booleans())
     def begin(self, namespaced):
         self.namespaced = namespaced

@@ -1,4 +1,4 @@
-"""The manual clock (T6), alone and against a model."""
+"""The manual clock (T6), alone and compared with a model."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ def never(timestamp):
 
 
 class Log:
-    """A callback that notes when it is called."""
-
     def __init__(self):
         self.calls = []
 
@@ -237,7 +235,7 @@ class TestManual:
 
 
 class ManualMachine(RuleBasedStateMachine):
-    """The manual clock against a plain list that is sorted anew each time."""
+    """The manual clock compared with a list that is sorted at each step."""
 
     timers = Bundle("timers")
 

@@ -26,8 +26,6 @@ def end(service):
 
 
 class Log:
-    """A callback that notes when it is called."""
-
     def __init__(self):
         self.calls = []
 
@@ -36,7 +34,7 @@ class Log:
 
 
 class Mailbox:
-    """Takes callbacks like a mailbox, and runs them on request."""
+    """Receives callbacks like a mailbox, and runs them on request."""
 
     def __init__(self):
         self.mails = []

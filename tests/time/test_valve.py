@@ -13,8 +13,6 @@ from pillarbox._time.valve import StatusWatermarkValve
 
 
 class Sink:
-    """Notes the output."""
-
     def __init__(self):
         self.got = []
 
@@ -30,8 +28,6 @@ class Sink:
 
 
 class Valve:
-    """A valve with its sink: each call returns the output."""
-
     def __init__(self, channels):
         self.valve = StatusWatermarkValve(channels)
         self.sink = Sink()
@@ -249,7 +245,7 @@ class ModelChannel:
 
 
 class ValveMachine(RuleBasedStateMachine):
-    """The valve against a model that works everything out from the definition after each step."""
+    """The valve compared with a model that recomputes the definition after each step."""
 
     names = st.sampled_from("abcd")
     times = st.integers(0, 30)

@@ -19,8 +19,6 @@ from pillarbox._time.watermark_generators import (
 
 
 class Recorder(WatermarkOutput):
-    """Notes a generator's output."""
-
     def __init__(self):
         self.said = []
 

@@ -287,7 +287,7 @@ class TestTimestamps:
 
 
 class TestTimeZones:
-    """A naive datetime is in the session's time zone, as where Spark casts TIMESTAMP_NTZ to TIMESTAMP."""
+    """A naive datetime is in the session's time zone, as if Spark cast TIMESTAMP_NTZ to TIMESTAMP."""
 
     @pytest.mark.parametrize("value", [datetime.datetime(2026, 1, 1), datetime.date(2026, 1, 1), pd.Timestamp(0)])
     def test_without_one_it_is_no_point_in_time(self, value):

@@ -41,8 +41,6 @@ class Pair(NamedTuple):
 
 
 class Own:
-    """An object of the program."""
-
     def __init__(self, inner: Any) -> None:
         self.inner = inner
 
@@ -174,7 +172,7 @@ class Counted(dict):  # type: ignore[type-arg]
 
 
 class ByHand:
-    """Decides itself how it is copied."""
+    """Defines its own copy."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner

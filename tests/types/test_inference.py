@@ -1,4 +1,4 @@
-"""Types inferred by type checkers: this file is checked, not only run (`make types`)."""
+"""Types inferred by type checkers: `make types` checks this file."""
 
 from __future__ import annotations
 
@@ -55,8 +55,6 @@ class Length(MapFunction[str, int]):
 
 
 class Total(KeyedProcessFunction[str, Event, tuple[str, int]]):
-    """A class with all of its parameters."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.total = runtime_context.get_state(ValueStateDescriptor[int]("total"))
         assert_type(self.total, ValueState[int])
@@ -68,8 +66,6 @@ class Total(KeyedProcessFunction[str, Event, tuple[str, int]]):
 
 
 class Untyped(KeyedProcessFunction):
-    """A class without parameters."""
-
     def process_element(self, anything, context):
         yield anything
 

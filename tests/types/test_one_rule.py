@@ -1,4 +1,4 @@
-"""A declared type takes the same values wherever it is declared, and refuses the others with the same reason."""
+"""A declared type accepts the same values wherever it is declared, and refuses others for the same reason."""
 
 from __future__ import annotations
 

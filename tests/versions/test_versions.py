@@ -1,6 +1,6 @@
 """README's first program on other versions of Spark, and with workers that have only Spark's own requirements.
 
-A checkpoint written by each of the other versions continues under the installed one.
+A checkpoint written by each other version continues under the installed one.
 
 Environment variable ``SPARK_VERSIONS``: the versions to test, such as ``4.1 4.2``, besides the installed one. `make
 test-versions` installs them in ``.venvs``; without the variable, the installed ones are tested.
