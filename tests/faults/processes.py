@@ -18,10 +18,6 @@ START_SECONDS = 400
 
 
 def members(session: int) -> dict[int, str]:
-    """Return the processes of a session, with their programs.
-
-    Spark's Python daemon leaves the driver's process group, but not its session.
-    """
     results = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

@@ -1,5 +1,3 @@
-"""Changed programs on an old checkpoint continue correctly, or fail with an error. State is never lost silently."""
-
 from __future__ import annotations
 
 import dataclasses

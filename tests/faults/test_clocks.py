@@ -1,5 +1,3 @@
-"""Different clocks in workers and driver: due results are emitted, even without further input."""
-
 from __future__ import annotations
 
 import asyncio

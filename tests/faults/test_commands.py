@@ -102,10 +102,6 @@ def home(spark: Any, tmp_path: Path) -> Home:
 
 @pytest.mark.long("a JVM for each command")
 def test_state_is_killed_while_it_writes(home: Home) -> None:
-    """The half-written folder does not block a repeat of the command, but blocks every other command.
-
-    Readers ignore it.
-    """
     before, rows = digests(home.checkpoint), home.folder / "rows"
     # Each row takes a minute: who is killed now is in the middle.
     slowly = "reflect('java.lang.Thread', 'sleep', 60000L) IS NULL"

@@ -37,7 +37,6 @@ def test_the_sink_raises_after_the_tasks_have_committed(make_run: MakeRun, seed:
 
 @pytest.mark.long("test_every_operator.py kills workers of all levels")
 def test_a_later_level_fails_for_good(make_run: MakeRun, seed: int) -> None:
-    """Level 2 fails in all four attempts. Level 1 had completed, so it has an uncommitted version."""
     rng = random.Random(seed)
     run = make_run(seed + 1, epochs=3)
     at = rng.choice([number for number, result in enumerate(run.right.points["second timer"]) if result and number < 3])

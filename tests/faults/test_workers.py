@@ -17,10 +17,6 @@ pytestmark = pytest.mark.fault
 def anywhere(
     rng: random.Random, right: Answer, actions: Sequence[str], places: Sequence[str] | None = None
 ) -> list[Fault]:
-    """Put a fault into every place of a program, or into some places, in seeded epochs.
-
-    The last fault is in a later epoch, so the replacement of a dead worker restores state.
-    """
     faults = []
     every = list(right.points if places is None else places)
     for point in every:

@@ -47,7 +47,6 @@ class Billing:
         self.drivers += 1
 
     def await_requests(self, count: int) -> bool:
-        """Wait for the model's requests. Returns False if the query has answered everything."""
         asked, since = -1, time.monotonic()
         while True:
             now = self.service.stats()["requests"]

@@ -183,7 +183,6 @@ def _group(process: int) -> int:
 
 
 def spark_home(folder: Path) -> str:
-    """Return a Spark home whose executors write their output there, not to PySpark's folder."""
     folder.mkdir()
     for path in Path(pyspark.__file__).parent.iterdir():
         if path.name != "work":

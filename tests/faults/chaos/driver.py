@@ -296,7 +296,6 @@ def _start(starter: str, plan: Callable[[], DataStreamWriter]) -> StreamingQuery
 
 
 def _in_threads(starts: Sequence[Callable[[], StreamingQuery]]) -> list[StreamingQuery]:
-    """Run all starts in parallel. Raises the first failure after all have ended."""
     faulthandler.dump_traceback_later(HANGS, exit=True)
     try:
         with ThreadPoolExecutor(len(starts)) as pool:

@@ -259,7 +259,6 @@ class ChaosRun:
         return False
 
     def _is_explained(self) -> bool:
-        """Return whether a fault explains a failure: within two batches, and since the last start."""
         batches = sorted(path.stat().st_mtime for path in (self.place / "out").glob("[0-9]*.json"))
         since = max([self.recovered_at, *batches[:-2]])
         points = [path.stat().st_mtime for path in (self.home / "faults").iterdir()]

@@ -1,5 +1,3 @@
-"""One seed of `make chaos`."""
-
 from __future__ import annotations
 
 from pathlib import Path

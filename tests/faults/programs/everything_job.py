@@ -157,13 +157,6 @@ def expected(epochs: Sequence[Epoch]) -> Counter[Row]:
 
 
 def stream(events: DataStream[Any], released: Path) -> DataStream[Any]:
-    """Return the output of the program.
-
-    Args:
-        events: rows of (id, key, ts).
-        released: the file that timers and requests wait for.
-    """
-
     def further(stamped: DataStream[Any], faults: Faults) -> list[DataStream[Any]]:
         return streams_of(chaos_parts())(stamped, faults) + streams_of(BY_THE_CLOCK)(stamped, str(released))
 
@@ -171,12 +164,6 @@ def stream(events: DataStream[Any], released: Path) -> DataStream[Any]:
 
 
 def build(events: DataFrame, released: Path, parallelism: int, subtasks: int = SUBTASKS) -> DataFrame:
-    """Return the output of the program on Spark.
-
-    Args:
-        parallelism: how many tasks of a level run at a time.
-        subtasks: the most tasks that can ever run at a time.
-    """
     env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
     env.set_parallelism(parallelism).set_max_parallelism(subtasks)
     return stream(env.from_dataframe(events), released).to_dataframe(Out)

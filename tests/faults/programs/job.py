@@ -322,11 +322,6 @@ def build(
     savepoint: str | None = None,
     **options: Any,
 ) -> DataFrame:
-    """Return the program's output; ``options`` are those of :func:`program`.
-
-    Args:
-        savepoint: the savepoint to start from, or None.
-    """
     env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
     env.set_parallelism(parallelism)
     if max_parallelism is not None:
@@ -379,7 +374,6 @@ def make_events(
 
 
 def write_events(epochs: Sequence[Epoch], directory: Path, first: int = 0) -> None:
-    """Write two files per epoch, one per partition, in the order in which Spark reads them."""
     directory.mkdir(parents=True, exist_ok=True)
     schema = pa.schema([("id", pa.int64()), ("key", pa.int64()), ("ts", pa.int64())])
     for number, parts in enumerate(epochs, first):
@@ -474,7 +468,6 @@ class FileSink:
 
 
 def to_its_end(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Run a query to its end. Repeats the run if the machine is too busy for Spark."""
     for attempt in range(4):
         query = start()
         try:

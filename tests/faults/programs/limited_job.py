@@ -26,7 +26,6 @@ class Passing:
 
 
 def first_sums(events: DataFrame, faults: Faults) -> list[list[int]]:
-    """Return key and sum of the first results, in order: each level has one task."""
     env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession).set_parallelism(1)
     sums = (
         env.from_dataframe(events.coalesce(1))
