@@ -136,12 +136,6 @@ class Query:
     def run_batch(
         self, *partitions: list[Any], now: int = 0, commit: bool = True, source: int = 0, last: bool = False
     ) -> list[Any]:
-        """Run a micro-batch, and return its output. Without ``commit``, only residents change.
-
-        Args:
-            source: the source of the input.
-            last: whether the query was started with this batch as its last one.
-        """
         host = SourceHost(
             self.shipped[list(self.program.sources)[source]],
             ProgramLayout.of(self.program),
@@ -218,11 +212,6 @@ def keyed_query(
     settings: dict[str, str] | None = None,
     **options: Any,
 ) -> Query:
-    """Return a query of numbers, each a key of its function, which runs in a home or as set.
-
-    Args:
-        options: of ``process``.
-    """
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
     env.set_max_parallelism(max_parallelism or parallelism)
     rows: Any = env.from_collection([0])  # replaced by Spark's batches

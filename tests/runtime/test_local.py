@@ -323,8 +323,6 @@ class Clock(ProcessFunction):
 
 
 def test_the_clock_of_a_stream_without_key_is_that_of_its_partition():
-    """At a source, event time starts anew with each partition."""
-
     def build(env, events):
         return events.assign_timestamps_and_watermarks(monotonous()).process(Clock())
 

@@ -1,5 +1,3 @@
-"""The summed metrics of an operator's tasks."""
-
 from __future__ import annotations
 
 from typing import Any

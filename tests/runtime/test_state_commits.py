@@ -1,5 +1,3 @@
-"""Spark's check of a batch's committed state: an error of another kind is no half-read batch."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace

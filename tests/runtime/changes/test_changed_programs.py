@@ -115,7 +115,6 @@ def only_sums(env: Any, paid: Any) -> Any:
 
 
 def test_the_numbers_of_subtasks(tmp_path: Path) -> None:
-    """A checkpoint fixes each operator's subtasks and the number of key groups; a savepoint does not."""
     then = Changed(lambda env, paid: {"sum": sums(paid).set_parallelism(1)}, paid("a", "b"), tmp_path)
     assert "operator 'sum' had parallelism 1, and has 2: a checkpoint keeps it, so call set_parallelism(1) on it" in (
         then.refusal(only_sums)
@@ -184,7 +183,6 @@ def test_a_keyed_operator_more_or_less(tmp_path: Path) -> None:
 
 
 def test_names_of_functions_and_of_operators(tmp_path: Path) -> None:
-    """Names are free. Without a uid, an operator is identified by its position, so an inserted operator is noticed."""
     then = Changed(only_sums, paid("a"), tmp_path / "one")
 
     def named(env, paid):
@@ -290,8 +288,6 @@ PAID = Types.ROW_NAMED(["card", "n", "at"], [Types.STRING(), Types.LONG(), Types
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_the_time_zone_of_days(tmp_path: Path, columns: bool) -> None:
-    """Started days keep their bounds; column windows are refused."""
-
     def days(zone: str | None) -> Any:
         def build(env, paid):
             timed = paid.map(tuple, output_type=PAID).assign_timestamps_and_watermarks(AT).key_by("card")
@@ -344,8 +340,6 @@ def test_aggregates_of_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_the_bounds_of_a_join(tmp_path: Path, columns: bool) -> None:
-    """Stored records are joined by the new bounds; pairs of earlier records are not searched again."""
-
     def within(lower: int, upper: int) -> Any:
         def build(env, paid):
             timed = paid.map(tuple, output_type=PAID).assign_timestamps_and_watermarks(AT)
@@ -371,8 +365,6 @@ def test_the_bounds_of_a_join(tmp_path: Path, columns: bool) -> None:
 
 
 def test_joins_of_columns(tmp_path: Path) -> None:
-    """Both sides' rows are stored completely; only an outer join stores which left rows had a partner."""
-
     def joined(how: Any, uid: str = "pairs", more: bool = False) -> Any:
         def build(env, paid):
             columns = MORE if more else PAID

@@ -1,5 +1,3 @@
-"""Changed state declarations and their effects, on the local runtime."""
-
 from __future__ import annotations
 
 import sys

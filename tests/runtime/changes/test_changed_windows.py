@@ -154,7 +154,6 @@ def test_another_allowed_lateness(how: str, kind: str, then: int, now: int) -> N
 
 @pytest.mark.parametrize("how", ["elements", "folded"])
 def test_another_trigger(how: str) -> None:
-    """The trigger applies from the next record or timer. It does not see the state of the old trigger."""
     plain, often = (
         program(how, WINDOWS["tumbling 10"], trigger=trigger) for trigger in (None, ContinuousEventTimeTrigger.of(4))
     )

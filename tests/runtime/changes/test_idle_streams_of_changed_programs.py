@@ -112,8 +112,6 @@ def test_a_stream_more_where_streams_meet_in_a_task(tmp_path: Path, by: str) -> 
 
 
 def test_nothing_is_said_twice_to_those_who_know() -> None:
-    """Spark compares the output of repeated tasks."""
-
     def build(env, a, b):
         one, other = of_a_source(a, "a"), of_a_source(b, "b")
         return {"b": other, "windows": windows(one.union(other))}

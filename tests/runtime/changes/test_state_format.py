@@ -1,5 +1,3 @@
-"""Plain state: which operators report it, and whether it is restored as such."""
-
 from __future__ import annotations
 
 import pickle

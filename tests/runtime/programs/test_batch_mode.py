@@ -1,5 +1,3 @@
-"""Batch mode on the local runtime: final results, their time and order, and state."""
-
 from __future__ import annotations
 
 import logging

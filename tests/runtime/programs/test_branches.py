@@ -1,5 +1,3 @@
-"""Branches without a sink run, as in Flink."""
-
 from __future__ import annotations
 
 from typing import Any

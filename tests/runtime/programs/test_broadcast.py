@@ -1,5 +1,3 @@
-"""Broadcast state, in programs on the local runtime and in an operator harness."""
-
 from __future__ import annotations
 
 from collections import Counter

@@ -1,5 +1,3 @@
-"""Different clocks of workers and driver: due work runs without input."""
-
 from __future__ import annotations
 
 import asyncio

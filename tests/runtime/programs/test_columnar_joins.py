@@ -592,7 +592,6 @@ def test_rows_of_other_columns_are_refused():
 
 
 def test_pairs_and_rows_without_a_partner_are_not_late_behind_the_join():
-    """An unmatched row has the time of the last possible partner."""
     from pillarbox import ProcessFunction
 
     class Stamp(ProcessFunction):

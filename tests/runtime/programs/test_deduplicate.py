@@ -1,5 +1,3 @@
-"""``deduplicate`` in programs on the local runtime."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""The end of bounded data: nothing is lost at it or emitted after it."""
-
 from __future__ import annotations
 
 import asyncio

@@ -68,7 +68,6 @@ def test_the_end(batches: list[dict[str, Any]], reached: bool) -> None:
 
 
 def test_requests_of_the_first_batch_count() -> None:
-    """The first batch may be an uncommitted one of the previous run, with carried requests."""
     end = EndOfWork()
     assert not end.is_reached(batch(task(unfinished=True)))
     assert not end.is_reached(batch())

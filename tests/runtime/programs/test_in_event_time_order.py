@@ -1,5 +1,3 @@
-"""``in_event_time_order`` in programs on the local runtime."""
-
 from __future__ import annotations
 
 from collections import defaultdict

@@ -1,5 +1,3 @@
-"""Interval join, window join and co-group on the local runtime, compared with plain Python."""
-
 from __future__ import annotations
 
 from collections import Counter

@@ -1,5 +1,3 @@
-"""Operator state: list and union list states, in harnesses and programs, and redistributed."""
-
 from __future__ import annotations
 
 from collections import defaultdict

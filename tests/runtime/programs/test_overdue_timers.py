@@ -1,5 +1,3 @@
-"""Processing-time timers that are overdue at an epoch's beginning fire after its records, which may delete them."""
-
 from __future__ import annotations
 
 from pillarbox import KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy

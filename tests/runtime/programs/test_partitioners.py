@@ -1,5 +1,3 @@
-"""Partitioning other than by key, in programs on the local runtime."""
-
 from __future__ import annotations
 
 from collections import Counter

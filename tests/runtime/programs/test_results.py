@@ -1,5 +1,3 @@
-"""``execute_and_collect``: lazy iteration, its end, and results as a sequence."""
-
 from __future__ import annotations
 
 import pytest

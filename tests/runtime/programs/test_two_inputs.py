@@ -1,5 +1,3 @@
-"""Operators with two inputs, and operators after a rebalance, on the local runtime."""
-
 from __future__ import annotations
 
 from collections import Counter, defaultdict
@@ -88,8 +86,6 @@ def test_event_time_is_the_least_of_both_streams():
 
 
 def test_a_stream_is_connected_with_itself_by_another_key():
-    """Both keys count, although the edges connect the same vertex with the same subtasks."""
-
     class Links(KeyedCoProcessFunction):
         def open(self, runtime_context):
             self.ins = runtime_context.get_state(ValueStateDescriptor("ins"))

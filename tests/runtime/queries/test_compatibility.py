@@ -1,5 +1,3 @@
-"""Checks of pillarbox's requirements beyond Spark's API, before the first query starts."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""The settings recorded for a query, without secrets."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""A key's state from its subtask's log, and its history over several epochs."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""The driver's record of planned programs."""
-
 from __future__ import annotations
 
 import gc

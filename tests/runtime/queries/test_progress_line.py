@@ -1,5 +1,3 @@
-"""The progress line of a query in a simulated terminal."""
-
 from __future__ import annotations
 
 import io

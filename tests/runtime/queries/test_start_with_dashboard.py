@@ -1,5 +1,3 @@
-"""The dashboard that a program starts."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Failures of stopping a query with a savepoint."""
-
 from __future__ import annotations
 
 import time

@@ -1,5 +1,3 @@
-"""A query's data from its checkpoint, and messages about missing data."""
-
 from __future__ import annotations
 
 import threading

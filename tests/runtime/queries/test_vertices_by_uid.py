@@ -1,5 +1,3 @@
-"""Lookup of a query's vertex by uid or name."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace

@@ -33,7 +33,6 @@ VERSIONS = [
 
 @pytest.mark.parametrize(("folder", "written"), VERSIONS, ids=["by place", "by name", "by number"])
 def test_files_of_an_epoch(folder: str, written: Callable[[int], OffsetEntry], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source's log has entries 2 and 3; up to 2, they are in a compact file."""
     logs = {
         f"/c/sources/{folder}": {
             "2.compact": [json.dumps({"path": f"/in/{number}", "batchId": number}) for number in range(3)],

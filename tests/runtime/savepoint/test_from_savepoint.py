@@ -1,5 +1,3 @@
-"""Local programs that start from savepoints: continuations, and refusals before anything runs."""
-
 from __future__ import annotations
 
 import asyncio
@@ -247,8 +245,6 @@ def windows(stream: Any) -> Any:
 
 
 def test_a_source_in_another_place_keeps_its_own_event_time(tmp_path: Path) -> None:
-    """A source's progress is not mistaken for another source's, so the slower source has no late records."""
-
     def counted(fast: Any, slow: Any) -> Any:
         return windows(fast.assign_timestamps_and_watermarks(BY_AT).union(slow.assign_timestamps_and_watermarks(BY_AT)))
 

@@ -1,5 +1,3 @@
-"""A checkpoint's notes for changed programs, as written by an older version."""
-
 from __future__ import annotations
 
 import pickle

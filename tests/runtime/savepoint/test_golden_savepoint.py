@@ -1,5 +1,3 @@
-"""Changed programs that start from a savepoint of an older version."""
-
 from __future__ import annotations
 
 import sys
@@ -186,8 +184,6 @@ def timers(epoch: dict[str, list[Any]]) -> list[Any]:
 
 
 def test_a_source_more_a_source_less_a_source_of_another_name(savepoint: Path) -> None:
-    """Timers wait for the slowest source: refunds were at 1000, payments at 5000."""
-
     def of(*streams: Any) -> Any:
         timed = [stream.assign_timestamps_and_watermarks(golden.BY_AT) for stream in streams]
         every = timed[0].union(*timed[1:]) if len(timed) > 1 else timed[0]

@@ -1,5 +1,3 @@
-"""State from a DataFrame: refusals before anything runs. (With Spark: tests/spark.)"""
-
 from __future__ import annotations
 
 from types import SimpleNamespace

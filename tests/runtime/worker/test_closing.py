@@ -1,5 +1,3 @@
-"""Resources of an ended query in a worker."""
-
 from __future__ import annotations
 
 import gc

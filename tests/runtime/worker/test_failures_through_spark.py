@@ -1,5 +1,3 @@
-"""Task errors, recovered from Spark's error text in the driver."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Residents of a discarded worker, which a separate process plays."""
-
 from __future__ import annotations
 
 import subprocess

@@ -1,5 +1,3 @@
-"""The hosts of tasks on Spark, and residents, on a fake Spark."""
-
 from __future__ import annotations
 
 import gc

@@ -1,5 +1,3 @@
-"""Task output as Arrow batches: their number and content."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace

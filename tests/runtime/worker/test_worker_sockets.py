@@ -1,5 +1,3 @@
-"""The sockets between Spark and its Python workers."""
-
 from __future__ import annotations
 
 import os
