@@ -193,7 +193,6 @@ def check_stored(spark: SparkSession, checkpoint: Path, dashboard: pillarbox.Das
 
 
 def check_bundle(spark: SparkSession, checkpoint: Path, path: Path) -> None:
-    """Check that a bundle has no key and no record of the query, except by request."""
     notes, state = Checkpoint(spark, str(checkpoint)).lines, inspect_checkpoint(spark, str(checkpoint))
     for with_records in (False, True):
         write_bundle(path, stored_snapshot(spark, str(checkpoint)), notes, state, with_records=with_records)

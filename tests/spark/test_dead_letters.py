@@ -1,5 +1,3 @@
-"""Dead letters on Spark: columns, undone state, metrics and logs of functions."""
-
 from __future__ import annotations
 
 import logging

@@ -1,5 +1,3 @@
-"""Execution on Spark: batch mode, parallelism and chaining of operators, unread results."""
-
 from __future__ import annotations
 
 import random

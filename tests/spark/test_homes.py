@@ -1,5 +1,3 @@
-"""Homes on Spark: state and environment of their functions, and their ends."""
-
 from __future__ import annotations
 
 import os
@@ -94,7 +92,6 @@ COUNTS = "key LONG, field LONG, state LONG, pid LONG"
 
 
 def test_a_field_counts_what_state_counts(spark: SparkSession, tmp_path: Path, notes: Path) -> None:
-    """Accumulators of a home count per run, even if a user function changes job groups."""
     out = Rows()
 
     def in_a_group(batch: Any, number: int) -> None:

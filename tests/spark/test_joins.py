@@ -1,5 +1,3 @@
-"""Joins and broadcast state on Spark: equal to Spark's own joins, and after a restart."""
-
 from __future__ import annotations
 
 from collections import Counter

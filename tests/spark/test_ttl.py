@@ -1,5 +1,3 @@
-"""State with a time-to-live on Spark: its time is the batch's, also in a repeated batch."""
-
 from __future__ import annotations
 
 import json

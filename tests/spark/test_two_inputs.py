@@ -1,5 +1,3 @@
-"""Connected streams and rebalance on Spark, in streaming and batch, with restarts."""
-
 from __future__ import annotations
 
 from collections import Counter

@@ -1,5 +1,3 @@
-"""Windows on Spark, compared with Spark's own, in batch and streaming, with a restart."""
-
 from __future__ import annotations
 
 import time

@@ -1,5 +1,3 @@
-"""Typed output columns of a streaming program: all types, nulls, and values that do not fit."""
-
 from __future__ import annotations
 
 import datetime as dt

@@ -1,5 +1,3 @@
-"""Task metrics from all forms of progress reports."""
-
 from __future__ import annotations
 
 import json

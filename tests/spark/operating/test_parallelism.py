@@ -1,5 +1,3 @@
-"""Parallelism and max parallelism of queries. Checkpoints keep their layout."""
-
 from __future__ import annotations
 
 import shutil

@@ -1,5 +1,3 @@
-"""Savepoints written from a DataFrame, and filtered state of a savepoint in another one."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Inspection of the checkpoint of a running query, and of one of its keys."""
-
 from __future__ import annotations
 
 import json

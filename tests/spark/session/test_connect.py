@@ -1,5 +1,3 @@
-"""Programs on Spark Connect, in a separate process with a Connect session."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Effects of libraries on a process, on Spark and Spark Connect."""
-
 from __future__ import annotations
 
 import tempfile

@@ -1,5 +1,3 @@
-"""Settings for a program's own rows do not reach other Python functions of its query."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""Requirements and settings, and errors if they are missing."""
-
 from __future__ import annotations
 
 import sys

@@ -1,5 +1,3 @@
-"""State of a user's ``StatefulProcessor`` in a program's query."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""Damaged and missing checkpoint files: the error names the file and the remedy, before a query starts."""
-
 from __future__ import annotations
 
 import json

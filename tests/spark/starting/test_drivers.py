@@ -1,5 +1,3 @@
-"""Two drivers on one checkpoint, an unresponsive driver, and tools that hang."""
-
 from __future__ import annotations
 
 import os

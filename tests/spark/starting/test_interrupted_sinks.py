@@ -52,7 +52,6 @@ class Query:
         pillarbox.start(writer).awaitTermination()
 
     def forget_last_commit(self) -> int:
-        """Restore the state of a driver that was killed between the two commits. Returns the epoch's number."""
         commits = self.checkpoint / "commits"
         last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
         for name in (str(last), f".{last}.crc"):

@@ -1,5 +1,3 @@
-"""Files of a wildcard path: many, in a few folders, with names of every kind."""
-
 from __future__ import annotations
 
 from urllib.parse import unquote

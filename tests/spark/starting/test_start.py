@@ -1,5 +1,3 @@
-"""Starts of queries: changed programs, the end of ``availableNow``, closed functions."""
-
 from __future__ import annotations
 
 import json
@@ -186,7 +184,6 @@ def test_batches_of_a_plain_start_are_those_of_its_program(home: Home) -> None:
 
 
 def test_a_description_that_is_half_written_is_none(home: Home) -> None:
-    """The driver died while writing it, on any file system. The earlier description is valid."""
     home.put({"card": "a", "shop": "s", "amount": 1})
     run(home.writer(program(home, Sum())))
     folder = Path(home.checkpoint, "pillarbox")

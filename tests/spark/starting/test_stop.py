@@ -1,5 +1,3 @@
-"""Stops of a query with a savepoint: between epochs, at the end of event time, and from the command line."""
-
 from __future__ import annotations
 
 import logging

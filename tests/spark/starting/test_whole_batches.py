@@ -1,5 +1,3 @@
-"""``foreachBatch`` functions that read only a part of their batch, or nothing."""
-
 from __future__ import annotations
 
 import json

@@ -88,7 +88,6 @@ def write_rows(rows: list[list[dict[str, Any]]], folder: Path) -> None:
 
 
 def shown(value: Any) -> Any:
-    """Return a result whose ``repr`` does not depend on the order of maps and timers."""
     if hasattr(value, "__next__"):
         value = list(value)
         return sorted(value, key=repr)

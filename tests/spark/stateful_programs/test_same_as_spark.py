@@ -49,11 +49,6 @@ PROGRAM_KINDS: dict[str, Callable[[Any], DataFrame]] = {
 def results(
     spark: SparkSession, source: Path, checkpoint: Path, run: Callable[[DataFrame], DataFrame], restarts: list[int]
 ) -> dict[int, dict[str, list[str]]]:
-    """Return each program's output by micro-batch.
-
-    Args:
-        restarts: the micro-batches before which the query restarts; after each file, one without data may follow.
-    """
     collected: dict[int, dict[str, list[str]]] = {}
     files = sorted(source.iterdir())
     arrived = checkpoint / "in"

@@ -1,5 +1,3 @@
-"""Values returned by states, and input of processors, on Spark and on pillarbox."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
