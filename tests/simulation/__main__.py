@@ -25,7 +25,6 @@ SAYS_EVERY = 15
 
 
 def run_seeds(name: str, seeds: Sequence[int]) -> tuple[str, int, list[tuple[int, str]]]:
-    """Run a program under several seeds. Returns its name, the number of seeds, and its failures."""
     failed = []
     for seed in seeds:
         faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)

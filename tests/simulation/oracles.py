@@ -27,8 +27,6 @@ def by_key(values: Values, key: Callable[[Any], Any] = first) -> dict[Any, list[
 
 
 def each_key(function: Callable[[Any, list[Any]], Values], key: Callable[[Any], Any] = first) -> Oracle:
-    """Return the oracle of a program with one source and one output, from a function of each key's records."""
-
     def oracle(inputs: Inputs) -> dict[str, Values]:
         (values,) = inputs.values()
         return {"output": [result for k, group in by_key(values, key).items() for result in function(k, group)]}

@@ -58,10 +58,4 @@ def keyed_events(rng: random.Random, *, most: int = 60, keys: str = LETTERS, unt
 
 
 def of_events(build: Build, *, most: int = 60, **promises: Any) -> SimulatedProgram:
-    """Return a program of one source, ``events``.
-
-    Args:
-        most: the largest number of events.
-        promises: further fields of the program.
-    """
     return SimulatedProgram(build, lambda rng: {"events": keyed_events(rng, most=most)}, **promises)
