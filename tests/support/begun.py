@@ -51,12 +51,6 @@ class Begun:
             return compare(self._description, describe_programs([harness._program]))
 
     def resumes(self, make: Made, *epochs: list[Any], **records: list[Any]) -> list[Any]:
-        """Return another program's output for more records, up to the end.
-
-        Args:
-            epochs: records of the left source, epoch by epoch, or
-            records: records of an epoch by source.
-        """
         with ProgramTestHarness(program(make), snapshot=self._snapshot) as harness:
             results = [each for rows in epochs for each in self._run(harness, {"left": rows})]
             return results + self._run(harness, records) + harness.end_input()["output"]

@@ -64,7 +64,6 @@ class Budgets:
 
     @cached_property
     def _scale(self) -> float:
-        """Return the length of a second on this machine, in seconds of the recording machine."""
         if self._given_scale is not None or not self._table:
             return self._given_scale or 1.0
         return float(self._table["fixed_work"]) / fixed_work()
@@ -129,8 +128,6 @@ def is_marked(item: pytest.Item, *names: str) -> bool:
 
 
 def fixed_work() -> float:
-    """Return the fastest time of a fixed piece of work in this process, in seconds of processor time."""
-
     def once() -> float:
         began = time.process_time()
         numbers: dict[int, int] = {}

@@ -81,11 +81,6 @@ class ConnectClient:
         self._connection.send((remote, settings or {}))
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run ``function(session, *args)`` in the client and return its result.
-
-        Raises:
-            RaisedInTheClient: the function raised, or no session could be made.
-        """
         self._connection.send_bytes(cloudpickle.dumps((function, args)))
         raised, result = self._connection.recv()
         if raised is not None:

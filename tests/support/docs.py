@@ -142,7 +142,6 @@ def fragments() -> dict[str, list[str]]:
 
 
 def notebook_program(notebook: Path) -> str:
-    """Return the code of a notebook as a module that imports its example's model. A pandas DataFrame has any type."""
     source = "\n".join(notebooks.code(notebook))
     package = f"examples.shipped.{notebook.stem}"
     source = re.sub(r"^from model import", f"from {package}.model import", source, flags=re.MULTILINE)

@@ -90,7 +90,6 @@ class _Server:
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> str | None:
-        """Return the module to run in each forked process, and None in the server at its end."""
         signal.set_wakeup_fd(self._wakeup.fileno())
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for file in (0, self._listening, self._ended):

@@ -44,7 +44,6 @@ def are_used() -> bool:
 
 
 def write() -> None:
-    """Compile the class and write the settings that name it, unless they are up to date."""
     pyspark = find_spec("pyspark")  # to import it would take longer than all of this
     assert pyspark is not None and pyspark.origin is not None
     jars = Path(pyspark.origin).with_name("jars")

@@ -112,7 +112,6 @@ def environment_without_spark(**more: str) -> dict[str, str]:
 
 @contextmanager
 def setting_of_application(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Set an application-wide setting, which sessions cannot change, during the block."""
     conf: Any = spark.sparkContext._conf
     before = conf.get(name)
     conf.set(name, value)

@@ -1,5 +1,3 @@
-"""The plugin that compares tests' times with their budgets."""
-
 from __future__ import annotations
 
 import json
