@@ -1,5 +1,3 @@
-"""Async keyed functions in homes: slow relays, the end of a home, and carried records."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Homes as processes: one per state partition, their state, and their ends."""
-
 from __future__ import annotations
 
 import copy

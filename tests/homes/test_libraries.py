@@ -1,5 +1,3 @@
-"""Effects of libraries on workers and homes."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""The default number of homes."""
-
 from __future__ import annotations
 
 import os

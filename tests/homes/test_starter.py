@@ -1,5 +1,3 @@
-"""The starter of homes as a process: access, invalid requests, and its end."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Turns of state partitions in a shared home."""
-
 from __future__ import annotations
 
 import threading

@@ -1,5 +1,3 @@
-"""The environment of functions in homes: the worker's, and changes by functions."""
-
 from __future__ import annotations
 
 import atexit

@@ -121,7 +121,6 @@ class Cluster:
             self._end()
 
     def _end(self) -> None:
-        """Kill the executor. Its daemons end with their connections, and workers with their daemons."""
         self._executor.kill()
         os.waitpid(self._executor.pid, 0)
         for each in (self._executor, *self._daemons.values()):
@@ -313,7 +312,6 @@ def left_behind(cluster: Cluster, within: float = 20.0) -> list[str]:
 
 
 def is_in_use(name: str) -> bool:
-    """Return whether a file is more than an unheld lock, which the next starter removes."""
     name, is_lock, _ = name.partition(",lock")
     file = sockets.lock(name) if is_lock else None
     if file is None:

@@ -58,12 +58,6 @@ class Process:
         self.connected = connected
 
     def fork(self, kind: str) -> Process:
-        """Fork a daemon or a worker.
-
-        Raises:
-            OSError: it has ended.
-            EOFError: likewise.
-        """
         parent, other = socket.socketpair()
         with other:
             socket.send_fds(self.connected, [kind.encode()], [other.fileno()])
