@@ -1,5 +1,3 @@
-"""Functions' results: copied if they may change, refused if invalid."""
-
 from __future__ import annotations
 
 import collections

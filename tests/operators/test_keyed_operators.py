@@ -1,5 +1,3 @@
-"""Operators on keyed streams: timers, keys, keyed state, and the cost per record."""
-
 from __future__ import annotations
 
 import collections

@@ -1,5 +1,3 @@
-"""The logger of functions: place and epoch in each line."""
-
 from __future__ import annotations
 
 import logging

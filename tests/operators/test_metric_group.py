@@ -1,5 +1,3 @@
-"""Metrics of user functions in task reports."""
-
 from __future__ import annotations
 
 import pytest

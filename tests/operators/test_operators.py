@@ -1,5 +1,3 @@
-"""Single operators: output, timestamps and errors."""
-
 from __future__ import annotations
 
 from dataclasses import replace

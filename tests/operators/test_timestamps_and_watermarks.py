@@ -1,5 +1,3 @@
-"""Event time: timestamps, watermark generators, and errors of user generators."""
-
 from __future__ import annotations
 
 import math

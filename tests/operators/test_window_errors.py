@@ -1,5 +1,3 @@
-"""Invalid windows, on any operator: one clear error with the cause."""
-
 from __future__ import annotations
 
 from typing import Any

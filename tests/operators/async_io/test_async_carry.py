@@ -1,5 +1,3 @@
-"""Carried requests, in a surviving task and in snapshots."""
-
 from __future__ import annotations
 
 import asyncio

@@ -37,7 +37,6 @@ class CarryMachine(RuleBasedStateMachine):
         prepare = resident.operator.prepare_snapshot_pre_barrier
 
         def prepare_when_all_has_begun(checkpoint_id: int) -> None:
-            """Run the event loop, so that the prepared state does not depend on timing."""
             resident.turn()
             prepare(checkpoint_id)
             resident.turn()

@@ -1,5 +1,3 @@
-"""Fallbacks, batch functions, and the options of ``AsyncDataStream``."""
-
 from __future__ import annotations
 
 import asyncio
@@ -269,8 +267,6 @@ class Waits(AsyncFunction):
 
 
 def test_requests_of_an_async_function_are_carried_into_the_next_epoch():
-    """Flink's in-flight elements in the checkpoint."""
-
     def program(env, words):
         return AsyncDataStream.unordered_wait(words.key_by(len), Waits(), "1 minute", on_barrier="carry")
 

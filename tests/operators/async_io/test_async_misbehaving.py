@@ -1,5 +1,3 @@
-"""Functions that raise a BaseException, hang, or ignore cancellation cause an error, but no hang."""
-
 from __future__ import annotations
 
 import asyncio
@@ -232,7 +230,6 @@ STOP = threading.Event()
 
 @pytest.fixture(autouse=True)
 def stop(monkeypatch):
-    """Ends the tests' remaining work; cancellation must be quick, but no loop is too slow."""
     STOP.clear()
     monkeypatch.setattr(workers, "_HEED", 0.01)
     monkeypatch.setattr(workers, "_HEARS", 60.0)

@@ -1,5 +1,3 @@
-"""Rate limits and budgets of async operators, on a manual clock."""
-
 from __future__ import annotations
 
 from itertools import pairwise

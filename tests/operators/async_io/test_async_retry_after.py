@@ -1,5 +1,3 @@
-"""The delay that a service requests before the next attempt."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Shared resources of an async operator's subtasks in one process: event loop, slots, results, limits."""
-
 from __future__ import annotations
 
 import asyncio

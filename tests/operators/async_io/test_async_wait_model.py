@@ -79,7 +79,6 @@ class Model:
         self.advance()
 
     def _emit_unordered(self) -> None:
-        """Emit results before the first watermark in completion order; the watermark follows them."""
         while self.held:
             end = next((index for index, element in enumerate(self.held) if element.watermark), len(self.held))
             ready = [element for element in self.held[:end] if element.outputs is not None]

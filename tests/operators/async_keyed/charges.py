@@ -68,11 +68,6 @@ class Charges:
                 del times[key]
 
     def wrong_keys(self, records: Counter[Any]) -> list[str]:
-        """Return the calls with too few or too many idempotency keys.
-
-        Args:
-            records: the number of equal records, by key and number.
-        """
         wrong = []
         for (key, x, half), keys in self.keys.items():
             calls = records[key, x] * payments(x) * sum(is_paid(x, step) and step // 2 == half for step in range(STEPS))

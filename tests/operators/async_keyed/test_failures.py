@@ -1,5 +1,3 @@
-"""Errors, dead letters and timeouts of elements (R14, R16)."""
-
 from __future__ import annotations
 
 import asyncio

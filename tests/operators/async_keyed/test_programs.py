@@ -1,5 +1,3 @@
-"""Programs with async keyed functions in the local runtime, in streaming and in batch mode (R12, R41)."""
-
 from __future__ import annotations
 
 import asyncio

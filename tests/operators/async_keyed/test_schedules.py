@@ -138,7 +138,6 @@ def begun_calls_are_not_recorded() -> Any:
     ],
 )
 def test_schedules_find_known_bugs(bug: Callable[[], Any]) -> None:
-    """Most are bugs of the first prototype."""
     with bug():
         for seed in range(200):
             try:

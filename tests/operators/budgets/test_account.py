@@ -1,5 +1,3 @@
-"""The arithmetic of a budget, on a manual clock."""
-
 from __future__ import annotations
 
 from bisect import bisect_right

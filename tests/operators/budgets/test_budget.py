@@ -1,5 +1,3 @@
-"""Notations of budgets, and refusals."""
-
 from __future__ import annotations
 
 from typing import Any

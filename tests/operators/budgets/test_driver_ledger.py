@@ -1,5 +1,3 @@
-"""The driver's ledger of budgets, over loopback."""
-
 from __future__ import annotations
 
 import asyncio

@@ -81,8 +81,6 @@ def test_records_that_arrive_during_a_write_are_in_one_file(service: Service, tm
 
 
 def test_a_carried_element_keeps_the_answer_that_is_being_written(service: Service, tmp_path: Path) -> None:
-    """The files of an epoch are removed with its commit."""
-
     async def run(service: Service, value: Any, ctx: Any) -> Any:
         yield await ctx.call(service.charge, value[1])
 

@@ -1,5 +1,3 @@
-"""Columnar aggregates: refusals, errors, time zones, and stored state."""
-
 from __future__ import annotations
 
 from decimal import Decimal

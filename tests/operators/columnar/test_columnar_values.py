@@ -1,5 +1,3 @@
-"""Columnar aggregates of extreme keys and values, and over all rows."""
-
 from __future__ import annotations
 
 import datetime as dt

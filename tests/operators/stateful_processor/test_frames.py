@@ -1,5 +1,3 @@
-"""A ``StatefulProcessor`` with pandas frames in the operator."""
-
 from __future__ import annotations
 
 import pandas as pd

@@ -1,5 +1,3 @@
-"""Stored forms of state values, and the values read back."""
-
 from __future__ import annotations
 
 from decimal import Decimal

@@ -1,5 +1,3 @@
-"""An element's windows."""
-
 from __future__ import annotations
 
 import datetime
@@ -138,7 +136,6 @@ def test_a_day_that_a_time_zone_left_out_has_no_windows_of_its_own(slide):
 
 @pytest.mark.parametrize("days", [2, 3, 4, 7])
 def test_windows_over_a_day_that_a_time_zone_left_out_do_not_overlap(days):
-    """The window that begins with the skipped day begins together with the next one, and is a day shorter."""
     zone = ZoneInfo("Pacific/Apia")
     starts = {
         day: int(datetime.datetime.combine(datetime.date.fromordinal(day), datetime.time(), zone).timestamp()) * 1000

@@ -1,5 +1,3 @@
-"""Windows of days across clock changes and skipped days, compared with the calendar."""
-
 from __future__ import annotations
 
 import datetime as dt

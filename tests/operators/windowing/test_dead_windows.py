@@ -1,5 +1,3 @@
-"""Dead letters of windows: a rejected record is in no window; a window whose function raises continues."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""Windows close on a quiet stream if its strategy allows it."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Folding sessions: their operator and state, compared with the general operator."""
-
 from __future__ import annotations
 
 import random

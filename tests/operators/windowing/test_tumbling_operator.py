@@ -1,5 +1,3 @@
-"""Folding tumbling windows: days of a zone and processing-time windows, compared with the general operator."""
-
 from __future__ import annotations
 
 from typing import Any

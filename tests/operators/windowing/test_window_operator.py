@@ -1,5 +1,3 @@
-"""Single cases of windows: triggers, evictors, states, clocks, errors. (The rest: test_window_model.py.)"""
-
 from __future__ import annotations
 
 from typing import Any, NamedTuple
