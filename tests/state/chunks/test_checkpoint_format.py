@@ -143,7 +143,6 @@ def test_a_checkpoint_names_nothing_of_pillarbox_but_what_stays():
 
 
 def test_the_names_of_golden_checkpoints_are_these():
-    """The list has the names that must exist forever."""
     for path in GOLDEN:
         assert names_in_savepoint(golden.load(path)) <= NAMED
 
@@ -476,7 +475,6 @@ def test_a_chunk_of_another_attempt_at_the_same_epoch(log):
 
 
 def test_a_head_that_is_older_than_the_log(log):
-    """The last record of a change file is the head's: a truncated file lacks it."""
     before = log.store.chunks[META]
     log.put("new", a=1).commit()
     log.store.chunks[META] = before

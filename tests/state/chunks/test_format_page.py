@@ -28,7 +28,6 @@ def layout_of(layouts: list[Any], number: int) -> list[Any]:
 
 
 def decode(values: dict[int, bytes]) -> dict[Any, dict[str, Any]]:
-    """Return the content of a log of format 2: by key, or by key and namespace, the content of each slot."""
     head = values[0]
     assert head[:11] == b"pillarbox\x02\x00" and int.from_bytes(head[11:15], "little") == zlib.crc32(head[15:])
     fields = pickle.loads(head[15:])

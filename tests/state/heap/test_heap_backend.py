@@ -1,5 +1,3 @@
-"""States as a function sees them."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""Rows of (key, namespace): windows' contents, triggers' state and timers."""
-
 from __future__ import annotations
 
 import pickle

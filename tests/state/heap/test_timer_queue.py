@@ -30,7 +30,6 @@ TIMERS = st.tuples(st.integers(-5, 5), st.sampled_from("abc"))
 
 @given(st.sets(TIMERS), st.lists(st.tuples(st.sampled_from(["add", "add", "discard", "discard", "pop"]), TIMERS)))
 def test_against_a_set(loaded, steps):
-    """Rows know their timers, so no existing timer is added, and no unknown timer is discarded."""
     queue: TimerQueue = TimerQueue()
     load(queue, [timestamp for timestamp, _ in loaded], [owner for _, owner in loaded])
     timers = set(loaded)

@@ -1,5 +1,3 @@
-"""Undone state and timers: changes that the log must learn, and large maps."""
-
 from __future__ import annotations
 
 import copy

@@ -1,5 +1,3 @@
-"""The figures of a log, compared with its rows."""
-
 from __future__ import annotations
 
 from collections import Counter
@@ -76,7 +74,6 @@ def test_the_largest_keys_and_those_of_namespaces():
 
 
 def test_keys_of_one_hash_and_the_operators_own_state():
-    """In Python, -1 and -2 have the same hash, and so have tuples of them."""
     store = MemoryChunkStore()
     backend = KeyedStateBackend("op")
     value = backend.get_state(ValueStateDescriptor("value"))

@@ -1,5 +1,3 @@
-"""Changes of a key: certainly different, possibly different, or equal."""
-
 from __future__ import annotations
 
 import operator

@@ -1,5 +1,3 @@
-"""State under a changed program: other fields, types, names; and refusals."""
-
 from __future__ import annotations
 
 import pickle

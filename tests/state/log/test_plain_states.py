@@ -230,7 +230,6 @@ def test_the_head_cannot_say_that_it_is_no_plain_state():
 
 
 def test_a_class_cannot_be_changed_by_a_pickle():
-    """BUILD on a class sets its attributes."""
     describe = partial(ValueStateDescriptor, value_type_info=Payment)
     task = Task(p=describe)
     task["a"]["p"].update(Payment(Money(Decimal(1))))

@@ -1,5 +1,3 @@
-"""The state log: refusals, writes, and programs with other state."""
-
 from __future__ import annotations
 
 import gc

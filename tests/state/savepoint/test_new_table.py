@@ -1,5 +1,3 @@
-"""State from users: from columns to task logs, and refusals."""
-
 from __future__ import annotations
 
 import datetime as dt
