@@ -58,8 +58,8 @@ class Kept:
 
     Attributes:
         words: for the page.
-        format: its storage if the records' type is declared: ``"plain"``, or the beginning of the task's reason for
-            pickling. None without state.
+        format: its storage if the records' type is declared: ``"plain"``, or the beginning of the reason for pickling.
+            None without state.
         by_user: whether a function declares the state, and so its types.
     """
 

@@ -122,10 +122,5 @@ def simulated() -> dict[str, SimulatedProgram]:
 
 
 def chaos_parts(joined: Joined | None = None) -> list[Part]:
-    """Return the parts of the program that chaos runs.
-
-    Args:
-        joined: the kind of its joins, or None for the table's.
-    """
     parts = list({entry.chaos.name: entry.chaos for entry in OPERATORS if isinstance(entry.chaos, Part)}.values())
     return [part if part.of is None or joined is None else part.of(joined) for part in parts]

@@ -1,5 +1,3 @@
-"""The table of operators is right and complete."""
-
 from __future__ import annotations
 
 import importlib

@@ -1,5 +1,3 @@
-"""Every operator obeys the laws of operators."""
-
 from __future__ import annotations
 
 import pickle
