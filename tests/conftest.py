@@ -96,7 +96,6 @@ def _the_session_stays_active(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def one_attempt(spark: SparkSession) -> Iterator[None]:
-    """Disable retries of tasks, for tests that fail at every attempt, each in a new worker."""
     with tasks_are_tried_once(spark):
         yield
 

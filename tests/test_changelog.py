@@ -1,5 +1,3 @@
-"""The fragments in ``changes/``, which a release moves into the changelog."""
-
 from __future__ import annotations
 
 import datetime

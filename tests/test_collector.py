@@ -1,5 +1,3 @@
-"""The cycle collector in tests."""
-
 from __future__ import annotations
 
 import gc

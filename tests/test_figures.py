@@ -1,5 +1,3 @@
-"""The figures in README and docs equal the benchmarks' results."""
-
 from __future__ import annotations
 
 import json
@@ -44,7 +42,6 @@ def test_the_pages_and_charts_are_what_the_results_say(report):
 
 
 def test_every_block_has_a_place():
-    """Only text between marks is rewritten, so a misspelled mark would keep old figures."""
     results, marks = [], []
     for page in pages():
         text = page.read_text()

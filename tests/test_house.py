@@ -310,7 +310,6 @@ def test_what_is_not_public_has_a_private_name():
 
 
 def test_what_modules_share_has_no_underscore():
-    """So only public modules need ``__all__``."""
     listing = {path.relative_to(SRC).as_posix() for path in FILES if "\n__all__" in path.read_text()}
     assert listing == {"pillarbox/_api.py"} | {
         f"pillarbox/{module}.py" if (SOURCE / f"{module}.py").exists() else f"pillarbox/{module}/__init__.py"

@@ -1,5 +1,3 @@
-"""The notebooks of the docs, in git and as pages. ``make notebooks`` runs them."""
-
 from __future__ import annotations
 
 import ast
@@ -55,7 +53,6 @@ def test_it_copies_the_data_of_an_example(notebook):
 
 
 def test_it_is_a_program_that_needs_what_its_first_cell_says_alone(notebook):
-    """`make types` checks its types."""
     first = notebooks.text(notebooks.cells(notebook)[0]["source"])
     assert "pip install 'pillarbox[all]' matplotlib notebook" in first
     given = {*sys.stdlib_module_names, "examples", "pillarbox", "pyspark", "matplotlib"}

@@ -1,5 +1,3 @@
-"""README and docs: their links exist, and their program fragments use known names."""
-
 from __future__ import annotations
 
 import ast
@@ -62,7 +60,6 @@ def test_links_are_found(tmp_path):
 
 
 def test_fragments_take_known_names():
-    """`make types` checks them as functions of these names."""
     result = fragments()
     assert sum(map(len, result.values())) > 5
     for sources in result.values():

@@ -15,7 +15,6 @@ from tests.support.docs import HOME
 
 
 def module_of(name: str) -> dict[str, Any]:
-    """Import a script, so that state can hold its classes: they are pickled by the name of their module."""
     sys.path.insert(0, str(HOME / "scripts"))
     try:
         return vars(importlib.import_module(name))

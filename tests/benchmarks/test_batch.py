@@ -1,5 +1,3 @@
-"""The benchmark of batch DataFrames: expected counts and wrong results."""
-
 from __future__ import annotations
 
 from collections import Counter

@@ -1,5 +1,3 @@
-"""Scheduling and results of contests between scripted contenders."""
-
 from __future__ import annotations
 
 import argparse

@@ -1,5 +1,3 @@
-"""The doctor finds nothing in the benchmarks' queries; faults are reported in the last line."""
-
 from __future__ import annotations
 
 import importlib

@@ -1,5 +1,3 @@
-"""Shared parts of all benchmarks."""
-
 from __future__ import annotations
 
 import argparse

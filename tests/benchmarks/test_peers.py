@@ -1,5 +1,3 @@
-"""The benchmarks' limits and hand-written contenders give the expected results."""
-
 from __future__ import annotations
 
 import argparse
@@ -58,7 +56,6 @@ def test_a_stopwatch_tells_the_time_from_the_first_begin_to_the_last_end(tmp_pat
     "path", [*BENCHMARKS.glob("peers/*.py"), *BENCHMARKS.glob("cases/*/*.py")], ids=lambda p: p.stem
 )
 def test_what_a_side_is_made_of_has_no_name_that_the_process_takes_itself(path):
-    """`Side` passes on a contender's arguments, but would keep one with the name of its own."""
     parameters = {name for name, each in signature(Side).parameters.items() if each.kind is Parameter.KEYWORD_ONLY}
     classes = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.ClassDef)]
     methods = [each for class_ in classes for each in class_.body if isinstance(each, ast.FunctionDef)]

@@ -1,5 +1,3 @@
-"""The command line without Spark: usage, output, and errors."""
-
 from __future__ import annotations
 
 import errno

@@ -1,5 +1,3 @@
-"""Commands that show a query, without Spark."""
-
 from __future__ import annotations
 
 import json

@@ -30,7 +30,6 @@ def words_of(settings: Mapping[str, str]) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of a process of the cluster, by default without this checkout."""
     env = environment_without_spark(SPARK_HOME=str(SPARK_HOME), SPARK_LOCAL_IP="127.0.0.1")
     env.pop("PYTHONPATH", None)
     return {**env, **more}

@@ -1,5 +1,3 @@
-"""The routes of the dashboard, without a browser and without Spark."""
-
 from __future__ import annotations
 
 import json

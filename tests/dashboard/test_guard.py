@@ -1,5 +1,3 @@
-"""Access control of the dashboard."""
-
 from __future__ import annotations
 
 import socket

@@ -1,5 +1,3 @@
-"""The server of a process's dashboards."""
-
 from __future__ import annotations
 
 import json

@@ -1,7 +1,5 @@
 # ruff: noqa: B023
 # (Variables of loops in functions are what is tested.)
-"""Functions are captured when a program receives them; each operator has a copy."""
-
 from __future__ import annotations
 
 import threading

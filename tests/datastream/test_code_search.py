@@ -1,5 +1,3 @@
-"""Detection of processing-time timers in a function's code and its helpers."""
-
 from __future__ import annotations
 
 import functools

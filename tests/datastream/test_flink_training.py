@@ -1,6 +1,4 @@
 # mypy: ignore-errors
-"""The exercises of Flink's training, and the programs of its course."""
-
 from __future__ import annotations
 
 import random
@@ -318,7 +316,6 @@ class LongRides(KeyedProcessFunction):
 
 
 def test_long_rides_in_and_out_of_order():
-    """The cases of the exercise's tests."""
     start, end = Ride(1, True, 0), Ride(1, False, 2 * HOUR)
     short_end, long_end = Ride(1, False, MINUTE), Ride(1, False, 2 * HOUR + MINUTE)
     for events, at_once, later in (

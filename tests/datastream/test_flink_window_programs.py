@@ -1,6 +1,4 @@
 # mypy: ignore-errors
-"""Programs of Flink's documentation with windows, joins and watermarks."""
-
 from __future__ import annotations
 
 import random

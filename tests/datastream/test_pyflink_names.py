@@ -1,5 +1,3 @@
-"""PyFlink's methods have pillarbox counterparts with the same parameters, or a reason against them."""
-
 from __future__ import annotations
 
 import inspect

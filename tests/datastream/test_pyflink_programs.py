@@ -1,6 +1,4 @@
 # mypy: ignore-errors
-"""Programs written for PyFlink: their names, types and parameters exist."""
-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable

@@ -110,7 +110,6 @@ def test_stopped_and_drained(shop: Shop) -> None:
 
 
 def test_the_driver_is_killed(shop: Shop) -> None:
-    """Both sides are exactly once: the sink identifies micro-batches by query id and number."""
     for _ in range(12):
         shop.pay("payments", 1)
     for versions in (2, 6):

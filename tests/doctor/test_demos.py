@@ -1,5 +1,3 @@
-"""The doctor finds nothing in the healthy demos."""
-
 from __future__ import annotations
 
 import subprocess

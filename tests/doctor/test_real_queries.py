@@ -1,5 +1,3 @@
-"""Queries that break the doctor's rules, and a healthy one."""
-
 from __future__ import annotations
 
 import logging

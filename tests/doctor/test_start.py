@@ -1,5 +1,3 @@
-"""The doctor's findings at a query's start, once per process."""
-
 from __future__ import annotations
 
 import logging
@@ -89,8 +87,6 @@ def test_a_rule_that_fails_stops_no_query(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_rules_of_a_start_know_their_facts_then() -> None:
-    """A rule without facts at the start would never find anything there."""
-
     def is_known(rule: Rule, given: Facts) -> bool:
         return examine(given, [rule])[0].status != "unknown"
 

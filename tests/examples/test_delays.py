@@ -1,5 +1,3 @@
-"""The delays example: equal to the oracle, row for row; the picture."""
-
 from __future__ import annotations
 
 from datetime import datetime, timezone

@@ -1,5 +1,3 @@
-"""The examples' model stand-ins enforce their limit of requests from several threads."""
-
 from __future__ import annotations
 
 import threading

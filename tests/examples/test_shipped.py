@@ -40,7 +40,6 @@ def shown(folder: Path) -> str:
 
 
 def run(*command: str, cwd: Path) -> str:
-    """Run Python as a user does: in another folder and time zone, with pillarbox installed."""
     installed = str(Path(pillarbox.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, *command],
@@ -83,7 +82,6 @@ def test_a_readme_shows_what_plain_python_finds(name: str):
 
 
 def test_no_example_starts_its_query_by_the_writers_own_method():
-    """README recommends ``pillarbox.start``, and readers copy the examples."""
     folders = [*EXAMPLES.values(), *(HOME / "examples").iterdir()]
     programs = [path for folder in folders for path in [folder, *folder.glob("*.py")] if path.suffix == ".py"]
     assert len(programs) > 20

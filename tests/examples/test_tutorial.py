@@ -1,5 +1,3 @@
-"""The tutorial's programs, in order, print the pages' output."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""The exported queries and their labels."""
-
 from __future__ import annotations
 
 from typing import Any

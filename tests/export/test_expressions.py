@@ -1,5 +1,3 @@
-"""The Grafana board and the alert rules use existing metrics and labels."""
-
 from __future__ import annotations
 
 import re

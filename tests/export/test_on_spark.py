@@ -1,5 +1,3 @@
-"""Metrics of concurrent and restarted queries on Spark and Spark Connect."""
-
 from __future__ import annotations
 
 import time

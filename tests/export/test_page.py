@@ -1,5 +1,3 @@
-"""The page on monitoring lists each exported metric."""
-
 from __future__ import annotations
 
 import re

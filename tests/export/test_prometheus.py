@@ -1,5 +1,3 @@
-"""Samples of queries in a prometheus-client registry, and the server's errors."""
-
 from __future__ import annotations
 
 import re

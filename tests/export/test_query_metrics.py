@@ -1,5 +1,3 @@
-"""The metrics of a query: counters sum its epochs, and the number of series is bounded."""
-
 from __future__ import annotations
 
 import logging

@@ -1,5 +1,3 @@
-"""A program's description, and the program changes that it refuses or warns of."""
-
 from __future__ import annotations
 
 import json

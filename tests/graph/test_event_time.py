@@ -1,5 +1,3 @@
-"""Checks of event time before a program runs: missing timestamps, event time that cannot advance."""
-
 from __future__ import annotations
 
 import logging

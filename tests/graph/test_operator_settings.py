@@ -1,5 +1,3 @@
-"""Parallelism and chaining of single operators: vertices, and partitioning of records."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Plans of two-stream operators, joins, broadcast streams, and each partitioning."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""From streams to vertices and levels: chains, shuffles, and plans."""
-
 from __future__ import annotations
 
 import collections
@@ -258,7 +256,6 @@ def test_streams_that_meet_before_a_shuffle_share_one_edge():
 
 
 def test_an_operator_comes_behind_all_that_it_takes_from():
-    """P6: the order of a chain determines opening, finishing and mail priorities."""
     env = environment()
     source = env.from_collection([1])
     joined = source.union(source.map(key)).filter(key)

@@ -1,5 +1,3 @@
-"""Recordings of a query that reads Kafka: its records are read again by offset."""
-
 from __future__ import annotations
 
 import os

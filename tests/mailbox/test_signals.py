@@ -124,7 +124,6 @@ def test_a_mail_from_a_signal_handler_is_taken_once() -> None:
 
 
 def test_a_signal_handler_that_raises_doubles_no_mail() -> None:
-    """Ctrl-C may lose the mail that is being put or taken, and nothing else."""
     run(
         _TAKING.format(count=_SIGNALS, and_then="strike()")
         + f"""

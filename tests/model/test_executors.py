@@ -1,5 +1,3 @@
-"""Executors and their memory, summed from task reports."""
-
 from __future__ import annotations
 
 import pickle

@@ -1,5 +1,3 @@
-"""Conversion of a progress report to an epoch."""
-
 from __future__ import annotations
 
 import json

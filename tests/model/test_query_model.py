@@ -1,5 +1,3 @@
-"""The model of a query over its life, and its summed history."""
-
 from __future__ import annotations
 
 from itertools import pairwise

@@ -1,5 +1,3 @@
-"""Rows: access, identity, pickling; Arrow columns as Python lists."""
-
 from __future__ import annotations
 
 import copy
@@ -502,7 +500,6 @@ def test_how_to_make_another_row_is_said_where_one_is_to_be_changed():
 
 
 def test_classes_with_names_are_called_without_python():
-    """Rows are created by the hundred thousand: their class is called like ``tuple``."""
     calls: list[str] = []
     pair = row_class(("a", "b"))
     sys.setprofile(lambda frame, event, argument: calls.append(event))

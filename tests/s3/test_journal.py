@@ -1,5 +1,3 @@
-"""The journal of recorded calls in an object store."""
-
 from __future__ import annotations
 
 import os

@@ -32,7 +32,6 @@ DAYS, BATCHES = 10, 6  # aircraft are followed for two weeks: all that were seen
 
 
 def put(spark: Any, source: Path, gateway: Gateway, folder: str, files: slice) -> None:
-    """Move some of the flights' files into the bucket; they keep their times, which determine Spark's order."""
     context = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path
     target = path(url(f"{folder}/flights"))

@@ -40,11 +40,6 @@ class Prometheus:
         return document["data"]
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """Return the labels and values of an expression.
-
-        Raises:
-            HTTPError: the expression is invalid.
-        """
         result = self._ask("query", query=expression)["result"]
         return [(each["metric"], float(each["value"][1])) for each in result]
 

@@ -1,5 +1,3 @@
-"""The dashboard of real queries in a real browser."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""The dashboard's pages in a real browser, with a query that a test drives."""
-
 from __future__ import annotations
 
 import http.server

@@ -1,5 +1,3 @@
-"""Async keyed functions on Spark: a real service, and records in progress that outlive their home."""
-
 from __future__ import annotations
 
 import asyncio

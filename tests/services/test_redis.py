@@ -1,5 +1,3 @@
-"""Async I/O on Spark against a real Redis."""
-
 from __future__ import annotations
 
 import os

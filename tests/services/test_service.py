@@ -1,5 +1,3 @@
-"""The tests' service has the configured faults."""
-
 from __future__ import annotations
 
 import os

@@ -78,11 +78,6 @@ async def ask(payment: Any) -> tuple[str, int]:
 
 
 def payments_of(spark: SparkSession, *inboxes: Inbox, parallelism: int = 2, idle: str | None = None) -> DataStream:
-    """Return the payments of inboxes, with their times.
-
-    Args:
-        idle: how long an inbox without input holds event time.
-    """
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(parallelism)
     times = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner("at")
     times = times if idle is None else times.with_idleness(idle)

@@ -70,11 +70,6 @@ class Noting(StreamOperator):
 
 
 def vertex_of(*nodes, shuffled=False, uses_processing_time=False):
-    """Return a chain whose end sends to an output and, with a barrier, to one subtask.
-
-    Args:
-        shuffled: whether it is after a shuffle.
-    """
     chain = [replace(each, output=Consumers([ChainInput(index + 1)], [])) for index, each in enumerate(nodes)]
     chain[-1].output = Consumers([], [0, 1])
     inputs = [InputEdge(0, 0)] if shuffled else []

@@ -1,5 +1,3 @@
-"""Elements in buffers: decoding returns the encoded element."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -255,7 +255,6 @@ class Closes(MapFunction):
 
 @pytest.mark.parametrize("state", ["between epochs", "within an epoch"])
 def test_an_error_in_close_of_a_cancelled_task_is_logged(caplog, state):
-    """The error of a cancelled task is not reported."""
     task = source_task(node(MapOperator, "op", Closes()))
     task.restore()
     if state == "within an epoch":

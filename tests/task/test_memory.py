@@ -1,5 +1,3 @@
-"""Messages of a task when its worker's memory is almost used up."""
-
 from __future__ import annotations
 
 import os

@@ -201,7 +201,6 @@ def test_a_timer_fires_within_an_epoch():
 
 
 def test_the_clock_of_a_dead_task_is_quiet():
-    """A clock may be shared: a dead task must not emit at it."""
     store, clock = MemoryChunkStore(), ManualProcessingTimeService(0)
     task = sum_task(clock=clock)
     assert task.restore(store)

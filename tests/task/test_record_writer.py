@@ -1,5 +1,3 @@
-"""The record writer: routing, order, packing, watermarks, the bound of the queue."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""State, timers and snapshots in a harness; the snapshots equal a task's."""
-
 from __future__ import annotations
 
 import pickle

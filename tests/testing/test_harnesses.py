@@ -1,5 +1,3 @@
-"""The harnesses behave like a task."""
-
 from __future__ import annotations
 
 import operator

@@ -1,5 +1,3 @@
-"""The readings of a task's clock are logged and repeated."""
-
 from __future__ import annotations
 
 import threading

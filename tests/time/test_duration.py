@@ -1,5 +1,3 @@
-"""Durations in all their spellings."""
-
 from __future__ import annotations
 
 import datetime

@@ -1,5 +1,3 @@
-"""The valve of a task: within an epoch, the channels' order does not matter."""
-
 from __future__ import annotations
 
 from itertools import permutations

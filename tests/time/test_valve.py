@@ -1,5 +1,3 @@
-"""The valve: one watermark and one status for many channels."""
-
 from __future__ import annotations
 
 import pickle

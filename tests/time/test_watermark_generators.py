@@ -1,5 +1,3 @@
-"""Watermark generators, idleness, and the monotone output."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""WatermarkStrategy and timestamp assigners."""
-
 from __future__ import annotations
 
 import datetime

@@ -1,5 +1,3 @@
-"""Values are converted to a declared type, or refused with the wrong field's name."""
-
 from __future__ import annotations
 
 import datetime as dt

@@ -1,5 +1,3 @@
-"""Declared columns, and records that do and do not fit them."""
-
 from __future__ import annotations
 
 import math
@@ -481,7 +479,6 @@ def columns(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[DataType, li
 
 
 def same(left: Any, right: Any) -> bool:
-    """Return whether two values are equal. Distinguishes 1 from 1.0 and a row from a tuple, but not 0.10 from 0.1."""
     if type(left) is not type(right):
         return False
     if isinstance(left, (list, tuple)):
