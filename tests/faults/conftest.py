@@ -54,8 +54,6 @@ def _print_seed(request: pytest.FixtureRequest) -> None:
 
 @dataclass
 class Run:
-    """A checkpoint with its input, output and faults."""
-
     spark: SparkSession
     home: Path
     epochs: list[Epoch]

@@ -1,8 +1,8 @@
 """Kills processes of ``make demo-agent``: ``python -m tests.faults.chaos.billing --kills 50 --seed 7``.
 
-Agents ask a language model about each line of a chat. The seed draws kills of Spark's Python processes (homes, their
-starter, workers, their daemon) and of drivers, and outages of the model. At the end, the answers equal plain Python's,
-and each request was billed once. The last line is one JSON object.
+The demo's agents ask a language model about each line of a chat. The seed draws kills of Python workers, homes and
+drivers, and outages of the model. The answers must equal plain Python's, with one bill per request. The last line is
+one JSON object.
 """
 
 from __future__ import annotations

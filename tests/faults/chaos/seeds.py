@@ -1,9 +1,8 @@
 """Runs programs on Spark under random faults: ``python -m tests.faults.chaos.seeds --seed 7 --minutes 10``.
 
-A seed determines the cluster's shape, programs, input and faults: kills, stops, full disks, clock changes, damage. A
-repeated seed repeats its faults, but not their exact times. Every row is compared with plain Python's result. Without a
-first seed, the clock draws each. Each seed prints a line of JSON, and the last line sums them up. The exit code is 0 if
-everything was right. Only faults that have happened are counted.
+A seed determines the cluster's shape, programs, input and faults, but not the faults' exact times. Every row is
+compared with plain Python's result. Each seed prints a line of JSON, and the last line sums them up. The exit code is 0
+if everything was right. Only faults that have happened are counted.
 """
 
 from __future__ import annotations

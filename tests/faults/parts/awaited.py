@@ -28,8 +28,6 @@ class Awaits(KeyedProcessFunction):
 
 
 class AwaitsModel(Model):
-    """Fault points are the ids of records."""
-
     def __init__(self) -> None:
         super().__init__()
         self._folded: dict[int, int] = {}

@@ -68,7 +68,7 @@ def state_of(end: int, events: Sequence[Event]) -> list[int]:
 
 
 class ColumnWindowsModel(WindowsModel):
-    """Windows of one length, which fire once more for all late events of an epoch."""
+    """Windows of one length. An epoch's late events fire a window again, once."""
 
     def __init__(self, size: int, slide: int | None = None, lateness: int = 0) -> None:
         super().__init__(size, slide)
@@ -159,8 +159,6 @@ def pair_row(row: Any) -> Said:
 
 
 class ColumnJoinModel(JoinModel):
-    """A left outer or inner join."""
-
     def __init__(self, joined: Joined) -> None:
         super().__init__(joined)
         self._is_left = joined.how == "left"
@@ -261,8 +259,6 @@ def _rows(df: DataFrame, part: str, time: Any, *values: Any) -> DataFrame:
 
 
 class _OnlyPairs(Model):
-    """A join that drops late rows."""
-
     def say(self, key: int, ts: int, state: Any, side: str | None = None) -> None:
         if side is None:
             super().say(key, ts, state)

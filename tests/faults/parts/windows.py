@@ -31,8 +31,6 @@ LATE: OutputTag[Any] = OutputTag("late")
 
 
 class WindowsModel(Model):
-    """Windows of one length without allowed lateness."""
-
     def __init__(self, size: int, slide: int | None = None) -> None:
         super().__init__()
         self.size = size
@@ -115,8 +113,6 @@ def whole(events: DataStream, faults: Faults) -> DataStream:
 
 
 class WholeModel(WindowsModel):
-    """Windows that fire once more for a late record."""
-
     def record(self, event: Event) -> None:
         (start,) = self.starts(event)
         last = start + self.size - 1
@@ -195,8 +191,6 @@ def is_spoilt(total: int) -> bool:
 
 
 class Picky(CountAndSum):
-    """Rejects some records."""
-
     def add(self, value: Any, accumulator: tuple[int, int]) -> tuple[int, int]:
         added = super().add(value, accumulator)
         if is_unfit(value):
@@ -205,8 +199,6 @@ class Picky(CountAndSum):
 
 
 class Unspoilt(ProcessWindowFunction):
-    """Rejects some windows."""
-
     def process(self, key: int, context: ProcessWindowFunction.Context[Any], elements: Iterable[Any]) -> Iterable[Said]:
         ((count, total),) = elements
         yield Said(key, context.window().start, [count, total])

@@ -1,10 +1,10 @@
 """Recomputed levels of an epoch: ``python -m tests.faults.programs.lost_levels HOME KIND LOSS ROUNDS [SEED]``.
 
 Level 1 emits once per key when the file ``open`` allows it: at a processing-time timer (KIND ``ticks``), or with a
-carried answer of an async operator (``carry``). Level 2 counts its input. In each round, a task of level 2 is held in
-the middle of an epoch while the output of level 1 is lost: its shuffle files are deleted (LOSS ``files``), or executors
-of a ``local-cluster`` are killed (``executors``). When level 1 runs again, other keys are open. A failed query is
-restarted. Finally, one line of JSON has the number of failures, and the missing and the doubled keys.
+carried answer of an async operator (``carry``). Level 2 counts its input. Each round holds a task of level 2 in the
+middle of an epoch, and deletes the shuffle files of level 1 (LOSS ``files``) or kills executors of a ``local-cluster``
+(``executors``). When level 1 runs again, other keys are open. A failed query is restarted. The last line is JSON: the
+number of failures, and the missing and the doubled keys.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PATIENCE = 600.0
 
 
 class Ticks(KeyedProcessFunction):
-    """Emits one tick for each key, when it is open."""
+    """Emits one tick per key, once the key is open."""
 
     def __init__(self, home: str) -> None:
         self.home = home
@@ -59,8 +59,6 @@ class Ticks(KeyedProcessFunction):
 
 
 class Answers:
-    """Answers for a key when it is open."""
-
     def __init__(self, home: str) -> None:
         self.home = home
 
@@ -76,7 +74,7 @@ def is_open(home: str, key: int) -> bool:
 
 
 class Second(KeyedProcessFunction):
-    """Counts by key. The first task that receives a record while a file ``hold`` exists waits, and its process ends."""
+    """Counts by key. If a file ``hold`` exists, the first task that receives a record waits, and its process ends."""
 
     def __init__(self, home: str) -> None:
         self.home = Path(home)

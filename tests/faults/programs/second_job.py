@@ -40,7 +40,7 @@ LATE = -2
 
 
 class Patient(AsyncFunction):
-    """Waits until the operator's timeout, and answers after it."""
+    """Answers after the operator's timeout."""
 
     def __init__(self, service: str, faults: Faults) -> None:
         self.service = service
@@ -64,8 +64,6 @@ class Patient(AsyncFunction):
 
 
 class Later(KeyedProcessFunction):
-    """Holds a key's records for a moment."""
-
     MILLISECONDS = 200
 
     def __init__(self, faults: Faults) -> None:

@@ -167,7 +167,7 @@ class Trial:
 
 @dataclass
 class Checkpoint:
-    """The checkpoint of a query that has ended, with its later results."""
+    """The checkpoint of an ended query, and the expected results after it."""
 
     inputs: Path
     path: Path

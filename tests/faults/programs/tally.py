@@ -21,7 +21,7 @@ _PARTS = 3
 
 @dataclass(frozen=True, order=True)
 class Seen:
-    """Consecutive records: the last id and the count."""
+    """A range of records: the last id and the count."""
 
     last: int
     count: int
