@@ -40,8 +40,6 @@ _attempts = count()
 
 
 class MapState:
-    """Spark's map state of the current grouping key."""
-
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
 
@@ -65,8 +63,6 @@ class MapState:
 
 
 class Times:
-    """The times of a micro-batch."""
-
     def __init__(self, now: int) -> None:
         self._now = now
 

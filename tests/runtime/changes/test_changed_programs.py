@@ -53,8 +53,6 @@ class Renamed(Sum): ...
 
 
 class Seen(MapFunction, CheckpointedFunction):
-    """Counts the records of a subtask, in operator state."""
-
     def initialize_state(self, context):
         self.seen = context.get_operator_state_store().get_list_state(ListStateDescriptor("seen"))
 

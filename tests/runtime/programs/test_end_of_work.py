@@ -75,7 +75,7 @@ def test_requests_of_the_first_batch_count() -> None:
 
 
 class Query:
-    """A query's progress, of which Spark keeps two reports."""
+    """A query's progress. Spark keeps the last two reports."""
 
     def __init__(self) -> None:
         self.batches: list[dict[str, Any]] = []

@@ -23,8 +23,6 @@ class Frame:
 
 
 class Class:
-    """A Java class."""
-
     def getDeclaredField(self, name: str) -> str:
         if name not in ("source", "trigger", "extraOptions"):
             raise LookupError(name)

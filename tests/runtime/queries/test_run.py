@@ -197,7 +197,7 @@ ASLEEP = (
 
 
 class Java:
-    """Spark's Java objects behind a classic query: its state, its lock and logs, and its thread."""
+    """Spark's Java objects of a classic query: its state, lock, logs and thread."""
 
     def __init__(self, query: Query) -> None:
         self.query = query

@@ -36,8 +36,6 @@ _PROGRAMS = [
 
 
 class Known(Checkpoint):
-    """A checkpoint with notes, history, and a clock."""
-
     def __init__(self) -> None:
         super().__init__(NO_SPARK, "/cp")
         self.query_id = "q"

@@ -36,7 +36,7 @@ class World:
 
 
 class Silent(KeyedProcessFunction):
-    """Stores the time of each key's records, and emits after three seconds of silence. A record takes a second."""
+    """Emits each key three seconds after its last record. A record takes a second."""
 
     def open(self, ctx: Any) -> None:
         self.seen = ctx.get_state(ValueStateDescriptor("seen"))
@@ -247,7 +247,7 @@ def traced_silently(function: Any) -> Any:
 
 
 class Shapes(KeyedProcessFunction):
-    """The base of functions of other shapes, which reject the key "b"."""
+    """Base of functions with unusual source code, which reject the key "b"."""
 
     def process_element(self, key: Any, ctx: Any) -> Any:
         assert key != "b"
@@ -255,7 +255,7 @@ class Shapes(KeyedProcessFunction):
 
 
 class Documented(Shapes):
-    """Its process method has a docstring, which is no line that runs."""
+    """A method with a docstring, which is not an executable line."""
 
     def process_element(self, key: Any, ctx: Any) -> Any:
         """Do it.
@@ -267,7 +267,7 @@ class Documented(Shapes):
 
 
 class LongSignature(Shapes):
-    """Its process method has a signature of several lines."""
+    """A method with a signature of several lines."""
 
     # fmt: off
     def process_element(
@@ -281,7 +281,7 @@ class LongSignature(Shapes):
 
 
 class Decorated(Shapes):
-    """Its process method has two decorators, one without a reference to the function."""
+    """A method with two decorators, one of them without a reference to the function."""
 
     @traced
     @traced_silently
@@ -291,7 +291,7 @@ class Decorated(Shapes):
 
 
 class Inherited(Documented):
-    """Inherits its process method."""
+    """An inherited method."""
 
 
 @pytest.mark.parametrize("shape", [Shapes, Documented, LongSignature, Decorated, Inherited])

@@ -36,7 +36,7 @@ class Scores(MapFunction):
 
 
 class Starter:
-    """Answers after the worker's epoch, as while it imports modules."""
+    """Answers after the worker's epoch."""
 
     is_asked = False
 
