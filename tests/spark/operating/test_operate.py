@@ -55,7 +55,7 @@ class Count(WindowFunction):
 
 
 class Home:
-    """A folder with a source and a checkpoint: each run adds ten seconds of records."""
+    """A folder with a source and a checkpoint. Each run adds records of ten seconds."""
 
     def __init__(self, spark: Any, folder: Path) -> None:
         self.spark = spark

@@ -352,7 +352,7 @@ def test_for_each_batch_with_several_outputs(connect, tmp_path):
 
 
 class Alarms(Counts):
-    """Emits a key again by a timer that is due at once. Another timer is due in an hour."""
+    """Emits each key again by a timer that is due at once. Another timer is due in an hour."""
 
     def process_element(self, value, ctx):
         yield from super().process_element(value, ctx)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.spark
 
 
 class Logs(StatefulProcessor):
-    """Its state has the name of pillarbox's task state."""
+    """A processor whose state has the name of pillarbox's task state."""
 
     def init(self, handle: Any) -> None:
         self.log = handle.getValueState("log", "n LONG")

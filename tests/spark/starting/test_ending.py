@@ -125,7 +125,7 @@ def test_a_script_that_ends_with_its_query_says_nothing_of_errors(workers_python
 
 
 class Slow(KeyedProcessFunction):
-    """Counts a key's records; from the second one on, waits for a file."""
+    """Counts a key's records. From the second record on, it waits for a file."""
 
     def __init__(self, go: Path) -> None:
         self.go = go

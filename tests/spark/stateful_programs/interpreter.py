@@ -161,7 +161,7 @@ class Interpreter(StatefulProcessor):
 
 
 class FrameInterpreter(Interpreter):
-    """The same with pandas frames."""
+    """Runs the calls on pandas frames."""
 
     def handleInputRows(self, key, rows, timerValues):
         for frame in rows:

@@ -66,8 +66,6 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 class Files:
-    """Files of rows, which arrive at a query one after the other."""
-
     def __init__(self, session: SparkSession, folder: Path) -> None:
         self.session = session
         self.files = sorted((folder / "rows").iterdir())
