@@ -17,8 +17,6 @@ NEVER = 10**12
 
 
 class _Book:
-    """Pending requests."""
-
     def __init__(self, now: int) -> None:
         self.now = now
         self.waiting: list[tuple[int, int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []

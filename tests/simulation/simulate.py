@@ -17,7 +17,7 @@ __all__ = ["OutcomeMismatch", "command", "run_of", "simulate"]
 
 
 class TurnsWithService(Turns):
-    """Event-loop turns with the programs' service, which answers by the simulation's clock."""
+    """A simulated event loop that also advances the service."""
 
     def __init__(self, clock: ManualProcessingTimeService, rng: random.Random | None) -> None:
         super().__init__(clock, rng)

@@ -27,8 +27,6 @@ class AsyncHistory(History):
 
 
 class SlowHistory(AsyncHistory):
-    """Waits for milliseconds."""
-
     async def process_element(self, value: int, ctx: Any) -> Any:
         await asyncio.sleep(value % 7 / 1000)
         async for result in super().process_element(value, ctx):

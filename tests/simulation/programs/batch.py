@@ -41,7 +41,7 @@ class Known(BroadcastProcessFunction):
 
 
 class KnownByKey(KeyedBroadcastProcessFunction):
-    """The same, with the record's index in its key."""
+    """Emits each record with the broadcast values so far, and its index in its key."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))

@@ -87,8 +87,6 @@ class Mean(AggregateFunction):
 
 
 class EveryState(KeyedProcessFunction):
-    """All kinds of state; keys are added and removed."""
-
     def open(self, runtime_context):
         self.value = runtime_context.get_state(ValueStateDescriptor("value"))
         self.list = runtime_context.get_list_state(ListStateDescriptor("list"))

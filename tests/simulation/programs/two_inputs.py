@@ -254,7 +254,7 @@ ASKING = [("ask", FAR, number) for number in range(12)]
 
 
 class Listed(BroadcastProcessFunction):
-    """Emits the broadcast state at its last records."""
+    """Emits the broadcast state at an "ask" record."""
 
     def open(self, runtime_context):
         self.subtask = runtime_context.get_index_of_this_subtask()

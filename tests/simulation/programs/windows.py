@@ -114,7 +114,7 @@ def fired_again(env, events):
 
 
 class Counted(Named):
-    """The same for accumulators."""
+    """Numbers the firings of a folded window, in window state."""
 
     def process(self, key, context, elements):
         fired = context.window_state().get_state(ValueStateDescriptor("fired"))
