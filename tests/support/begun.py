@@ -31,8 +31,6 @@ def program(make: Made, uid: str = "op", savepoint: Path | None = None) -> Any:
 
 
 class Begun:
-    """A program that has run for an epoch."""
-
     def __init__(self, make: Made, folder: Path, **records: list[Any]) -> None:
         self._savepoint = folder / "savepoint"
         with ProgramTestHarness(program(make)) as harness:

@@ -35,7 +35,7 @@ _SHOWN = 20
 
 
 class Taken(NamedTuple):
-    """A test's time (seconds), and its limit."""
+    """A test's duration and limit, in seconds."""
 
     test: str
     seconds: float
@@ -44,8 +44,6 @@ class Taken(NamedTuple):
 
 
 class Budgets:
-    """The times of a run's tests, in the process that reports."""
-
     def __init__(self, table: Path = TABLE, *, scale: float | None = None) -> None:
         self.taken: list[Taken] = []
         self.skipped: set[str] = set()

@@ -1,9 +1,9 @@
 """A Python that starts at once, for the hundreds of processes that Spark starts in tests.
 
-Each Python worker and daemon would import pandas, PyArrow, PySpark and pillarbox. So Spark runs a replacement of
-Python: for ``-m MODULE`` it passes its arguments, environment, folder and standard streams to a server with all these
-imports, which forks the process; everything else runs in Python itself. The program ends with the process and its exit
-code, and terminates the process when it is terminated.
+Each Python worker would import pandas, PyArrow, PySpark and pillarbox. Spark runs this program instead. For ``-m
+MODULE`` it passes its arguments, environment, folder and standard streams to a server with all these imports, which
+forks the process; everything else runs in Python itself. The program ends with the process and its exit code, and
+terminates the process when it is terminated.
 """
 
 from __future__ import annotations
