@@ -18,8 +18,6 @@ from tests.homes.forks import SECRET, Forks
 
 
 class Executor:
-    """The executor's process and its children."""
-
     def __init__(self) -> None:
         code = "import sys; sys.stdin.read()"
         self.process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)

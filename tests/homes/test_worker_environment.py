@@ -106,7 +106,7 @@ class _ReadsBroadcast(KeyedProcessFunction):
 
 
 class _Adds(KeyedProcessFunction):
-    """Adds to the accumulator that unpickling has made, as the driver's accumulators are."""
+    """Adds to an accumulator that was created by unpickling, like the driver's."""
 
     def __init__(self, total: Any, term: Any) -> None:
         self.total, self.term = total, term
@@ -119,7 +119,7 @@ class _Adds(KeyedProcessFunction):
 
 
 class _Unpickles:
-    """Stands for an accumulator of the driver."""
+    """An accumulator that is created by unpickling."""
 
     def __init__(self, *parts: Any) -> None:
         self.parts = parts

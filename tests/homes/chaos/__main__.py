@@ -2,10 +2,8 @@
 
 Each session has a daemon, whose workers run the epochs of its queries. A query has three state partitions, whose homes
 count records by key. Each epoch's results are compared with the query's committed state. A fault kills or pauses a
-starter, a home, a worker (a relay), a daemon or the executor; or removes sockets, so that connections are refused; or
-slows Spark's state down.
-
-At the end no process and no file remains. The last line is one JSON object.
+process, removes sockets, or slows Spark's state down. At the end no process and no file remains. The last line is one
+JSON object.
 """
 
 from __future__ import annotations
@@ -85,7 +83,7 @@ def work(told: Any) -> Any:
 
 
 class Cluster:
-    """The executor, its daemons and workers, which are restarted after they end."""
+    """The executor with its daemons and workers. Processes that end are restarted."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -51,8 +51,6 @@ def _read(connected: socket.socket, size: int) -> bytes:
 
 
 class Process:
-    """A forked process, and the connection to it."""
-
     def __init__(self, pid: int, connected: socket.socket) -> None:
         self.pid = pid
         self.connected = connected
