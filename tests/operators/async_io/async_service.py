@@ -11,7 +11,7 @@ from pillarbox._operators.async_io.operator import AsyncWaitOperator
 
 
 class Service(AsyncFunction):
-    """The requests that have begun, in order."""
+    """A service that holds its requests until the test answers them."""
 
     def __init__(self) -> None:
         self.waiting: dict[Any, asyncio.Future[Any]] = {}

@@ -41,8 +41,6 @@ class Tail(StreamOperator):
 
 
 class Resident:
-    """A task in its own process, with its own service."""
-
     def __init__(self, store: MemoryChunkStore, clock: ManualProcessingTimeService, **options: Any) -> None:
         options = {"timeout": TIMEOUT, "on_barrier": "carry", **options}
         self.store = store

@@ -1,8 +1,8 @@
 """Random programs of async keyed functions, compared with the same function without ``await``.
 
-A seed determines records, watermarks, barriers, crashes and waits. The comparison covers each key's results in order,
-with the state and the watermark that they saw; the results between two watermarks; each key's dead letters in order;
-and the final state and timers of all keys, in memory and after a restart.
+A seed determines records, watermarks, barriers, crashes and waits. Equal are each key's results in order, with the
+state and the watermark that they saw; the results between two watermarks; each key's dead letters in order; and the
+final state and timers, in memory and after a restart.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class _Sequential(_Steps):
 
 
 class _Awaiting(_Steps):
-    """The model's steps with random waits and calls of a service."""
+    """The model's steps, with random waits and service calls."""
 
     def __init__(self, seed: int, charges: Charges) -> None:
         self._rng = random.Random(seed)
@@ -268,7 +268,7 @@ class AwaitingRuled(_Awaiting, KeyedBroadcastProcessFunction[str, Any, Any, Any]
 
 
 class Kind(NamedTuple):
-    """A kind of function, its model, and the arguments of its harness."""
+    """A kind of function: its model and its harness arguments."""
 
     awaiting: Any
     sequential: Any

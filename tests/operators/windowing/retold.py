@@ -54,7 +54,7 @@ class Open:
 
 @dataclass
 class When:
-    """A trigger; its answers are "", "fire", "purge" and "fire purge"."""
+    """A trigger, which returns "", "fire", "purge" or "fire purge"."""
 
     name: str
     trigger: Any
@@ -69,8 +69,6 @@ class When:
 
 @dataclass
 class Evict:
-    """An evictor: the elements that it leaves before and after the function call."""
-
     name: str
     evictor: Any
     before: Callable[[list[tuple[int, int]]], list[tuple[int, int]]] = lambda elements: elements

@@ -262,7 +262,7 @@ def never() -> When:
 
 
 class Budget(Trigger):
-    """Fires and purges when elements are worth enough, and a while after each odd time."""
+    """Fires and purges when the elements' sum reaches a limit, and some time after an odd timestamp."""
 
     _sum = ReducingStateDescriptor("sum", lambda one, other: one + other)
     _times = ListStateDescriptor("times")
