@@ -344,7 +344,7 @@ def apply(states, model, operation):
 
 
 class LargeCollectionsMachine(RuleBasedStateMachine):
-    """Two workers take turns; epochs succeed, are lost, and tasks start anew at any point."""
+    """Two workers take turns. Epochs succeed or are lost, and tasks restart at any point."""
 
     @initialize()
     def begin(self):

@@ -43,8 +43,6 @@ class Gathered(AggregateFunction):
 
 
 class Worker:
-    """A task's backend and log."""
-
     def __init__(self, store, *, fold=None, owner=None):
         self.fired: list[Any] = []
         self.backend = KeyedStateBackend("windows", owner)

@@ -128,7 +128,7 @@ class Task:
 
 
 class Model:
-    """The same in plain Python: (content, stamp) per value, element and entry. The stamp is None for older state."""
+    """A model in plain Python: (content, stamp) per value, element and entry. The stamp is None for older state."""
 
     def __init__(self) -> None:
         self.held: dict[Any, dict[Any, Any]] = defaultdict(dict)

@@ -232,7 +232,7 @@ def nothing():
 
 
 class Model:
-    """The same in plain dictionaries. A timer is (timestamp, key, namespace or None)."""
+    """The committed state as plain dictionaries. A timer is (timestamp, key, namespace or None)."""
 
     def __init__(self):
         self.keys = {}
@@ -496,7 +496,7 @@ TestStateLog = StateLogMachine.TestCase
 
 
 class StateLogOfTypesMachine(StateLogMachine):
-    """The same with plain state."""
+    """The state log machine with plain state."""
 
     typed = True
 

@@ -34,7 +34,7 @@ _LONG = pytest.mark.long("hundreds of epochs; the models of the log have values 
 
 @dataclass
 class Wide:
-    """The names of its fields take more bytes than their values, once."""
+    """An object whose field names take more bytes than its values, once per pickle."""
 
     a_long_name_of_a_field: int
     another_long_name_of_a_field: int
@@ -63,7 +63,7 @@ SHAPES = {
 
 
 class Operator:
-    """A log of keys and namespaces with values, maps, lists and timers; some with a time-to-live."""
+    """A log of keys and namespaces with values, maps, lists and timers, some with a time-to-live."""
 
     def __init__(self, store):
         self.store = store
