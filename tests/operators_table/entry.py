@@ -47,7 +47,7 @@ def pick(module: Any, *names: str) -> dict[str, SimulatedProgram]:
 
 @dataclass(frozen=True)
 class Because:
-    """The reason for an empty field."""
+    """A reason for an empty field."""
 
     reason: str
 

@@ -238,8 +238,6 @@ def name_of(event: Any) -> tuple[int, int]:
 
 
 class FreshModel(Model):
-    """The remembered names."""
-
     def __init__(self) -> None:
         super().__init__()
         self._forget_at: dict[tuple[int, int], int] = {}

@@ -1,10 +1,9 @@
 """The table of operators: each way to create one, with the data for tests and pages.
 
-A new operator is entered here, once. From its entry follow its laws (``test_laws.py``), its state, changes, batch mode
-and late records (``test_entries.py``), restarts, savepoints and failures (``test_scenarios.py``), simulated schedules
-(``tests/simulation``), a killed and restarted query on Spark (``tests/faults/test_every_operator.py``), random faults
-(``tests/faults/chaos``) and ``docs/operators.md``. ``entry.py`` explains the fields. Programs for simulation and chaos
-are beside the entry, or in ``tests/simulation/programs`` and ``tests/faults/parts``.
+A new operator is entered here, once. Its entry drives the tests of this folder, the simulation (``tests/simulation``),
+``tests/faults/test_every_operator.py``, chaos (``tests/faults/chaos``) and ``docs/operators.md``. ``entry.py`` explains
+the fields. Programs for simulation and chaos are beside the entry, or in ``tests/simulation/programs`` and
+``tests/faults/parts``.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ SCRIPT: list[tuple[int, StreamRecord] | Watermark] = [
 
 
 class OfColumns(KeyedOneInputStreamOperatorTestHarness):
-    """For operators of partial results, which are columns."""
+    """The harness of an operator whose input is columns of partial results."""
 
     def _process(self, records: Records, index: int = 0) -> None:
         if not isinstance(records, ArrowRecords):
