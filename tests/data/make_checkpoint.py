@@ -147,7 +147,7 @@ class Everything(KeyedProcessFunction):
 
 
 class Model:
-    """The same in plain dictionaries."""
+    """The program's state as plain dictionaries."""
 
     def __init__(self) -> None:
         self.states: dict[Any, dict[str, Any]] = {}

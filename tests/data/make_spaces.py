@@ -95,7 +95,7 @@ class Windows:
 
 
 class Model:
-    """The same in plain dictionaries."""
+    """The windows' state as plain dictionaries."""
 
     def __init__(self) -> None:
         self.own: dict[Any, Any] = {}
