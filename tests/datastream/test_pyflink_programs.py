@@ -201,7 +201,7 @@ def test_connected_streams_take_a_key_type(env):
 
 
 class Tumbling(WindowAssigner[tuple, TimeWindow]):
-    """As in PyFlink's documentation of custom assigners."""
+    """A custom assigner from PyFlink's documentation."""
 
     def __init__(self, size: int, trigger_size: int | None = None) -> None:
         self._size = size

@@ -567,8 +567,6 @@ def test_many_writers_lose_and_reorder_nothing(mailbox: TaskMailbox, threads, ta
 
 
 class Turns:
-    """A waiter that runs a test's steps, and counts wake-ups."""
-
     def __init__(self, *steps: Callable[[], object]) -> None:
         self.steps = list(steps)
         self.wake_ups = 0

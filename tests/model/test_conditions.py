@@ -30,7 +30,7 @@ _SLACK = 5
 
 
 class Day:
-    """A query with an epoch of a thousand current rows each minute."""
+    """A query with an epoch each minute, whose thousand rows have that minute's event time."""
 
     def __init__(self, **settings: str) -> None:
         self.now = START

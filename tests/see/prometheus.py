@@ -28,8 +28,6 @@ scrape_configs:
 
 
 class Prometheus:
-    """A running Prometheus."""
-
     def __init__(self, url: str) -> None:
         self._url = url
 

@@ -64,7 +64,7 @@ class Pay(KeyedProcessFunction):
 
 
 class Cart:
-    """A class that is not known to be immutable."""
+    """A mutable class, whose objects have to be copied."""
 
     def __init__(self, card: str) -> None:
         self.card = card

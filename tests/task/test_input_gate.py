@@ -141,7 +141,7 @@ def test_an_epoch_without_channels():
 
 
 class Known:
-    """A gate that reads the subtasks of a vertex, epoch by epoch."""
+    """An input gate that reads subtasks of a vertex, epoch by epoch."""
 
     def __init__(self):
         self.gate, self.epoch = InputGate("sum", [InputEdge(KNOWN, 3)]), 0
@@ -219,7 +219,7 @@ def test_a_channel_that_is_active_again_is_not_overtaken_within_an_epoch():
 
 
 class Sourced:
-    """A gate that reads a source, epoch by epoch."""
+    """An input gate that reads a source, epoch by epoch."""
 
     def __init__(self, idle_timeout=None):
         self.gate = InputGate("sum", [InputEdge(SOURCE, 0, idle_timeout)])

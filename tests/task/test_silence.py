@@ -28,7 +28,7 @@ class Sink:
 
 
 class Sources:
-    """A gate after sources, epoch by epoch."""
+    """An input gate that reads sources, epoch by epoch."""
 
     def __init__(self, *edges):
         self.edges = edges

@@ -169,7 +169,7 @@ def test_async_functions(ordered):
 
 
 class Forgetful(KeyedProcessFunction):
-    """Keeps its count in a field, so that it is lost with the task."""
+    """Keeps its count in a field, which is lost with the task."""
 
     count = 0
 
@@ -220,7 +220,7 @@ class TooLate(StreamOperator):
 
 
 class Leaking(StreamOperator):
-    """Cannot be closed after a failure within a run."""
+    """Fails in a run, and then cannot be closed."""
 
     busy = False
 

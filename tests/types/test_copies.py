@@ -172,7 +172,7 @@ class Counted(dict):  # type: ignore[type-arg]
 
 
 class ByHand:
-    """Defines its own copy."""
+    """A class with its own copy method."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
