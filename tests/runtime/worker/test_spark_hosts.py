@@ -216,7 +216,6 @@ def test_a_timer_of_sparks_is_kept_at_the_earliest_one(monkeypatch):
 
 
 def test_a_subtask_has_one_epoch_in_a_batch():
-    """Spark calls for its rows, and once more for its timer."""
     env = StreamExecutionEnvironment().set_parallelism(1)
     query = Query(env, env.from_collection([]).map(lambda row: row.value).key_by(lambda value: 0).process(Remind()))
     far = 4_000_000_000_000
