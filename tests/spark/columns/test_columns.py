@@ -93,7 +93,7 @@ def test_all_types_come_out_of_a_stream_as_out_of_a_batch(spark, zone, tmp_path)
 
 
 def test_only_required_parts_of_nested_types_take_another_pass(spark):
-    """Spark would forget that they are not null."""
+    """Spark would make the required fields nullable."""
     stream = spark.readStream.format("rate").load().select(F.col("value").alias("id"))
 
     def steps(columns):

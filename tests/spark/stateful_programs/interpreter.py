@@ -153,7 +153,7 @@ class Interpreter(StatefulProcessor):
         return outcome(getattr(self.handle, f"{method}Timer"), at)
 
     def shown_time(self, time: int, base: int) -> int:
-        """By the clock, micro-batches begin at different times on each side."""
+        """In processing time, micro-batches begin at different times on each side."""
         return round((time - base) / 3_600_000) if self.by_clock else time
 
     def say(self, key, what: str, said: list[str]):

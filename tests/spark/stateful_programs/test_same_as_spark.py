@@ -82,7 +82,7 @@ def results(
 
 @pytest.fixture
 def session(spark: SparkSession) -> SparkSession:
-    """A session in UTC, in event time: in processing time Spark runs no-data micro-batches for ever."""
+    """Programs use event time, because Spark runs no-data micro-batches for ever in processing time."""
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     return session
