@@ -78,7 +78,7 @@ def _whether_a_channel_has_caught_up_is_a_race(patch: pytest.MonkeyPatch) -> Non
 
 
 def _removed_keys_live_on(patch: pytest.MonkeyPatch) -> None:
-    """The log does not learn of removed keys: a start restores them."""
+    """The log does not record removed keys, so a restart restores them."""
     before = KeyedStateBackend.take_all_changes
 
     def take_all_changes(backend: KeyedStateBackend) -> Any:
@@ -139,8 +139,6 @@ def _keys_that_share_a_hash_are_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sorted_runs_come_one_after_the_other(patch: pytest.MonkeyPatch) -> None:
-    """Batch mode does not merge its sorted runs."""
-
     def merged(runs: Sequence[Any]) -> Iterator[Any]:
         for run in runs:
             while run.block is not None:
