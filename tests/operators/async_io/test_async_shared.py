@@ -274,7 +274,7 @@ def test_a_limit_is_that_of_all_in_a_partition():
 
 @pytest.mark.parametrize(("parallelism", "partitions", "rate"), [(16, 2, 50), (1, 2, 100), (16, 1, 100), (0, 1, 25)])
 def test_without_a_ledger_the_tasks_that_run_at_the_same_time_have_equal_shares(parallelism, partitions, rate):
-    """As under Spark Connect."""
+    """Tasks under Spark Connect have no ledger."""
     options = AsyncOptions("map_async", job_rate_limit=100)
     scope = BudgetScope(None, partitions)
     turns = Turns(None, options.shared_budgets, scope, "ask", scope.tasks(parallelism, 4))

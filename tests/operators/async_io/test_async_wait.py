@@ -589,7 +589,7 @@ def test_close_gives_up_what_is_under_way():
 
 
 def test_a_coroutine_that_blocks_its_loop_is_named(monkeypatch):
-    """Closing must not wait forever for a blocked loop."""
+    """Otherwise the operator's close would wait for the blocked loop forever."""
     monkeypatch.setattr(workers, "GRACE", 0.05)
     monkeypatch.setattr(workers, "_HEARS", 0.05)
     monkeypatch.setattr(event_loop, "GRACE", 0.05)

@@ -166,7 +166,7 @@ def test_timers_of_several_keys_expire_in_their_order():
 
 
 def test_a_timer_that_is_due_is_called_in_the_same_micro_batch():
-    """As in a query. Spark's tester refuses to register it."""
+    """Unlike Spark's tester, which refuses to register such a timer."""
     tester = TwsTester(Count(), timeMode="EventTime", eventTimeExtractor=lambda row: 100)
     tester.setWatermark(10)
     assert tester.test("ann", [Row(timer=10)]) == [Row(key="ann", n=1), Row(key="ann", n=-1)]
