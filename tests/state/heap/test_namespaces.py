@@ -383,7 +383,7 @@ def test_the_golden_log_with_namespaces_is_read():
 
 
 def test_what_uses_no_namespaces_is_written_as_before_them():
-    """Older versions can read it: they refuse unknown content."""
+    """Older versions read it, and refuse logs with namespaces."""
     backend = KeyedStateBackend("op")
     state = backend.get_state(ValueStateDescriptor("s"))
     backend.seal()

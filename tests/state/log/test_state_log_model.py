@@ -480,7 +480,7 @@ def clean_and_check(contents, store, added, gone):
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_chunks():
-    """With small bounds, a short run of the machine reaches the states of logs with millions of rows."""
+    """Small bounds, so that short runs reach the states of logs with millions of rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "CHUNK_ROWS", CHUNK_ROWS)
         patch.setattr(limits, "SPARE_CHUNKS", SPARE_CHUNKS)
