@@ -247,7 +247,7 @@ def test_no_folder_is_too_full():
 
 
 def test_packages_say_what_lives_there():
-    """About five lines: content, permitted imports, starting point, and weak spot."""
+    """In about five lines: content, permitted imports, starting point, and weak spot."""
     for layer, rows in PACKAGES.items():
         for package in {"", *(package for row in rows for package in row)}:
             said = ast.get_docstring(ast.parse((SOURCE / layer / package / "__init__.py").read_text())) or ""
@@ -388,7 +388,7 @@ _MODULES = [name_of(path) for path in FILES]
 
 @pytest.mark.long("imports everything again for each module")
 def test_every_module_can_be_the_first_that_is_imported():
-    """A worker begins with the first module that a pickle names."""
+    """A worker first imports the module that its first pickle names."""
     assert all(name.rpartition(".")[0] in _MODULES[:index] for index, name in enumerate(_MODULES) if index)
     done = subprocess.run([sys.executable, "-c", _EACH_FIRST, *_MODULES], capture_output=True, text=True, check=True)
     assert done.stdout == ""

@@ -116,7 +116,7 @@ def test_the_parallelism_of_a_checkpoint_is_taken_where_it_was_read(monkeypatch:
 def test_the_workers_are_looked_at_in_the_first_epoch_that_has_tasks(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark also reports that there was nothing to do."""
+    """Spark also reports triggers without work."""
     query: Any = SimpleNamespace(id="q", runId="r", name="counts")
     start: Any = SimpleNamespace(checkpoint=None, spark=None)
     looked_at = WatchedQuery(StartedQuery(query, start, configuration=Configuration({}, VERSIONS)))

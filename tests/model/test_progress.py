@@ -40,7 +40,7 @@ def test_an_epoch_has_sparks_parts_and_ours() -> None:
 
 
 def test_rows_are_those_of_the_sources_where_spark_leaves_out_the_sum() -> None:
-    """As under Spark Connect."""
+    """Spark Connect's progress reports have no total."""
     report = progress(3, source(records_in=6))
     assert epoch_of(report).rows == 6
     assert epoch_of({**report, "numInputRows": None}).rows == 10

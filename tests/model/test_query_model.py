@@ -31,7 +31,7 @@ def test_a_report_that_comes_again_is_left_out() -> None:
 
 
 def test_that_there_was_nothing_to_do_is_no_epoch() -> None:
-    """Spark reports it with the number of the next epoch."""
+    """Spark's report of an idle trigger has the number of the next epoch."""
     query = model()
     idle = {"latestOffset": 23, "triggerExecution": 37}
     query.progressed(progress(0, durationMs=idle))

@@ -222,7 +222,7 @@ def test_p3_a_full_writer_stops_the_input(monkeypatch):
 
 
 def test_mails_run_between_runs():
-    """M10: input does not starve mails."""
+    """M10: a steady input does not starve mails."""
     notes: Notes = []
 
     def post(operator, value):
@@ -272,7 +272,7 @@ def test_p4_an_error_in_the_reader_fails_the_task():
 
 
 def test_p4_mails_run_while_the_reader_waits():
-    """P4: inline, this would never end."""
+    """P4: if the mail ran inline, the reader would wait forever."""
     ran = threading.Event()
     task = source_task(threaded(node(Noting, "a", [])))
     task.restore()

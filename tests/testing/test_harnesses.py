@@ -153,7 +153,7 @@ def test_end_of_input_fires_all_event_time_timers():
 
 
 def test_no_processing_time_timer_fires_behind_the_end_of_input():
-    """As in a task: nothing follows the maximum watermark."""
+    """In a task, nothing follows the maximum watermark."""
     with keyed(processing_time=100) as harness:
         harness.push(("a", "p150"))
         harness.end_input(time_passes=100)

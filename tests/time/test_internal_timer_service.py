@@ -388,7 +388,7 @@ BAD = ["soon", 2.5, math.nan, datetime.datetime(2026, 1, 1), 2**70, True, np.int
 
 @pytest.mark.parametrize("bad", BAD, ids=[f"{type(each).__name__} {index}" for index, each in enumerate(BAD)])
 def test_a_timer_of_a_checkpoint_is_an_int_of_64_bits(timers, bad):
-    """Any other value means damage."""
+    """A timer of another type means that the file is damaged."""
     with pytest.raises(CheckpointMismatchError, match="operator 'op': the checkpoint holds a timer of key 'bad' at"):
         timers.backend.load(["a", "bad", "c"], [[0, "a", 5, None], [1, "bad", bad, None], [2, "c", {7, 8}, None]])
 
