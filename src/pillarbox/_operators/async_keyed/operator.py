@@ -42,6 +42,8 @@ from pillarbox.mailbox import RejectedExecutionError
 _CLOSING = 30.0
 # The longest wait of an epoch without records for carried elements (seconds).
 _LINGERS = 0.1
+# Error of times in seconds (ms).
+_ROUNDING = 1e-3
 # Turns of the loop at the end of an epoch.
 TURNS = 50
 
@@ -78,6 +80,7 @@ class AsyncKeyedOperator(KeyedOperator):
         self._opened: ElementRunner | None = None
         # A manual clock's timer for the loop, and the time of the loop's own timer.
         self._alarm: tuple[ScheduledTimer, float] | None = None
+        self._alarm_at: int | None = None
         # In batch mode, the key whose records continue in the next run.
         self._last_key: Any = None
 
@@ -266,10 +269,15 @@ class AsyncKeyedOperator(KeyedOperator):
             if time == due and not timer.done():
                 return
             timer.cancel()
-            self._alarm = None
+            self._alarm = self._alarm_at = None
         if due is not None:
-            at = clock.current_processing_time() + max(0, ceil((due - loop.time()) * 1000))
+            self._alarm_at = at = clock.current_processing_time() + max(0, ceil((due - loop.time()) * 1000 - _ROUNDING))
             self._alarm = clock.register_timer(at, self._post_turn), due
+
+    @property
+    def alarm_at(self) -> int | None:
+        """The next time (epoch ms) of the event loop, with a manual clock."""
+        return self._alarm_at
 
     def _post_turn(self, timestamp: int) -> None:
         self._post(self._turn, "run the event loop of %s")
