@@ -1,6 +1,6 @@
 """Golden columnar joins: ``python -m tests.data.make_join``.
 
-There are several streams of each side, and rows with and without a partner.
+Each side of a join has several streams, and rows with and without a partner.
 """
 
 from __future__ import annotations

@@ -84,11 +84,8 @@ class AsyncKeyedOperator(KeyedOperator):
         # In batch mode, the key whose records continue in the next run.
         self._last_key: Any = None
 
-    # -- life --
-
     @property
     def runner(self) -> ElementRunner:
-        """Runs the elements of the open operator."""
         assert self._opened is not None, f"operator {self.name!r} is not open"
         return self._opened
 
@@ -125,7 +122,6 @@ class AsyncKeyedOperator(KeyedOperator):
         return isinstance(self.function, Function)
 
     def _complete(self, method: Callable[..., Any], *args: Any, seconds: float | None = None) -> None:
-        """Call a method of the function, and run its coroutine to the end."""
         outcome = method(*args)
         if inspect.iscoroutine(outcome):
             self.runner.loop.complete(outcome if seconds is None else wait_for(outcome, seconds))
@@ -151,10 +147,7 @@ class AsyncKeyedOperator(KeyedOperator):
     def _close_function(self) -> None:
         self._complete(self.function.close, seconds=_CLOSING)
 
-    # -- input --
-
     def process_records(self, records: Records) -> None:
-        """Process a run, each record under its key."""
         self.process_run(records, self.keying, 0)
 
     def process_run(self, records: Records, keying: Keying, call: int) -> None:
@@ -214,8 +207,6 @@ class AsyncKeyedOperator(KeyedOperator):
         self._turn()
         while not self._queue.is_empty():
             self._wait()
-
-    # -- time --
 
     def process_watermark(self, timestamp: int) -> None:
         """Visit the keys with due timers, and emit the watermark after their elements (R8, R9)."""
@@ -288,8 +279,6 @@ class AsyncKeyedOperator(KeyedOperator):
         except RejectedExecutionError:
             pass  # the task is ending
 
-    # -- batch mode (R41) --
-
     def process_key_by_key(self, run: KeyedRun) -> None:
         """Process a run in batch mode: keys run concurrently; each ends with its last record."""
         records = Records(run.records.values, run.records.timestamps)
@@ -306,8 +295,6 @@ class AsyncKeyedOperator(KeyedOperator):
 
     def _last_visit(self, key: Any) -> Visit:
         return Visit(self.runner, key, MAX_WATERMARK, MAX_WATERMARK, TimeDomain.EVENT_TIME, ends_key=True)
-
-    # -- output --
 
     def _announce(self) -> None:
         """Have ended elements emitted by a mail."""
@@ -357,8 +344,6 @@ class AsyncKeyedOperator(KeyedOperator):
             StreamOperator.process_watermark(self, event.timestamp)
         else:
             StreamOperator.process_status(self, event.idle)
-
-    # -- ends of the input and of epochs --
 
     def end_input(self) -> None:
         """Wait for all elements: bounded input has ended."""
@@ -419,12 +404,10 @@ class AsyncKeyedOperator(KeyedOperator):
         return entries
 
     def resume_after_snapshot(self) -> None:
-        """Repeat the changes of the carried elements."""
         if self._carried is not None:
             self._carried.repeat()
 
     def restore_state(self, state: Any) -> None:
-        """Begin the elements of a snapshot again."""
         for entry in state or ():
             if entry[0] == "calls":
                 self.runner.caller.restore(*entry[1:])
@@ -444,7 +427,6 @@ class AsyncKeyedOperator(KeyedOperator):
 
     @property
     def has_ready(self) -> bool:
-        """Whether the event loop has ready steps."""
         return self.runner.loop.loop.has_ready()
 
     @property
@@ -454,7 +436,6 @@ class AsyncKeyedOperator(KeyedOperator):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether elements have not left (R24)."""
         return self._opened is not None and not self._queue.is_empty()
 
 

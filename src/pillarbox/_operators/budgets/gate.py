@@ -84,14 +84,13 @@ class Gate:
         return bool(slots) and slots[0].begin <= now + NEARLY
 
     def take(self) -> Slot:
-        """Take the slot for a request that begins now."""
         slot = self._slots.popleft()
         self.granted += 1
         self.probes += slot.probes
         return slot
 
     def book_ahead(self, waiting: Callable[[], Sequence[float]]) -> None:
-        """Book slots for half of the waiting requests, before the last slots are used."""
+        """Book slots for half of the waiting requests while some booked slots are left."""
         self._start(waiting, ahead=True)
 
     def _start(self, waiting: Callable[[], Sequence[float]], *, ahead: bool) -> None:
@@ -137,7 +136,6 @@ class Gate:
             self._report(Report(units, outcomes, succeeded if slot.probes else None, stop))
 
     def close(self) -> None:
-        """Return all slots."""
         if self._booking is not None:
             self._booking.cancel()
         self._void()
