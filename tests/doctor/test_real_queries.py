@@ -23,7 +23,6 @@ from pillarbox import (
     WatermarkStrategy,
 )
 from pillarbox_tools.doctor import warnings as examination
-from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import RULES, wrong
 from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.watching.following import watched_query
@@ -104,7 +103,7 @@ def found_in(query: Any) -> dict[str, str]:
     """Return the doctor's findings about a stopped query of this process, by rule."""
     query.awaitTermination()  # now all of its epochs are known
     snapshot = watched_query(query, "the test").snapshot()
-    return {finding.rule: finding.message for finding in wrong(Facts.of(snapshot))}
+    return {finding.rule: finding.message for finding in wrong(snapshot)}
 
 
 # -- a query that is well --
@@ -133,7 +132,7 @@ def test_a_query_that_is_well_is_left_alone(
     [executor] = executor_memory_of(watched_query(query, "the test").snapshot())
     assert executor.home_bytes is not None and 0 < executor.home_bytes < executor.needed
     # The command's findings are from the driver's history.
-    assert wrong(Facts.of(stored_snapshot(spark, str(tmp_path / "checkpoint")))) == []
+    assert wrong(stored_snapshot(spark, str(tmp_path / "checkpoint"))) == []
 
 
 # -- facts at a query's start --
@@ -288,7 +287,7 @@ def test_a_sick_query(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCap
     assert re.match(r"60 of [\d,]+ records of 'count'", findings["dead_letters"])
     assert re.match(r"300 of [\d,]+ records of 'ask'", findings["failing_calls"])
     # A later process finds the same in the checkpoint.
-    stored = wrong(Facts.of(stored_snapshot(spark, str(tmp_path / "checkpoint"))))
+    stored = wrong(stored_snapshot(spark, str(tmp_path / "checkpoint")))
     assert {each.rule for each in stored} == broken_by(SICK)
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from pillarbox._reports.failure import Failure
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
-from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import wrong
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.query_metrics import QueryMetrics
@@ -79,7 +78,7 @@ class Day:
 
 
 def rules_of(snapshot: Snapshot) -> set[str]:
-    return {finding.rule for finding in wrong(Facts.of(snapshot))}
+    return {finding.rule for finding in wrong(snapshot)}
 
 
 Minute = Callable[[Day, int], None]

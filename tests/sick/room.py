@@ -16,7 +16,6 @@ import pillarbox
 from pillarbox import DataStream
 from pillarbox_tools.cli import show
 from pillarbox_tools.dashboard.server import open_dashboard
-from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import examine
 from pillarbox_tools.watching.stored import CheckpointQuery, stored_snapshot
 from tests.see.queries import Inbox
@@ -96,7 +95,7 @@ class Room:
             view = json.load(answer)
         reports.page = {each["rule"]: each["message"] for each in view["findings"]}
         reports.conditions, reports.status = [each["line"] for each in view["conditions"]], view["status"]
-        findings = examine(Facts.of(stored_snapshot(self.spark, self.checkpoint)))
+        findings = examine(stored_snapshot(self.spark, self.checkpoint))
         reports.doctor = {finding.rule: finding.message for finding in findings if finding.status == "wrong"}
         return reports
 
@@ -113,7 +112,7 @@ class Room:
         """Return the command's output."""
         console = show.output()
         with console.capture() as capture:
-            show.findings(console, examine(Facts.of(stored_snapshot(self.spark, self.checkpoint))), every=False)
+            show.findings(console, examine(stored_snapshot(self.spark, self.checkpoint)), every=False)
         return capture.get()
 
 

@@ -77,18 +77,16 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
     """
     from dataclasses import asdict
 
-    from pillarbox_tools.doctor.facts import Facts
     from pillarbox_tools.doctor.machine_rules import MACHINE_RULES
     from pillarbox_tools.doctor.rules import RULES, examine
-    from pillarbox_tools.watching.machine import facts_of_session
+    from pillarbox_tools.watching.machine import snapshot_of_session
     from pillarbox_tools.watching.stored import stored_snapshot
 
     with open_session("Asking a worker" if checkpoint is None else f"Reading {checkpoint}") as spark:
         if checkpoint is None:
-            findings = examine(facts_of_session(spark), MACHINE_RULES)
+            findings = examine(snapshot_of_session(spark), MACHINE_RULES)
         else:
-            snapshot = stored_snapshot(spark, checkpoint.rstrip("/") or checkpoint)
-            findings = examine(Facts.of(snapshot), RULES)
+            findings = examine(stored_snapshot(spark, checkpoint.rstrip("/") or checkpoint), RULES)
     wrong = [finding for finding in findings if finding.status == "wrong"]
     if as_json:
         click.echo(json.dumps({"wrong": len(wrong), "findings": [asdict(finding) for finding in findings]}, indent=2))

@@ -9,7 +9,6 @@ from pillarbox._reports.failure import Failure
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._reports.plan import PlanVertex
 from pillarbox_tools.dashboard.documents import Entry, PlanView, VertexView, View
-from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import wrong
 from pillarbox_tools.model.condition import conditions_of, lag_now, last_report_at, rate_now
 from pillarbox_tools.model.executor_memory import executor_memory_of
@@ -74,7 +73,7 @@ def view_of(snapshot: Snapshot) -> View:
         growth=growth_of(snapshot),
         memory=memory_of(snapshot),
         executors=executor_memory_of(snapshot),
-        findings=wrong(Facts.of(snapshot)),
+        findings=wrong(snapshot),
         missing=snapshot.missing,
     )
 

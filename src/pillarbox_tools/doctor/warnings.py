@@ -7,8 +7,8 @@ import threading
 from collections.abc import Sequence
 
 from pillarbox._errors import describe
-from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import Rule, wrong
+from pillarbox_tools.model.snapshot import Snapshot
 
 _log = logging.getLogger("pillarbox")
 
@@ -16,10 +16,10 @@ _logging = threading.Lock()
 _logged: set[tuple[str, str]] = set()
 
 
-def warn_of_findings(facts: Facts, rules: Sequence[Rule]) -> None:
+def warn_of_findings(snapshot: Snapshot, rules: Sequence[Rule]) -> None:
     """Log the rules' findings, each once per process. Never raises. Any thread."""
     try:
-        findings = wrong(facts, rules)
+        findings = wrong(snapshot, rules)
     except Exception as error:
         _log.debug("the doctor could not examine a query: %s", describe(error))
         return

@@ -12,8 +12,8 @@ from pillarbox_tools.export.names import Names
 from pillarbox_tools.export.readings import readings_of
 from pillarbox_tools.model.condition import CONDITIONS, conditions_of, input_at
 from pillarbox_tools.model.query_model import QueryModel
+from pillarbox_tools.model.settings import trigger_interval
 from pillarbox_tools.model.snapshot import EpochRun, Snapshot
-from pillarbox_tools.model.trigger import trigger_interval
 from pillarbox_tools.model.windows import now_of
 
 _log = logging.getLogger("pillarbox")

@@ -9,8 +9,8 @@ from statistics import median
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox_tools.model.settings import is_batch, trigger_interval
 from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, VertexId, rows_per_second, vertex_id
-from pillarbox_tools.model.trigger import is_batch, trigger_interval
 from pillarbox_tools.model.windows import (
     HOUR,
     MINUTE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pillarbox_tools.model.settings import bytes_in, number_in
 from pillarbox_tools.model.snapshot import Snapshot
 from pillarbox_tools.model.windows import DAY, HOUR, MINUTE, as_of
 
@@ -89,20 +90,5 @@ def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float
 
 def _limit(settings: Mapping[str, str]) -> int | None:
     """Return one worker's memory limit: Spark divides the setting by the executor's cores."""
-    limit, cores = bytes_of(settings.get("spark.executor.pyspark.memory")), settings.get("spark.executor.cores", "")
-    return limit if limit is None else limit // max(1, int(cores) if cores.isdigit() else 1)
-
-
-_UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
-
-
-def bytes_of(setting: str | None, unit: str = "m") -> int | None:
-    """Parse a size of Spark's configuration, such as ``2g``, into bytes. None if it is unset or invalid.
-
-    ``unit`` is the unit of a bare number.
-    """
-    text = (setting or "").strip().lower().removesuffix("ib").removesuffix("b")
-    if not text:
-        return None
-    number, letter = (text[:-1], text[-1]) if text[-1] in _UNITS else (text, unit)
-    return int(number) * _UNITS[letter] if number.isdigit() else None
+    limit, cores = bytes_in(settings, "spark.executor.pyspark.memory"), number_in(settings, "spark.executor.cores")
+    return limit if limit is None else limit // max(1, cores or 1)

@@ -13,7 +13,6 @@ from pillarbox._reports.plan import Plan
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.reading.key_life import key_life, no_checkpoint
 from pillarbox._runtime.spark.session.configuration import configuration_of
-from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES
 from pillarbox_tools.doctor.warnings import warn_of_findings
 from pillarbox_tools.export.query_metrics import QueryMetrics
@@ -78,7 +77,7 @@ class WatchedQuery(QueryModel):
         snapshot = super().snapshot()
         if snapshot.newest is not None and snapshot.newest.tasks:
             self._examined = True
-            warn_of_findings(Facts.of(snapshot), FIRST_EPOCH_RULES)
+            warn_of_findings(snapshot, FIRST_EPOCH_RULES)
 
     def log_missing_progress(self, why: str) -> None:
         """Log that progress is missing: a warning the first time, then at debug level."""
