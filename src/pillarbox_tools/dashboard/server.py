@@ -8,14 +8,13 @@ import socket
 import threading
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import quote
 
 from pillarbox._errors import ConfigurationError
 from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.running import observing
-from pillarbox_tools.addresses import cannot_listen, url_of
-from pillarbox_tools.dashboard.app import make_app
-from pillarbox_tools.dashboard.guard import is_loopback, quoted
+from pillarbox_tools.addresses import cannot_listen, is_loopback, url_of
 from pillarbox_tools.dashboard.versioned_view import VersionedView
 from pillarbox_tools.model.shown import ShownQuery
 
@@ -36,8 +35,9 @@ class Dashboard(observing.Dashboard):
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         try:
-            import starlette  # noqa: F401
             import uvicorn
+
+            from pillarbox_tools.dashboard.app import make_app
         except ImportError as error:
             raise ConfigurationError(
                 f"the dashboard needs Starlette and uvicorn ({error}): pip install 'pillarbox[dashboard]'"
@@ -51,7 +51,7 @@ class Dashboard(observing.Dashboard):
         self.asked_port = port
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
-        query = "" if self._token is None else f"?token={quoted(self._token)}"
+        query = "" if self._token is None else f"?token={quote(self._token, safe='')}"
         self.url: str = url_of(host, self.port, query)
         config = uvicorn.Config(
             make_app(lambda: dict(self._queries), self.port, self._token),
