@@ -1,7 +1,7 @@
-"""Refuses calls that user code makes in a replay: to services and to other programs.
+"""Refuses calls in a replay: to services and to other programs.
 
-Python's audit events announce them. A C library that opens its own sockets raises no events; only a network namespace
-stops it (``cli/replay_process.py``).
+Operators that call services are replaced. Python's audit events announce the calls of other user code. A C library that
+opens its own sockets raises no events; only a network namespace stops it (``cli/replay_process.py``).
 """
 
 from __future__ import annotations
@@ -10,23 +10,27 @@ import ipaddress
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakSet
 
-from pillarbox._errors import shorten
+from pillarbox._elements import Records
+from pillarbox._errors import shorten, shorten_record
 from pillarbox._operators.frame.operator import StreamOperator
+from pillarbox._task.vertex import Vertex
 from pillarbox_tools.replay.nondeterminism import is_code_of_user
 
 _PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.startfile"}
 _NAMES = {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"}
 _SENDS = {"socket.connect", "socket.sendto", "socket.sendmsg"}
+_NAMED = 5
 
 
 class RefusedCallError(BaseException):
-    """User code is about to make a call. Not an ``Exception``, which retries and dead letters would catch."""
+    """A task is about to make a call. Not an ``Exception``, which retries and dead letters would catch."""
 
 
 class Refused:
@@ -63,6 +67,9 @@ class Refused:
             f"{_caller(frame, self._uid)} would {action}. A replay makes no calls and has stopped here; pass"
             " --allow-calls to make them, to a test service"
         )
+        self.refuse(message)
+
+    def refuse(self, message: str) -> NoReturn:
         self.first = self.first or message
         raise RefusedCallError(message)
 
@@ -152,3 +159,31 @@ def refused_calls(uid: str) -> Iterator[Refused]:
         yield refused
     finally:
         _Hook.refused = before
+
+
+class UnansweredOperator(StreamOperator):
+    """Replaces an operator that calls a service, and stops at its first request."""
+
+    def process_records(self, records: Records) -> None:
+        self._refuse(records.values)
+
+    def restore_state(self, state: Any) -> None:
+        entries = state or ()
+        carried = [value for what, *content in entries if what in ("request", "answer") for value in content[0]]
+        carried += [content[2] for what, *content in entries if what == "element"]
+        carried += [f"timers of key {content[0]!r}" for what, *content in entries if what == "visit"]
+        if carried:
+            self._refuse(carried)
+
+    def _refuse(self, requests: Sequence[Any]) -> NoReturn:
+        more = f", and {len(requests) - _NAMED} more" if len(requests) > _NAMED else ""
+        (_Hook.refused or Refused(self.context.uid)).refuse(
+            f"operator {self.context.uid!r} calls a service, and the recording has no answers. Pending requests:"
+            f" {', '.join(map(shorten_record, requests[:_NAMED]))}{more}. Pass --allow-calls to make the calls"
+        )
+
+
+def without_calls(vertex: Vertex) -> None:
+    for node in vertex.nodes:
+        if node.factory.wakes_up:
+            node.factory = replace(node.factory, make=UnansweredOperator, wakes_up=False)

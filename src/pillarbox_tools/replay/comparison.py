@@ -21,13 +21,10 @@ from pillarbox._elements import Buffer, Records, decode, encode
 from pillarbox._errors import causes_of, describe, shorten, shorten_record
 from pillarbox._runtime.failures import located
 from pillarbox._runtime.shipping import ShippedVertex
-from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox_tools.recording.recording import Recording
-from pillarbox_tools.replay.calls import RefusedCallError, refused_calls
-from pillarbox_tools.replay.rerun import Rerun
+from pillarbox_tools.replay.rerun import Outcome, Rerun, run_once
 from pillarbox_tools.replay.states import compare_logs
-from pillarbox_tools.replay.unanswered import UnansweredError
 from pillarbox_tools.replay.values import MISSING, difference_text, digest, first_difference, tree_of
 from pillarbox_tools.replay.versions import check_installed, recorded_modules
 
@@ -94,14 +91,11 @@ class _Event(NamedTuple):
     text: str
 
 
-@dataclass
-class _FullRun:
-    outputs: Counter[bytes] = field(default_factory=Counter)
-    texts: dict[bytes, str] = field(default_factory=dict)
-    store: MemoryChunkStore = field(default_factory=MemoryChunkStore)
-    records: int = 0
-    error: _Event | None = None
-    unanswered: str | None = None
+class _FullRun(NamedTuple):
+    outputs: Counter[bytes]
+    texts: dict[bytes, str]
+    outcome: Outcome
+    error: _Event | None
 
 
 def compare_programs(
@@ -132,11 +126,14 @@ def compare_programs(
     first = _ComparedProgram(recording, recorded, partial(recorded_modules, recording), allow_calls=allow_calls)
     second = _ComparedProgram(recording, changed, nullcontext, allow_calls=allow_calls)
     then, now = first.full_run(), second.full_run()
-    comparison = Comparison(records=then.records, sent=(then.outputs.total(), now.outputs.total()))
-    comparison.unanswered = then.unanswered or now.unanswered
+    comparison = Comparison(sent=(then.outputs.total(), now.outputs.total()))
+    comparison.unanswered = then.outcome.unanswered or now.outcome.unanswered
     states = []
-    if then.error is None and now.error is None and recording.facts.level:
-        states = compare_logs(then.store, now.store, recording.facts.subtask)
+    task, other_task = then.outcome.rerun, now.outcome.rerun
+    if task is not None:
+        comparison.records = task.task.metrics.records_in
+    if task and other_task and then.error is None and now.error is None and recording.facts.level:
+        states = compare_logs(task.store, other_task.store, recording.facts.subtask)
         comparison.keys = len({state.owner for state in states})
     if then.outputs == now.outputs and _tree(then.error) == _tree(now.error) and not states:
         return comparison
@@ -236,44 +233,29 @@ class _ComparedProgram:
         self._modules = modules
         self._allow_calls = allow_calls
 
-    def _run(self, run: Callable[[Rerun], None]) -> tuple[_Event | None, str | None]:
-        error: BaseException | None = None
-        with nullcontext() if self._allow_calls else refused_calls(self._recording.facts.uid) as refused:
-            rerun = self._rerun()
-            try:
-                run(rerun)
-            except (Exception, RefusedCallError) as raised:
-                error = raised
-            finally:
-                rerun.task.cancel()
-        call = None if refused is None else refused.first
-        if call is None and error is not None:
-            call = next((str(cause) for cause in causes_of(error) if isinstance(cause, UnansweredError)), None)
-        if call is not None:
-            return _Event("call", call), call
-        if error is None:
-            return None, None
-        causes = tuple((type(cause).__qualname__, str(cause)) for cause in causes_of(error))
+    def _run(self, run: Callable[[Rerun], None]) -> tuple[Outcome, _Event | None]:
+        outcome = run_once(self._recording, self._rerun, run, allow_calls=self._allow_calls)
+        if outcome.unanswered is not None:
+            return outcome, _Event("call", outcome.unanswered)
+        if outcome.error is None:
+            return outcome, None
+        causes = tuple((type(cause).__qualname__, str(cause)) for cause in causes_of(outcome.error))
         facts = self._recording.facts
-        return _Event(causes, describe(located(error, facts.name, facts.subtask)).split("\n", 1)[0]), None
+        return outcome, _Event(causes, describe(located(outcome.error, facts.name, facts.subtask)).split("\n", 1)[0])
 
     def full_run(self) -> _FullRun:
-        whole = _FullRun()
+        outputs: Counter[bytes] = Counter()
+        texts: dict[bytes, str] = {}
 
         def run(rerun: Rerun) -> None:
-            whole.store = rerun.store
-            try:
-                for buffers in rerun.run():
-                    for output in _outputs(rerun, buffers):
-                        name = digest(output.tree)
-                        whole.outputs[name] += 1
-                        whole.texts.setdefault(name, output.text)
-            finally:
-                whole.records = rerun.task.metrics.records_in
+            for buffers in rerun.run():
+                for output in _outputs(rerun, buffers):
+                    name = digest(output.tree)
+                    outputs[name] += 1
+                    texts.setdefault(name, output.text)
 
         with self._modules():
-            whole.error, whole.unanswered = self._run(run)
-        return whole
+            return _FullRun(outputs, texts, *self._run(run))
 
     def step(self, take: Callable[[_StepTrace], object]) -> None:
         """Run it record by record.
@@ -281,20 +263,16 @@ class _ComparedProgram:
         ``take`` receives a step before the first record, after each record, and at the end. If it returns True, the run
         ends.
         """
-        with self._modules():
-            steps: list[_StepRun] = []
+        steps: list[_StepRun] = []
 
-            def run(rerun: Rerun) -> None:
-                steps.append(_StepRun(rerun, take))
-                steps[0].run()
+        def run(rerun: Rerun) -> None:
+            steps.append(_StepRun(rerun, take))
+            steps[0].run()
 
-            try:
-                error, _ = self._run(run)
-            except _EnoughError:
-                return
+        with suppress(_EnoughError), self._modules():
+            _, error = self._run(run)
             if error is not None and steps:
-                with suppress(_EnoughError):
-                    steps[0].report(error)
+                steps[0].report(error)
 
 
 class _StepRun:
