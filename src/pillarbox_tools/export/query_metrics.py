@@ -43,7 +43,6 @@ class QueryMetrics:
         self.name = snapshot.name
         self._names = Names(snapshot.plan)
         self._lock = threading.Lock()
-        self._has_ended = self._has_failed = False
         self._counters: Values = {}
         self._gauges: Values = {(m.LEFT_OUT, ()): 0}
         self._user_names: set[tuple[str, ...]] = set()
@@ -55,11 +54,11 @@ class QueryMetrics:
             self._gauges[m.TRIGGER, ()] = interval
         for labels in self._names.infos:
             self._gauges[m.OPERATOR_INFO, labels] = 1
-        model.follow(self)
+        model.follow(self._add)
 
     # -- called by the thread that feeds the model --
 
-    def progressed(self, epoch: EpochRun) -> None:
+    def _add(self, epoch: EpochRun) -> None:
         readings = list(readings_of(epoch, self._names))
         with self._lock:
             for metric, labels, value in readings:
@@ -90,20 +89,15 @@ class QueryMetrics:
             self._gauges[m.LEFT_OUT, ()] = len(self._left_out)
         return False
 
-    def ended(self, status: str) -> None:
-        with self._lock:
-            self._has_ended = True
-            self._has_failed = status == "failed"
-
     # -- any thread --
 
     @property
     def has_ended(self) -> bool:
-        return self._has_ended
+        return self._model.has_ended
 
     @property
     def has_failed(self) -> bool:
-        return self._has_failed
+        return self._model.snapshot().run.has_crashed
 
     def values(self) -> MetricValues:
         snapshot = self._model.snapshot()
@@ -114,7 +108,7 @@ class QueryMetrics:
                 (m.STARTS, ()): run.starts,
                 (m.FAILURES, ()): run.crashes + run.has_crashed,
             }
-            if self._has_ended:
+            if run.ended is not None:
                 return MetricValues(counters, {(m.UP, ()): 0})
             return MetricValues(counters, {**self._gauges, (m.UP, ()): 1, **_current_gauges(snapshot)})
 

@@ -25,25 +25,17 @@ def readings_of(epoch: EpochRun, names: Names) -> Iterator[Reading]:
     The vertices' keys, timers and state size include subtasks that did not run (``Subtasks``).
     """
     yield m.EPOCHS, (), 1
-    yield m.EPOCH_TIME, (), epoch.duration
-    yield m.EPOCH_DURATION, (), epoch.duration
-    yield m.EPOCH_NUMBER, (), epoch.number
-    yield m.EPOCH_END, (), epoch.began + epoch.duration
-    yield m.ROWS_IN, (), epoch.rows
-    if epoch.output_rows is not None:
-        yield m.ROWS_OUT, (), epoch.output_rows
-    if epoch.state_commit is not None:
-        yield m.STATE_COMMIT, (), epoch.state_commit
+    for metric in m.OF_EPOCHS:
+        value = getattr(epoch, metric.epoch)
+        if value is not None:
+            yield metric, (), value
     for part, duration in epoch.parts.items():
         yield m.SPARK_TIME, (part,), duration
     for source, label in zip(epoch.sources, unique_labels(source.description for source in epoch.sources)):
         yield m.SOURCE_ROWS, (label,), source.rows
         yield m.SOURCE_BACKLOG, (label,), backlog(source)
-    memory = max((task.process_bytes for task in epoch.tasks if task.process_bytes), default=None)
-    if memory is not None:
-        yield m.WORKER_MEMORY, (), memory
     for vertex in epoch.vertices:
-        yield from _of_vertex(vertex, names, epoch.began + epoch.duration)
+        yield from _of_vertex(vertex, names, epoch.end)
 
 
 def _of_vertex(vertex: OperatorReport, names: Names, end: int) -> Iterator[Reading]:

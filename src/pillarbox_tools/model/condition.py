@@ -143,7 +143,7 @@ def _future(snapshot: Snapshot, now: int) -> Condition | None:
         key = vertex_id(vertex)
         since = next(
             (
-                epoch.began + epoch.duration
+                epoch.end
                 for epoch in snapshot.epochs
                 for vertex in epoch.vertices
                 if vertex_id(vertex) == key and (vertex.watermark or 0) > now + HOUR
@@ -217,7 +217,7 @@ def behind_interval(snapshot: Snapshot) -> Condition | None:
 
 
 def _is_recent(snapshot: Snapshot, epoch: EpochRun) -> bool:
-    return now_of(snapshot) - epoch.began - epoch.duration <= max(NOW, usual_gap(snapshot.run.moments) * 3 // 2)
+    return now_of(snapshot) - epoch.end <= max(NOW, usual_gap(snapshot.run.moments) * 3 // 2)
 
 
 def _silent(snapshot: Snapshot, now: int) -> Condition | None:
@@ -237,7 +237,7 @@ def _silent(snapshot: Snapshot, now: int) -> Condition | None:
 
 
 def input_at(snapshot: Snapshot) -> int | None:
-    ends = [epoch.began + epoch.duration for epoch in snapshot.epochs if epoch.rows]
+    ends = [epoch.end for epoch in snapshot.epochs if epoch.rows]
     ends += [moment.at for moment in snapshot.run.moments if moment.rows]
     return max(ends, default=None)
 

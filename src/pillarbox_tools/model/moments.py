@@ -43,14 +43,13 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
     uids = {} if plan is None else {vertex_id(vertex): vertex.uid for vertex in plan.vertices}
     stateful = [vertex for vertex in epoch.vertices if vertex.state_bytes is not None]
     watermarks = [vertex.watermark for vertex in stateful if vertex.watermark is not None]
-    end = epoch.began + epoch.duration
     times = [task.event_times[1] for task in epoch.tasks if task.is_source and task.event_times]
     lowest = min(watermarks, default=None)
     counters: dict[str, int] = {}
     for vertex in epoch.vertices:
         counters = _add_counters(counters, vertex.counters)
     return Moment(
-        at=end,
+        at=epoch.end,
         epochs=1,
         first=epoch.number,
         last=epoch.number,
@@ -62,10 +61,10 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
         state_bytes=_by_uid((_uid(uids, vertex), vertex.state_bytes or 0) for vertex in stateful),
         keys=_by_uid((_uid(uids, vertex), vertex.keys or 0) for vertex in stateful),
         timers=sum(vertex.timers or 0 for vertex in stateful),
-        lag=None if lowest is None or abs(lowest) > 1 << 60 else end - lowest,
+        lag=None if lowest is None or abs(lowest) > 1 << 60 else epoch.end - lowest,
         counters=counters,
         repeated=sum(vertex.repeated for vertex in epoch.vertices),
-        process_bytes=max((task.process_bytes for task in epoch.tasks if task.process_bytes), default=None),
+        process_bytes=epoch.process_bytes,
         home_restarts=sum(vertex.home_restarts for vertex in epoch.vertices),
         fallbacks=sum(sum(vertex.fallbacks.values()) for vertex in epoch.vertices),
         inputs=_inputs(epoch, plan),

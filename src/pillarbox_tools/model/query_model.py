@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from pillarbox._reports.failure import Failure, message_of
 from pillarbox._reports.plan import Plan
@@ -27,14 +27,6 @@ _VERSIONS = 5
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-class Follower(Protocol):
-    """A receiver of each epoch, once. The thread that feeds the model calls it and waits for it."""
-
-    def progressed(self, epoch: EpochRun) -> None: ...
-
-    def ended(self, status: str) -> None: ...
 
 
 class QueryModel:
@@ -69,7 +61,7 @@ class QueryModel:
         self._moments = Moments()
         self._subtasks = Subtasks()
         self._heartbeat: Heartbeat | None = None
-        self._followers: list[Follower] = []
+        self._followers: list[Callable[[EpochRun], None]] = []
         self._feeding = threading.Lock()  # guards all fields
         self._version = 0
 
@@ -91,7 +83,7 @@ class QueryModel:
             self._take_versions(epoch)
             self._version += 1
             for follower in self._followers:
-                follower.progressed(epoch)
+                follower(epoch)
 
     def follows(self, earlier: Sequence[Run]) -> None:
         with self._feeding:
@@ -134,8 +126,6 @@ class QueryModel:
         if self._run.ended is None:
             self._heartbeat = None
             self._run = replace(self._run, status=status, ended=self._clock())
-            for follower in self._followers:
-                follower.ended(status)
         self._version += 1
 
     # -- called by readers --
@@ -155,13 +145,11 @@ class QueryModel:
     def refresh(self) -> int:
         return self._version
 
-    def follow(self, follower: Follower) -> None:
-        """Add a follower. It receives the stored epochs at once, then each new one."""
+    def follow(self, follower: Callable[[EpochRun], None]) -> None:
+        """Add a follower. It receives the stored epochs at once, and new ones in the thread that feeds the model."""
         with self._feeding:
             for epoch in self._epochs:
-                follower.progressed(epoch)
-            if self._run.ended is not None:
-                follower.ended(self._run.status)
+                follower(epoch)
             self._followers.append(follower)
 
     def snapshot(self) -> Snapshot:

@@ -66,6 +66,14 @@ class EpochRun:
     state_commit: int | None = None
     output_rows: int | None = None
 
+    @property
+    def end(self) -> int:
+        return self.began + self.duration
+
+    @property
+    def process_bytes(self) -> int | None:
+        return max((task.process_bytes for task in self.tasks if task.process_bytes), default=None)
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -209,5 +217,5 @@ def vertex_id(part: PlanVertex | OperatorReport | TaskReport) -> VertexId:
 
 
 def rows_per_second(epochs: Sequence[EpochRun]) -> float | None:
-    took = epochs[-1].began + epochs[-1].duration - epochs[0].began if epochs else 0
+    took = epochs[-1].end - epochs[0].began if epochs else 0
     return 1000 * sum(epoch.rows for epoch in epochs) / took if took > 0 else None
