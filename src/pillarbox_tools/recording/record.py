@@ -31,7 +31,7 @@ from pillarbox._runtime.spark.tasks.replacement import REPLACEMENT
 from pillarbox._time.clock_log import ClockLog
 from pillarbox_tools.recording.receiver import Receiver
 from pillarbox_tools.recording.recorded import RecordedTask
-from pillarbox_tools.recording.recording import RecordingMetadata, input_of, write_recording
+from pillarbox_tools.recording.recording import RecordingMetadata, input_of, portions_in, write_recording
 from pillarbox_tools.recording.sources import check_sources
 from pillarbox_tools.recording.target import Target, doubts_of, epoch_to_record, find_target
 
@@ -174,7 +174,7 @@ def _record(
         is_pickled=receiver.facts.get("is_pickled", False),
         failure=target.failure,
         calls=target.vertex.calls,
-        doubts=doubts_of(target, receiver.end),
+        doubts=doubts_of(target, portions_in(folder)),
         bytes=receiver.bytes,
         hash_seed=receiver.facts["hash_seed"],
     )

@@ -105,12 +105,16 @@ class Recording:
             raise ConfigurationError(f"{self.folder} is damaged: {describe(error)}") from error
 
     def portions(self) -> Iterator[Any]:
-        with input_of(self.folder).open("rb") as file:
-            while True:
-                try:
-                    yield pickle.load(file)
-                except EOFError:
-                    return
+        return portions_in(self.folder)
+
+
+def portions_in(folder: Path) -> Iterator[Any]:
+    with input_of(folder).open("rb") as file:
+        while True:
+            try:
+                yield pickle.load(file)
+            except EOFError:
+                return
 
 
 def write_recording(
