@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from rich.status import Status
+
+from pillarbox_tools.repeating import repeated
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -26,21 +27,10 @@ def tasks_of(context: SparkContext) -> tuple[int, int]:
 
 @contextmanager
 def progress(spark: SparkSession, status: Status, what: str) -> Iterator[None]:
-    if not status.console.is_terminal:
-        yield
-        return
-    has_ended = threading.Event()
+    def show() -> None:
+        done, tasks = tasks_of(spark.sparkContext)
+        status.update(f"{what}: {done:,} of {tasks:,} tasks" if tasks else what)
 
-    def watch() -> None:
-        while not has_ended.wait(_SECONDS):
-            done, tasks = tasks_of(spark.sparkContext)
-            status.update(f"{what}: {done:,} of {tasks:,} tasks" if tasks else what)
-
-    watcher = threading.Thread(target=watch, name="pillarbox progress", daemon=True)
     status.update(what)
-    watcher.start()
-    try:
+    with repeated(show, _SECONDS) if status.console.is_terminal else nullcontext():
         yield
-    finally:
-        has_ended.set()
-        watcher.join()

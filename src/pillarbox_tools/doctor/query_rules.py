@@ -27,7 +27,7 @@ from pillarbox_tools.model.growth import memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.settings import number_in
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot, VertexId, vertex_id
+from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot, VertexId, by_vertex, vertex_id
 from pillarbox_tools.model.windows import (
     DAY,
     HOUR,
@@ -172,11 +172,7 @@ def _records_advance(epochs: list[EpochRun]) -> bool:
 
 
 def _runs(epochs: list[EpochRun]) -> dict[VertexId, list[OperatorReport]]:
-    runs: dict[VertexId, list[OperatorReport]] = {}
-    for epoch in epochs:
-        for run in epoch.vertices:
-            runs.setdefault(vertex_id(run), []).append(run)
-    return runs
+    return by_vertex(run for epoch in epochs for run in epoch.vertices)
 
 
 def condition(name: str) -> Callable[[Snapshot], str | None]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
-from pillarbox._reports.operator_report import OperatorReport
+from pillarbox._reports.operator_report import LARGEST_COUNTERS, OperatorReport
 from pillarbox._reports.plan import Plan
 from pillarbox_tools.model.epochs import rows_left
 from pillarbox_tools.model.snapshot import EpochRun, Moment, VertexId, vertex_id
@@ -15,7 +15,7 @@ _MINUTE = 60_000
 _MOST = 480
 _SUMS = ("epochs", "rows", "duration", "busy_ms", "back_pressured_ms", "repeated", "home_restarts", "fallbacks")
 # Counters that are maxima, not sums.
-_LARGEST = ("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms", "in_flight")
+_LARGEST = (*LARGEST_COUNTERS, "in_flight")
 
 
 class Moments:
@@ -67,23 +67,20 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
         process_bytes=epoch.process_bytes,
         home_restarts=sum(vertex.home_restarts for vertex in epoch.vertices),
         fallbacks=sum(sum(vertex.fallbacks.values()) for vertex in epoch.vertices),
-        inputs=_inputs(epoch, plan),
+        inputs=_by_uid(_inputs(epoch, plan)),
         backlog=rows_left(epoch),
         newest=max(times, default=None),
     )
 
 
-def _inputs(epoch: EpochRun, plan: Plan | None) -> dict[str, int]:
-    inputs: dict[str, int] = {}
+def _inputs(epoch: EpochRun, plan: Plan | None) -> Iterator[tuple[str, int]]:
     chains = {} if plan is None else {vertex_id(vertex): vertex.operators for vertex in plan.vertices}
     for vertex in epoch.vertices:
         for index, operator in enumerate(chains.get(vertex_id(vertex), ())):
             if index and index >= len(vertex.operators):
                 break
-            count = vertex.operators[index][0] if index else vertex.records_in
             if operator.uid:
-                inputs[operator.uid] = inputs.get(operator.uid, 0) + count
-    return inputs
+                yield operator.uid, vertex.operators[index][0] if index else vertex.records_in
 
 
 def _by_uid(counts: Iterable[tuple[str, int]]) -> dict[str, int]:

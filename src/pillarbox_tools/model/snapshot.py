@@ -5,9 +5,9 @@ Times are milliseconds; points in time are epoch milliseconds; None means unknow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pillarbox._elements import TaskReport
 from pillarbox._reports.failure import Failure
@@ -21,6 +21,7 @@ FORMAT = 2
 
 # A vertex in its query: the program's name and the vertex's number.
 VertexId = tuple[str, int]
+Part = TypeVar("Part", PlanVertex, OperatorReport, TaskReport)
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,13 @@ class Snapshot:
 
 def vertex_id(part: PlanVertex | OperatorReport | TaskReport) -> VertexId:
     return part.program, part.number
+
+
+def by_vertex(parts: Iterable[Part]) -> dict[VertexId, list[Part]]:
+    groups: dict[VertexId, list[Part]] = {}
+    for part in parts:
+        groups.setdefault(vertex_id(part), []).append(part)
+    return groups
 
 
 def rows_per_second(epochs: Sequence[EpochRun]) -> float | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pillarbox._elements import TaskReport
 from pillarbox._reports.operator_report import OperatorReport
-from pillarbox_tools.model.snapshot import EpochRun, ExecutorRun, VertexId, vertex_id
+from pillarbox_tools.model.snapshot import EpochRun, ExecutorRun, VertexId, by_vertex, vertex_id
 
 # Source partitions can disappear: a subtask without a task in this many epochs is dropped.
 _SOURCE_EPOCHS = 20
@@ -31,9 +31,7 @@ class Subtasks:
         self._last = {
             subtask: (number, task) for subtask, (number, task) in self._last.items() if task.level or number > oldest
         }
-        groups: dict[VertexId, list[TaskReport]] = {}
-        for _, task in self._last.values():
-            groups.setdefault(vertex_id(task), []).append(task)
+        groups = by_vertex(task for _, task in self._last.values())
         return replace(epoch, vertices=[_completed(vertex, groups) for vertex in epoch.vertices])
 
     def executors(self) -> list[ExecutorRun]:

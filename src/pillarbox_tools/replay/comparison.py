@@ -123,8 +123,8 @@ def compare_programs(
         return rerun
 
     changed = partial(Rerun, recording, other, clock, allow_calls=allow_calls, broadcasts=broadcasts)
-    first = _ComparedProgram(recording, recorded, partial(recorded_modules, recording), allow_calls=allow_calls)
-    second = _ComparedProgram(recording, changed, nullcontext, allow_calls=allow_calls)
+    first = _ComparedProgram(recording, recorded, partial(recorded_modules, recording), allow_calls)
+    second = _ComparedProgram(recording, changed, nullcontext, allow_calls)
     then, now = first.full_run(), second.full_run()
     comparison = Comparison(sent=(then.outputs.total(), now.outputs.total()))
     comparison.unanswered = then.outcome.unanswered or now.outcome.unanswered
@@ -217,30 +217,22 @@ def _only_in(values: list[Any], other: list[Any]) -> list[Any]:
 class _EnoughError(BaseException): ...
 
 
-class _ComparedProgram:
+class _ComparedProgram(NamedTuple):
     """One of the programs, run in the calling thread as often as needed."""
 
-    def __init__(
-        self,
-        recording: Recording,
-        rerun: Callable[[], Rerun],
-        modules: Callable[[], AbstractContextManager[None]],
-        *,
-        allow_calls: bool,
-    ) -> None:
-        self._recording = recording
-        self._rerun = rerun
-        self._modules = modules
-        self._allow_calls = allow_calls
+    recording: Recording
+    make: Callable[[], Rerun]
+    modules: Callable[[], AbstractContextManager[None]]
+    allow_calls: bool
 
     def _run(self, run: Callable[[Rerun], None]) -> tuple[Outcome, _Event | None]:
-        outcome = run_once(self._recording, self._rerun, run, allow_calls=self._allow_calls)
+        outcome = run_once(self.recording, self.make, run, allow_calls=self.allow_calls)
         if outcome.unanswered is not None:
             return outcome, _Event("call", outcome.unanswered)
         if outcome.error is None:
             return outcome, None
         causes = tuple((type(cause).__qualname__, str(cause)) for cause in causes_of(outcome.error))
-        facts = self._recording.facts
+        facts = self.recording.facts
         return outcome, _Event(causes, describe(located(outcome.error, facts.name, facts.subtask)).split("\n", 1)[0])
 
     def full_run(self) -> _FullRun:
@@ -254,7 +246,7 @@ class _ComparedProgram:
                     outputs[name] += 1
                     texts.setdefault(name, output.text)
 
-        with self._modules():
+        with self.modules():
             return _FullRun(outputs, texts, *self._run(run))
 
     def step(self, take: Callable[[_StepTrace], object]) -> None:
@@ -269,7 +261,7 @@ class _ComparedProgram:
             steps.append(_StepRun(rerun, take))
             steps[0].run()
 
-        with suppress(_EnoughError), self._modules():
+        with suppress(_EnoughError), self.modules():
             _, error = self._run(run)
             if error is not None and steps:
                 steps[0].report(error)
