@@ -13,11 +13,12 @@ from pillarbox._errors import ProgramError
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox_tools.dashboard.server import Dashboard
 from pillarbox_tools.model.query_model import QueryModel
+from pillarbox_tools.model.shown import ShownQuery
 from pillarbox_tools.model.snapshot import Snapshot
 from tests.model.made import model
 
 
-class Live:
+class Live(ShownQuery):
     """A query that a test drives."""
 
     def __init__(self) -> None:

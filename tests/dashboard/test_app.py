@@ -21,7 +21,7 @@ from pillarbox_tools.dashboard.server import Dashboard
 from pillarbox_tools.dashboard.versioned_view import VersionedView
 from pillarbox_tools.dashboard.views import Fields, view_of
 from pillarbox_tools.model.query_model import QueryModel
-from pillarbox_tools.model.shown import StoredQuery
+from pillarbox_tools.model.shown import ShownQuery
 from pillarbox_tools.model.snapshot import Snapshot
 from tests.dashboard.live import Live, got, served
 from tests.model.made import START, keyed, model, plan, progress, source
@@ -292,7 +292,7 @@ def test_a_key_is_asked_for(client: httpx.Client, live: Live) -> None:
 
 @pytest.fixture
 def stored(live: Live) -> Iterator[httpx.Client]:
-    yield from served(StoredQuery(live.snapshot()))
+    yield from served(ShownQuery(live.snapshot()))
 
 
 def test_a_stored_query_is_shown_without_state(stored: httpx.Client) -> None:

@@ -268,7 +268,7 @@ def test_a_query_that_starts_again_and_again_is_in_a_loop() -> None:
         began = day.now - (crash + 1) * MINUTE
         failure = Failure("OperatorError", message="no such table\n(more)")
         earlier.append(Run(f"r{crash}", began, began + 50_000, "failed", failures=[failure]))
-    day.model._run = replace(day.model._run, began=day.now - 10_000)
+    day.model._change(replace(day.model._snapshot.run, began=day.now - 10_000))
     day.model.follows(earlier)
     assert day.found() == {"crash_loop"}
     [condition] = conditions_of(day.model.snapshot())

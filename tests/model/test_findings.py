@@ -105,7 +105,7 @@ def _grown(limit: str | None, step: int) -> Any:
         assert at
         query.progressed(report)
     if limit is not None:
-        query._run.settings["spark.executor.pyspark.memory"] = limit
+        query._snapshot.run.settings["spark.executor.pyspark.memory"] = limit
     return query.snapshot()
 
 

@@ -39,11 +39,11 @@ def dashboard(what: str, port: int, host: str, token: str | None, open_session: 
     """
     from pillarbox_tools.dashboard.server import open_dashboard
     from pillarbox_tools.model.bundle import read_bundle
-    from pillarbox_tools.model.shown import StoredQuery
+    from pillarbox_tools.model.shown import ShownQuery
 
     checked_token(token, "--token")
     if Path(what).is_file():
-        _serve(open_dashboard([StoredQuery(read_bundle(Path(what)))], host, port, token))
+        _serve(open_dashboard([ShownQuery(read_bundle(Path(what)))], host, port, token))
         return
     from pillarbox_tools.watching.stored import CheckpointQuery
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pillarbox._json import json_of
 from pillarbox_tools.dashboard.views import Fields, entry_of, view_of
-from pillarbox_tools.model.shown import ShownQuery, StoredQuery
+from pillarbox_tools.model.shown import ShownQuery
 
 _LOOK_EVERY = 5.0
 _STAGES = "stages"
@@ -27,7 +27,7 @@ class VersionedView:
         self._name = secrets.token_hex(4)
         self._number = 0
         self._fields: dict[str, tuple[int, str]] = {}
-        self._update({_IS_BUNDLE: json_of(type(query) is StoredQuery)})
+        self._update({_IS_BUNDLE: json_of(type(query) is ShownQuery)})
         self._seen: int | None = None
         self._looked_at = 0.0
         self._entry: Fields = {}

@@ -82,9 +82,9 @@ class HistoryWriter:
         if folder is None:
             session.folder(self._folder).add_line(text)
             return
-        began, before = self._model.snapshot().run.began, self._file
+        run, before = self._model.snapshot().run, self._file
         self._written += 1
-        name = f"{began:013d}-{self._model.run_id[:8]}-{self._written:06d}.txt"
+        name = f"{run.began:013d}-{run.id[:8]}-{self._written:06d}.txt"
         if before is None:
             _forget_old_runs(folder)
         folder.add(name, f"{text}\n")

@@ -104,14 +104,14 @@ class WatchedQuery(QueryModel):
             self._has_read = True
             try:
                 snapshot = super().snapshot()
-                self.follows(with_earlier(snapshot, read_history(self._spark, self._checkpoint)).earlier)
+                self.follows(with_earlier(snapshot, read_history(self._spark, self._snapshot.checkpoint)).earlier)
             except Exception as error:
                 self._unread = f"Earlier runs are unknown, because the history cannot be read: {describe(error)}."
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
-        if not self._checkpoint:
+        if not self._snapshot.checkpoint:
             raise no_checkpoint()
-        return key_life(self._spark, self._checkpoint, uid, key)
+        return key_life(self._spark, self._snapshot.checkpoint, uid, key)
 
 
 def plan_in(programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = ()) -> Plan | None:
