@@ -9,8 +9,9 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -238,11 +239,33 @@ def state(
             return
         if limit:
             rows = rows.limit(limit + 1)
-        lines = rows.selectExpr("to_json(struct(*), map('ignoreNullFields', 'false')) AS line").toLocalIterator()
-        shown = show.Rows(show.output(), rows.columns, as_json=as_json, limit=limit)
-        for row in lines:
-            shown.add(row.line)
-    shown.end()
+        texts = rows.selectExpr("to_json(struct(*), map('ignoreNullFields', 'false')) AS line").toLocalIterator()
+        lines: Iterable[str] = (row.line for row in texts)
+        if as_json:
+            for line in islice(lines, limit or None):
+                click.echo(line)
+            return
+        lines = list(lines)
+    show.rows(show.output(), rows.columns, lines, limit)
+
+
+@pillarbox.command()
+@CHECKPOINT
+@click.argument("uid")
+@click.argument("key")
+@JSON
+@with_spark
+def key(checkpoint: str, uid: str, key: str, as_json: bool, open_session: Any) -> None:
+    """Show the state and timers of KEY of the operator UID in CHECKPOINT, and the epochs that changed them.
+
+    It reads the last five epochs that Spark still has. KEY is text, a number, a date, or JSON for a key of several
+    columns, such as '["a", 1]'. The query may be running. None of your classes is needed or run.
+    """
+    from pillarbox._runtime.spark.reading.key_life import key_history
+
+    with open_session(f"Reading a key of {uid}") as spark:
+        result = key_history(spark, checkpoint, uid, key)
+    print_result(result, show.key, as_json=as_json)
 
 
 @pillarbox.command()

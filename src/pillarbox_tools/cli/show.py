@@ -233,33 +233,13 @@ def time(timestamp: int | None) -> str:
     return at.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Rows:
-    """Prints rows of state: a table, or JSON lines as they arrive."""
-
-    def __init__(self, console: Console, columns: list[str], *, as_json: bool, limit: int) -> None:
-        self._console = console
-        self._as_json = as_json
-        self._limit = limit
-        self._count = 0
-        self._columns = columns
-        self._rows: list[dict[str, str]] = []
-
-    def add(self, line: str) -> None:
-        self._count += 1
-        if self._limit and self._count > self._limit:
-            return
-        if self._as_json:
-            self._console.out(line, highlight=False)
-            return
-        row = json.loads(line)
-        self._rows.append({name: _cell(row.get(name)) for name in self._columns})
-
-    def end(self) -> None:
-        if self._as_json:
-            return
-        _print(self._console, self._rows, self._columns, widest=_WIDEST)
-        if self._limit and self._count > self._limit:
-            self._console.print(f"the first {counted(self._limit, 'row')}; --limit shows more")
+def rows(console: Console, columns: list[str], lines: Sequence[str], limit: int) -> None:
+    """Print rows of state, from JSON lines. There is a line more if the limit omits rows."""
+    documents = map(json.loads, lines[: limit or None])
+    cells = [{name: _cell(row.get(name)) for name in columns} for row in documents]
+    _print(console, cells, columns, widest=_WIDEST)
+    if limit and len(lines) > limit:
+        console.print(f"the first {counted(limit, 'row')}; --limit shows more")
 
 
 def _cell(value: Any) -> str:
