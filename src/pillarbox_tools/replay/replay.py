@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import bdb
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._errors import causes_of, shorten
@@ -126,14 +126,7 @@ def _run(
 
 
 def _stop_at(task: StreamTask, number: int, *, debug: bool) -> None:
-    for input_ in task.chain.head.inputs:
-        _wrap(task, input_, number, debug=debug)
-
-
-def _wrap(task: StreamTask, input_: Any, number: int, *, debug: bool) -> None:
-    process = input_.process_records
-
-    def stopping(records: Records) -> None:
+    def stopping(process: Callable[[Records], None], records: Records) -> None:
         # The task counts a run before processing it.
         first = task.metrics.records_in - len(records) + 1
         offset = number - first
@@ -148,7 +141,8 @@ def _wrap(task: StreamTask, input_: Any, number: int, *, debug: bool) -> None:
         task.metrics.run = len(rest)
         Debugger(task).runcall(process, rest)
 
-    input_.process_records = stopping
+    for input_ in task.chain.head.inputs:
+        input_.process_records = partial(stopping, input_.process_records)  # type: ignore[method-assign]
 
 
 def _compare(recording: Recording, result: Replay, store: MemoryChunkStore) -> None:
