@@ -11,8 +11,7 @@ from pillarbox._runtime.spark.running.observing import Dashboard, MetricsServer
 from pillarbox._runtime.spark.starting.started import StartedQuery
 from pillarbox._runtime.spark.tools import Progress
 from pillarbox_tools.doctor.facts import machine_snapshot
-from pillarbox_tools.doctor.rules import START_RULES
-from pillarbox_tools.doctor.warnings import warn_of_findings
+from pillarbox_tools.doctor.rules import START_RULES, warn_of_findings
 from pillarbox_tools.watching.following import watched, watched_query
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from pillarbox_tools.dashboard import versioned_view
 from pillarbox_tools.dashboard.server import Dashboard
 from pillarbox_tools.dashboard.versioned_view import VersionedView
 from pillarbox_tools.dashboard.views import Fields, view_of
-from pillarbox_tools.model.query_model import QueryModel
-from pillarbox_tools.model.shown import ShownQuery
+from pillarbox_tools.model.query_model import QueryModel, ShownQuery
 from pillarbox_tools.model.snapshot import Snapshot
 from tests.dashboard.live import Live, got, served
 from tests.model.made import START, keyed, model, plan, progress, source

@@ -22,7 +22,7 @@ from pillarbox import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
-from pillarbox_tools.doctor import warnings as examination
+from pillarbox_tools.doctor import rules as examination
 from pillarbox_tools.doctor.rules import RULES, wrong
 from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.watching.following import watched_query

@@ -12,10 +12,9 @@ import pytest
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.session.configuration import Configuration
 from pillarbox._runtime.spark.starting.started import StartedQuery
-from pillarbox_tools.doctor import warnings as examination
+from pillarbox_tools.doctor import rules as examination
 from pillarbox_tools.doctor.facts import machine_snapshot
-from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES, RULES, START_RULES, Rule, examine
-from pillarbox_tools.doctor.warnings import warn_of_findings
+from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES, RULES, START_RULES, Rule, examine, warn_of_findings
 from pillarbox_tools.model.snapshot import Snapshot
 from pillarbox_tools.watching.watched import WatchedQuery
 from tests.doctor.test_rules import SETTINGS, VERSIONS, facts, growing

@@ -19,7 +19,7 @@ import pytest
 
 from pillarbox_tools.dashboard import versioned_view
 from pillarbox_tools.dashboard.server import Dashboard
-from pillarbox_tools.model.shown import ShownQuery
+from pillarbox_tools.model.query_model import ShownQuery
 from pillarbox_tools.model.snapshot import Snapshot
 from tests.dashboard.live import Live
 from tests.model.made import START, keyed, progress, source

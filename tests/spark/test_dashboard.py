@@ -22,7 +22,7 @@ from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
 from pillarbox._runtime.spark.running.stages import stages_of
 from pillarbox_tools.dashboard.server import Dashboard, open_dashboard
 from pillarbox_tools.model.bundle import read_bundle, write_bundle
-from pillarbox_tools.model.shown import ShownQuery
+from pillarbox_tools.model.query_model import ShownQuery
 from pillarbox_tools.watching.stored import CheckpointQuery, stored_snapshot
 from tests.see.queries import FIRST, Count, Inbox, counts, started
 

@@ -21,8 +21,7 @@ import pillarbox as package
 from pillarbox._errors import CheckpointMismatchError, PillarboxError
 from pillarbox._task.memory import readable
 from pillarbox_tools.cli import show
-from pillarbox_tools.cli.progress import progress
-from pillarbox_tools.cli.session import session
+from pillarbox_tools.cli.session import progress, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

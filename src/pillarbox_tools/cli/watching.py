@@ -39,7 +39,7 @@ def dashboard(what: str, port: int, host: str, token: str | None, open_session: 
     """
     from pillarbox_tools.dashboard.server import open_dashboard
     from pillarbox_tools.model.bundle import read_bundle
-    from pillarbox_tools.model.shown import ShownQuery
+    from pillarbox_tools.model.query_model import ShownQuery
 
     checked_token(token, "--token")
     if Path(what).is_file():

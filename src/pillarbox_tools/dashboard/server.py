@@ -15,7 +15,7 @@ from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.running import observing
 from pillarbox_tools.addresses import cannot_listen, is_loopback, url_of
 from pillarbox_tools.dashboard.versioned_view import VersionedView
-from pillarbox_tools.model.shown import ShownQuery
+from pillarbox_tools.model.query_model import ShownQuery
 
 _PATIENCE = 10.0
 _MOST_ENDED = 20

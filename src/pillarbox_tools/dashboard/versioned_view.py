@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pillarbox._json import json_of
 from pillarbox_tools.dashboard.views import Fields, entry_of, view_of
-from pillarbox_tools.model.shown import ShownQuery
+from pillarbox_tools.model.query_model import ShownQuery
 
 _LOOK_EVERY = 5.0
 _STAGES = "stages"

@@ -5,13 +5,21 @@ A rule without enough facts raises :class:`MissingFactError`.
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Sequence
 
+from pillarbox._errors import describe
 from pillarbox_tools.doctor.facts import Finding, MissingFactError, require
 from pillarbox_tools.doctor.machine_rules import MACHINE_RULES, version_skew, workers_python
 from pillarbox_tools.doctor.query_rules import QUERY_RULES, container_memory, executor_memory, partitions_and_cores
 from pillarbox_tools.doctor.record_rules import RECORD_RULES
 from pillarbox_tools.model.snapshot import Snapshot
+
+_log = logging.getLogger("pillarbox")
+
+_logging = threading.Lock()
+_logged: set[tuple[str, str]] = set()
 
 Rule = Callable[[Snapshot], str | None]
 
@@ -40,3 +48,18 @@ def _finding(rule: Rule, snapshot: Snapshot) -> Finding:
     except MissingFactError as error:
         return Finding(rule.__name__, "unknown", str(error))
     return Finding(rule.__name__, "fine") if message is None else Finding(rule.__name__, "wrong", message)
+
+
+def warn_of_findings(snapshot: Snapshot, rules: Sequence[Rule]) -> None:
+    """Log the rules' findings, each once per process. Never raises. Any thread."""
+    try:
+        findings = wrong(snapshot, rules)
+    except Exception as error:
+        _log.debug("the doctor could not examine a query: %s", describe(error))
+        return
+    for finding in findings:
+        with _logging:
+            is_new = (finding.rule, finding.message) not in _logged
+            _logged.add((finding.rule, finding.message))
+        if is_new:
+            _log.warning("%s (a finding of pillarbox doctor: %s)", finding.message, finding.rule)

@@ -13,8 +13,7 @@ from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.reading.key_life import key_life
 from pillarbox._runtime.spark.running.heartbeat import FRESH_MS, newest_heartbeat
 from pillarbox_tools.model.condition import last_report_at
-from pillarbox_tools.model.query_model import now_ms
-from pillarbox_tools.model.shown import ShownQuery
+from pillarbox_tools.model.query_model import ShownQuery, now_ms
 from pillarbox_tools.model.snapshot import Run, Snapshot
 from pillarbox_tools.watching.history import read_history, with_earlier
 

@@ -13,8 +13,7 @@ from pillarbox._reports.plan import Plan
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.reading.key_life import key_life, no_checkpoint
 from pillarbox._runtime.spark.session.configuration import configuration_of
-from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES
-from pillarbox_tools.doctor.warnings import warn_of_findings
+from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES, warn_of_findings
 from pillarbox_tools.export.query_metrics import QueryMetrics
 from pillarbox_tools.model.query_model import QueryModel, now_ms
 from pillarbox_tools.model.snapshot import Run, Snapshot
