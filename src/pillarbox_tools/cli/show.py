@@ -306,9 +306,9 @@ def executor_memory(console: Console, report: dict[str, Any]) -> None:
     _lines(console, [f"{name}={value}" for name, value in report["settings"].items()])
 
 
-def replayed(console: Console, report: dict[str, Any], error: str | None) -> None:
+def replayed(console: Console, report: dict[str, Any]) -> None:
     _task_of_recording(console, report)
-    if error is not None:
+    if report["error"] is not None:
         number = None if report["failure"] is None else report["failure"]["number"]
         end = "failed" if number is None else f"failed at record {number:,}"
     elif report["unanswered"] is not None:
@@ -316,7 +316,7 @@ def replayed(console: Console, report: dict[str, Any], error: str | None) -> Non
     else:
         end = "stopped as requested" if report["stopped"] else "ended"
     console.print(f"{counted(report['records'], 'record')} in, {counted(report['sent'], 'record')} out; it {end}")
-    _lines(console, [message for message in (error, report["unanswered"]) if message], "red")
+    _lines(console, [message for message in (report["error"], report["unanswered"]) if message], "red")
     _lines(console, report["differs"], "red")
     if report["state"] is not None:
         count = len(report["state"])

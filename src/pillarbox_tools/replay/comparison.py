@@ -23,6 +23,7 @@ from pillarbox._runtime.failures import located
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox_tools.recording.recording import Recording
+from pillarbox_tools.replay.nondeterminism import fixed_inputs
 from pillarbox_tools.replay.rerun import Outcome, Rerun, run_once
 from pillarbox_tools.replay.states import compare_logs
 from pillarbox_tools.replay.values import MISSING, difference_text, digest, first_difference, tree_of
@@ -101,10 +102,11 @@ class _FullRun(NamedTuple):
 def compare_programs(
     recording: Recording,
     other: ShippedVertex,
-    clock: int | None = None,
-    *,
-    allow_calls: bool = False,
     broadcasts: Mapping[int, bytes] = MappingProxyType({}),
+    *,
+    seed: int | None = None,
+    clock: int | None = None,
+    allow_calls: bool = False,
 ) -> Comparison:
     """Run the recorded program and another one on the recorded input, and compare their results.
 
@@ -112,9 +114,10 @@ def compare_programs(
 
     Args:
         other: the other program's vertex.
+        broadcasts: pickled values of Spark's broadcast variables in the other vertex, by number.
+        seed: seed of user code's random numbers, or None.
         clock: fixed time of both clocks (epoch ms). None repeats the recorded readings.
         allow_calls: whether programs may make calls; otherwise each stops at its first one.
-        broadcasts: pickled values of Spark's broadcast variables in the other vertex, by number.
     """
 
     def recorded() -> Rerun:
@@ -125,6 +128,11 @@ def compare_programs(
     changed = partial(Rerun, recording, other, clock, allow_calls=allow_calls, broadcasts=broadcasts)
     first = _ComparedProgram(recording, recorded, partial(recorded_modules, recording), allow_calls)
     second = _ComparedProgram(recording, changed, nullcontext, allow_calls)
+    with fixed_inputs(seed, clock):
+        return _compare(first, second)
+
+
+def _compare(first: _ComparedProgram, second: _ComparedProgram) -> Comparison:
     then, now = first.full_run(), second.full_run()
     comparison = Comparison(sent=(then.outputs.total(), now.outputs.total()))
     comparison.unanswered = then.outcome.unanswered or now.outcome.unanswered
@@ -132,8 +140,8 @@ def compare_programs(
     task, other_task = then.outcome.rerun, now.outcome.rerun
     if task is not None:
         comparison.records = task.task.metrics.records_in
-    if task and other_task and then.error is None and now.error is None and recording.facts.level:
-        states = compare_logs(task.store, other_task.store, recording.facts.subtask)
+    if task and other_task and then.error is None and now.error is None and first.recording.facts.level:
+        states = compare_logs(task.store, other_task.store, first.recording.facts.subtask)
         comparison.keys = len({state.owner for state in states})
     if then.outputs == now.outputs and _tree(then.error) == _tree(now.error) and not states:
         return comparison

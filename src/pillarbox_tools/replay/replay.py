@@ -28,6 +28,7 @@ class Replay:
 
     Attributes:
         records: input records up to the end or the failure.
+        error: its error as text.
         differs: differences from the recording; empty if equal.
         state: differences between its final state and the checkpoint's, or None if not compared.
         reasons: messages about possible reasons for differences.
@@ -38,7 +39,7 @@ class Replay:
     records: int = 0
     sent: int = 0
     failure: Failure | None = None
-    error: BaseException | None = None
+    error: str | None = None
     differs: list[str] = field(default_factory=list)
     state: list[Difference] | None = None
     reasons: list[str] = field(default_factory=list)
@@ -107,12 +108,13 @@ def _run(
         if any(isinstance(cause, (_StopError, bdb.BdbQuit)) for cause in causes_of(error)):
             result.stopped = True
             return
-        result.error = located(error, facts.name, facts.subtask)
+        failure = located(error, facts.name, facts.subtask)
+        result.error = str(failure)
         if debug and stop is None:
-            look_back(result.error)
+            look_back(failure)
         if any(isinstance(cause, ModuleNotFoundError) for cause in causes_of(error)):
             result.reasons.append("a module is missing: put its folder on PYTHONPATH")
-        result.failure = Failure.of(result.error, facts.subtask, Attempt(facts.number, facts.epoch, None))
+        result.failure = Failure.of(failure, facts.subtask, Attempt(facts.number, facts.epoch, None))
 
     make = partial(Rerun, recording, clock=clock, allow_calls=allow_calls)
     outcome = run_once(recording, make, run, allow_calls=allow_calls, on_error=on_error)
