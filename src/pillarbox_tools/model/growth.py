@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import linear_regression
 
 from pillarbox_tools.model.settings import bytes_in, number_in
 from pillarbox_tools.model.snapshot import Snapshot
@@ -82,10 +83,7 @@ def memory_of(snapshot: Snapshot) -> Memory:
 def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float | None:
     if len(points) < _FEWEST or points[-1][0] - points[0][0] < shortest:
         return None
-    times = [time / DAY for time, _ in points]
-    mean, middle = sum(times) / len(points), sum(size for _, size in points) / len(points)
-    spread = sum((time - mean) ** 2 for time in times)
-    return sum((time - mean) * (size - middle) for time, (_, size) in zip(times, points)) / spread
+    return linear_regression([time / DAY for time, _ in points], [size for _, size in points]).slope
 
 
 def _limit(settings: Mapping[str, str]) -> int | None:
