@@ -106,15 +106,14 @@ def _hung(snapshot: Snapshot, now: int) -> Condition | None:
         return None
     took = max(beat.at, snapshot.at if snapshot.is_live else 0) - beat.since
     durations = [epoch.duration for epoch in snapshot.epochs]
-    if not durations:
-        if took <= _FIRST_EPOCH:
-            return None
-        line = f"Epoch {beat.epoch} has run for {duration(took)}, and no epoch has ended yet{_not_done(snapshot, beat)}"
-        return Condition(HUNG, beat.since, line)
-    usual = round(median(durations))
-    if took <= max(_HUNG, _USUAL * usual, _LONGEST * max(durations)):
+    if durations:
+        usual = round(median(durations))
+        limit, comparison = max(_HUNG, _USUAL * usual, _LONGEST * max(durations)), f" (usually {duration(usual)})"
+    else:
+        limit, comparison = _FIRST_EPOCH, ", and no epoch has ended yet"
+    if took <= limit:
         return None
-    line = f"Epoch {beat.epoch} has run for {duration(took)} (usually {duration(usual)}){_not_done(snapshot, beat)}"
+    line = f"Epoch {beat.epoch} has run for {duration(took)}{comparison}{_not_done(snapshot, beat)}"
     return Condition(HUNG, beat.since, line)
 
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from types import FrameType
 from typing import Any, NoReturn
 from weakref import WeakSet
@@ -136,29 +137,28 @@ def _caller(frame: FrameType, uid: str) -> str:
     return f"operator {(uid if operator is None else operator.context.uid)!r}{location}"
 
 
-class _Hook:
-    """The audit hook of this process, which Python cannot remove."""
+# The newest is in force.
+_refusing: list[Refused] = []
 
-    refused: Refused | None = None
-    is_installed = False
 
-    @classmethod
-    def hear(cls, event: str, arguments: tuple[Any, ...]) -> None:
-        if cls.refused is not None:
-            cls.refused.hear(event, arguments)
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if _refusing:
+        _refusing[-1].hear(event, arguments)
+
+
+@cache
+def _install_hook() -> None:
+    sys.addaudithook(_hear)  # Python cannot remove it
 
 
 @contextmanager
 def refused_calls(uid: str) -> Iterator[Refused]:
-    if not _Hook.is_installed:
-        sys.addaudithook(_Hook.hear)
-        _Hook.is_installed = True
-    before, refused = _Hook.refused, Refused(uid)
-    _Hook.refused = refused
+    _install_hook()
+    _refusing.append(Refused(uid))
     try:
-        yield refused
+        yield _refusing[-1]
     finally:
-        _Hook.refused = before
+        _refusing.pop()
 
 
 class UnansweredOperator(StreamOperator):
@@ -177,7 +177,7 @@ class UnansweredOperator(StreamOperator):
 
     def _refuse(self, requests: Sequence[Any]) -> NoReturn:
         more = f", and {len(requests) - _NAMED} more" if len(requests) > _NAMED else ""
-        (_Hook.refused or Refused(self.context.uid)).refuse(
+        (_refusing or [Refused(self.context.uid)])[-1].refuse(
             f"operator {self.context.uid!r} calls a service, and the recording has no answers. Pending requests:"
             f" {', '.join(map(shorten_record, requests[:_NAMED]))}{more}. Pass --allow-calls to make the calls"
         )
