@@ -25,7 +25,7 @@ from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox_tools.recording.recording import Recording
 from pillarbox_tools.replay.nondeterminism import fixed_inputs
 from pillarbox_tools.replay.rerun import Outcome, Rerun, run_once
-from pillarbox_tools.replay.states import compare_logs
+from pillarbox_tools.replay.states import compare_logs, different_entries
 from pillarbox_tools.replay.values import MISSING, difference_text, digest, first_difference, tree_of
 from pillarbox_tools.replay.versions import check_installed, recorded_modules
 
@@ -208,11 +208,9 @@ class _StepTrace(NamedTuple):
         values = (tuple(MISSING if tree is None else tree[2] for tree in pair) for pair in zip_longest(*trees))
         for then, now in values:
             parts.append(("output", first_difference(then, now) or ("", then, now)))
-        for name in self.states.keys() | other.states.keys():
-            (label, then), (other_label, now) = (trace.states.get(name, ("", MISSING)) for trace in (self, other))
-            difference = first_difference(then, now)
-            if difference is not None:
-                parts.append((f"state {label or other_label}", difference))
+        for state, other_state, difference in different_entries(self.states, other.states, lambda state: state[1]):
+            label, _ = state or other_state or ("", None)
+            parts.append((f"state {label}", difference))
         return [difference_text(name, part, "the recorded program", "the other") for name, part in parts[:10]]
 
 
