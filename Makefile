@@ -114,7 +114,7 @@ test-s3: setup ## A program whose files are all in an object store: a gateway th
 .PHONY: test-all
 test-all: MINUTES ?= 30
 test-all: export PILLARBOX_LONG = 1
-test-all: test test-versions test-kafka test-delta test-cluster test-s3 test-see test-sick notebooks simulate chaos chaos-homes ## Everything, and what takes longer: Kafka, Delta, a cluster, S3, a browser, notebooks, 10,000 simulated schedules, half an hour of chaos
+test-all: test test-versions test-kafka test-delta test-cluster test-s3 test-see test-sick notebooks simulate chaos chaos-async chaos-homes ## Everything, and what takes longer: Kafka, Delta, a cluster, S3, a browser, notebooks, 10,000 simulated schedules, half an hour of chaos
 
 .PHONY: simulate
 simulate: setup ## Simulate SEEDS=70 schedules of each program, or repeat one: PROGRAM=late-data SEED=17
@@ -125,6 +125,10 @@ simulate: setup ## Simulate SEEDS=70 schedules of each program, or repeat one: P
 chaos: setup ## Programs on Spark under faults drawn from SEED=7 (else the clock) and SEEDS=20 in all, or for MINUTES=10
 	@$(RUN) $(BIN)/python -m tests.faults.chaos.seeds $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+.PHONY: chaos-async
+chaos-async: setup ## The agents demo under KILLS=50 of homes, workers, drivers and the model, drawn from SEED=7 (else the clock) (15 minutes)
+	@$(RUN) PYTHONPATH=src $(BIN)/python -m tests.faults.chaos.billing $(if $(SEED),--seed $(SEED)) --kills $(or $(KILLS),50) $(ARGS)
 
 .PHONY: chaos-homes
 chaos-homes: setup ## Homes without Spark under FAULTS=200 of their processes drawn from SEED=7 (else the clock), with MOST=8 homes a query (half an hour)

@@ -69,16 +69,22 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def split(folder: Path, files: int) -> int:
-    """Write the chats of the example as several files, and return their number of lines."""
+def split(folder: Path, files: int, copies: int = 1) -> int:
+    """Write the chats of the example as several files, and return their number of lines.
+
+    Args:
+        copies: the number of customers for each customer of the example, with the same chats.
+    """
     (chats,) = (examples()["support_chats"] / "chats").glob("*.csv")
     header, *lines = chats.read_text().splitlines(keepends=True)
+    lines = [line.replace("customer-", f"customer-{copy}-") for line in lines for copy in range(copies)]
     folder.mkdir(parents=True)
     size = -(-len(lines) // files)
     for number in range(files):
         path = folder / f"{number:03}.csv"
         path.write_text(header + "".join(lines[number * size : (number + 1) * size]))
-        os.utime(path, (1_700_000_000 + number,) * 2)  # a stream reads files in the order of their times
+        modified = 1_700_000_000 + number  # a stream reads files in the order of their times
+        os.utime(path, (modified, modified))
     return len(lines)
 
 
@@ -130,7 +136,7 @@ def check(expected: Expected, stats: dict[str, Any], out: Path) -> bool:
     problems = []
     if lines != expected.lines:
         problems.append(f"missing {list(expected.lines - lines)[:3]}, unexpected {list(lines - expected.lines)[:3]}")
-    if Counter(letter["number"] for letter in letters) != Counter(expected.refused):
+    if Counter((letter["customer"], letter["number"]) for letter in letters) != expected.refused:
         problems.append(f"dead letters: {sorted(letter['number'] for letter in letters)}")
     if (stats["answers"], stats["tokens"]) != (expected.billed.total(), expected.tokens):
         problems.append(f"the bill: {expected.billed.total()} requests and {expected.tokens} tokens expected")

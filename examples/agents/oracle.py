@@ -18,14 +18,14 @@ class Expected:
 
     Attributes:
         lines: the answers and summaries.
-        refused: the numbers of the refused lines.
+        refused: customer and number of the refused lines.
         billed: by customer and text of the messages, how often the model is paid for.
         tokens: the bill.
     """
 
     def __init__(self, folder: Path) -> None:
         self.lines: Counter[Line] = Counter()
-        self.refused: set[int] = set()
+        self.refused: Counter[tuple[str, int]] = Counter()
         self.billed: Counter[str] = Counter()
         self.tokens = 0
         memories: dict[str, Messages] = {}
@@ -42,7 +42,7 @@ class Expected:
         customer, number = row["customer"], int(row["number"])
         at = int(datetime.fromisoformat(row["at"]).replace(tzinfo=timezone.utc).timestamp() * 1000)
         if CARD.search(row["text"]):
-            self.refused.add(number)
+            self.refused[customer, number] += 1
             return
         if customer in memories and at >= ends[customer]:
             self._sum_up(customer, memories.pop(customer))

@@ -67,8 +67,11 @@ SPARK_PROGRAMS = """\
 # pyright: reportArgumentType=false, reportOptionalSubscript=false
 """
 TAKEN = {
+    "Agent": "type[KeyedProcessFunction]",
     "At": "type[TimestampAssigner]",
+    "BAD": "OutputTag[Any]",
     "Fraud": "Any",
+    "MODEL": "Budget",
     "Report": "type[ProcessFunction]",
     "Spent": "type[KeyedProcessFunction]",
     "TOTAL": "TypeInformation[Any]",

@@ -159,7 +159,7 @@ class QueryModel(ShownQuery):
         return self._version
 
     def follow(self, follower: Callable[[EpochRun], None]) -> None:
-        """Add a follower. It receives the stored epochs at once, and new ones in the thread that feeds the model."""
+        """Add a follower. It receives the stored epochs at once, then each new epoch."""
         with self._feeding:
             for epoch in self._snapshot.epochs:
                 follower(epoch)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 class Kind(IntEnum):
+    """Kinds of messages between a relay and its home."""
+
     MORE = 0
     GET = 1
     PUT = 2

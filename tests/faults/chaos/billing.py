@@ -1,0 +1,131 @@
+"""The agents of ``make demo-agent`` under kills: ``python -m tests.faults.chaos.billing --kills 50 --seed 7``.
+
+Agents ask a language model about each line of a chat. Drawn from the seed, Python processes of Spark (homes, their
+starter, workers, their daemon) and drivers are killed, and the model stops answering. In the end the answers equal
+the results of plain Python, and each request was billed once. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+from examples.agents.demo import check, split, start
+from examples.agents.oracle import Expected
+from examples.agents.service import RunningService, running_service
+from tests.faults.processes import kill, members
+
+# Weights of the faults.
+FAULTS = {"process": 6, "driver": 1, "model": 1}
+# Kills for each copy of the chats, which takes half a minute of requests.
+KILLS_EACH = 10
+PATIENCE = 300  # seconds without a request
+
+
+class Billing:
+    """One run: its faults and drivers."""
+
+    def __init__(self, out: Path, service: RunningService, seed: int) -> None:
+        self.out, self.service = out, service
+        self.rng = random.Random(seed)
+        self.faults: Counter[str] = Counter()
+        self.drivers = 0
+        self.failed = 0
+        self.start()
+
+    def start(self) -> None:
+        self.process = start(self.out, self.service)
+        self.drivers += 1
+
+    def await_requests(self, count: int) -> bool:
+        """Wait until the model has received requests. Returns False if the query has answered everything."""
+        asked, since = -1, time.monotonic()
+        while True:
+            now = self.service.stats()["requests"]
+            if now >= count:
+                return True
+            if now > asked:
+                asked, since = now, time.monotonic()
+            if self.process.poll() == 0:
+                return False
+            if self.process.poll() is not None:  # Spark tries a task four times
+                self.failed += 1
+                self.start()
+            assert time.monotonic() < since + PATIENCE, (self.out / "spark.log").read_text()[-3000:]
+            time.sleep(0.05)
+
+    def inject(self) -> None:
+        """Inject a fault."""
+        fault = self.rng.choices([*FAULTS], [*FAULTS.values()])[0]
+        if fault == "driver":
+            kill(self.process.pid, "all")
+            self.process.wait()
+            self.start()
+        elif fault == "model":
+            self.service.control(die_after=1, dead_seconds=self.rng.uniform(0.5, 3))
+        else:
+            processes = [
+                pid for pid, name in members(self.process.pid).items() if "java" not in name and pid != self.process.pid
+            ]
+            if not processes:
+                return
+            with suppress(ProcessLookupError):
+                os.kill(self.rng.choice(sorted(processes)), signal.SIGKILL)
+        self.faults[fault] += 1
+
+    def end(self) -> None:
+        """Wait until the query has answered everything."""
+        while (code := self.process.wait()) != 0:
+            self.failed += 1
+            assert self.failed < 100, f"exit code {code}: {(self.out / 'spark.log').read_text()[-3000:]}"
+            self.start()
+
+
+def main() -> int:
+    """Run the command line. The exit code is 0 if results and bill equal the oracle's."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20, help="number of faults (%(default)s)")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the faults; else the clock")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, running_service() as service:
+        out = Path(folder)
+        lines = split(out / "chats", 20, copies=-(-arguments.kills // KILLS_EACH))
+        expected = Expected(out / "chats")
+        requests = expected.billed.total()
+        billing = Billing(out, service, arguments.seed)
+        for number in range(arguments.kills):
+            if not billing.await_requests(requests * (number + 1) // (arguments.kills + 2)):
+                break
+            billing.inject()
+            print(f"seed {arguments.seed}, {time.monotonic() - began:.0f} s: {dict(billing.faults)}", flush=True)
+        billing.end()
+        stats = service.stats()
+        is_equal = check(expected, stats, out)
+    result = {
+        "seed": arguments.seed,
+        "is_equal": is_equal,
+        "lines": lines,
+        "requests": stats["requests"],
+        "billed": stats["answers"],
+        "repeated": stats["outcomes"].get("repeated", 0),
+        "faults": billing.faults,
+        "drivers": billing.drivers,
+        "failed_queries": billing.failed,
+        "seconds": round(time.monotonic() - began),
+    }
+    print(json.dumps(result))
+    return 0 if is_equal else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
