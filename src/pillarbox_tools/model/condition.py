@@ -135,23 +135,16 @@ def _of_stage(snapshot: Snapshot, stage: Stage) -> str:
 
 
 def _future(snapshot: Snapshot, now: int) -> Condition | None:
-    for vertex in () if snapshot.newest is None else snapshot.newest.vertices:
-        watermark = vertex.watermark
-        if watermark is None or watermark == MAX_WATERMARK or watermark <= now + HOUR:
-            continue
-        key = vertex_id(vertex)
-        since = next(
-            (
-                epoch.end
-                for epoch in snapshot.epochs
-                for vertex in epoch.vertices
-                if vertex_id(vertex) == key and (vertex.watermark or 0) > now + HOUR
-            ),
-            now,
-        )
-        name = name_of(snapshot, key)
-        return Condition(FUTURE, since, f"Event time of {name} is at {date(watermark)}: records until then are late")
-    return None
+    def future(epoch: EpochRun) -> dict[VertexId, int]:
+        watermarks = {vertex_id(vertex): vertex.watermark or 0 for vertex in epoch.vertices}
+        return {key: watermark for key, watermark in watermarks.items() if now + HOUR < watermark < MAX_WATERMARK}
+
+    if snapshot.newest is None or not (newest := future(snapshot.newest)):
+        return None
+    key, watermark = next(iter(newest.items()))
+    since = next(epoch.end for epoch in snapshot.epochs if key in future(epoch))
+    name = name_of(snapshot, key)
+    return Condition(FUTURE, since, f"Event time of {name} is at {date(watermark)}: records until then are late")
 
 
 def name_of(snapshot: Snapshot, vertex: VertexId) -> str:

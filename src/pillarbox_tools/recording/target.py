@@ -147,10 +147,8 @@ def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, u
 def _subtask_in_state(uid: str, text: str, keys: Sequence[Any], files: CheckpointState) -> int:
     head = next(iter(operator_with(files, uid)[1].values()))
     subtasks = {subtask_of_key(key, head.max_parallelism, head.parallelism) for key in keys}
-    if len(subtasks) > 1:
-        chosen = key_in_state(files, uid, text, keys)
-        return subtask_of_key(chosen, head.max_parallelism, head.parallelism)
-    return subtasks.pop()
+    chosen = keys[0] if len(subtasks) == 1 else key_in_state(files, uid, text, keys)
+    return subtask_of_key(chosen, head.max_parallelism, head.parallelism)
 
 
 def doubts_of(target: Target, portions: Iterable[Any]) -> list[str]:

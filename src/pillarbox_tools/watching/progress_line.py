@@ -36,23 +36,20 @@ class ProgressLine:
     shown: str = ""
 
     def update(self) -> None:
-        try:
-            self._write(line_of(self.snapshot(), is_batch=self.is_batch) or "")
-        except Exception as error:
-            _log.debug("the progress line cannot be shown: %s", describe(error))
-
-    def _write(self, line: str) -> None:
-        line = line[: shutil.get_terminal_size().columns - 1]
-        if line or self.shown:
-            self.stream.write(f"{_CLEAR}{line}")
-            self.stream.flush()
-        self.shown = line
+        self._show(lambda: line_of(self.snapshot(), is_batch=self.is_batch) or "")
 
     def clear(self) -> None:
+        self._show(lambda: "")
+
+    def _show(self, make_line: Callable[[], str]) -> None:
         try:
-            self._write("")
+            line = make_line()[: shutil.get_terminal_size().columns - 1]
+            if line or self.shown:
+                self.stream.write(f"{_CLEAR}{line}")
+                self.stream.flush()
+            self.shown = line
         except Exception as error:
-            _log.debug("the progress line cannot be removed: %s", describe(error))
+            _log.debug("the progress line cannot be shown: %s", describe(error))
 
 
 @contextmanager

@@ -67,16 +67,12 @@ class WatchedQuery(QueryModel):
     def _take(self, progress: Progress) -> None:
         try:
             self.progressed(progress)
-            if not self._examined:
-                self._examine()
+            newest = self._snapshot.newest
+            if not self._examined and newest is not None and newest.tasks:
+                self._examined = True
+                warn_of_findings(super().snapshot(), FIRST_EPOCH_RULES)
         except Exception as error:  # The query does not need its model, and its waiting caller must not fail.
             self.log_missing_progress(describe(error))
-
-    def _examine(self) -> None:
-        snapshot = super().snapshot()
-        if snapshot.newest is not None and snapshot.newest.tasks:
-            self._examined = True
-            warn_of_findings(snapshot, FIRST_EPOCH_RULES)
 
     def log_missing_progress(self, why: str) -> None:
         """Log that progress is missing: a warning the first time, then at debug level."""
