@@ -302,4 +302,4 @@ def test_a_slow_sink(spark: SparkSession, tmp_path: Path) -> None:
         query.stop()
     findings = found_in(query)
     assert set(findings) == broken_by(SLOW_SINK)
-    assert re.match(r"tasks of 'count' waited \d+\.\d s for their output to be taken", findings["back_pressure"])
+    assert re.match(r"tasks of 'count' waited \d+\.\d s to send their output", findings["back_pressure"])
