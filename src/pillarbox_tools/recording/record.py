@@ -108,7 +108,7 @@ def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_cal
     """Refuse an epoch whose repetition would call services."""
     earlier = target.earlier
     for program in () if allow_calls else planned:
-        plan = None if program.summary is None else program.summary.plan
+        plan = program.summary.plan
         for vertex in () if plan is None else plan.vertices:
             is_other = program.id != target.program.id
             if not vertex.calls or not (is_other or vertex.number in earlier):

@@ -47,7 +47,7 @@ class Target(NamedTuple):
 
     @property
     def _plan(self) -> Plan:
-        plan = None if self.program.summary is None else self.program.summary.plan
+        plan = self.program.summary.plan
         assert plan is not None, "the vertex was found in it"
         return plan
 
@@ -128,9 +128,7 @@ def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:
 
 
 def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, uid: str, text: str) -> int:
-    facts = program.summary
-    assert facts is not None, "the vertex was found in it"
-    layout = facts.description.with_layout(program.layout)
+    layout = program.summary.description.with_layout(program.layout)
     operator = next((operator for operator in layout["operators"] if operator["uid"] == uid), None)
     if operator is None or operator["key"] is None:
         raise ProgramError(f"record(): {uid!r} has no keys, so select the subtask to record: pass subtask=...")
