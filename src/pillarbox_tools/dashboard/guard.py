@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -28,8 +28,7 @@ def cookie_of(port: int, host: str) -> str:
     Browsers send a cookie to all ports of a host. So the name has the dashboard's port, and the port in the ``Host``
     header if it differs, as with a forwarded port.
     """
-    split = _split(host)
-    asked = None if split is None else split.port
+    _, asked = _name_and_port(host)
     return f"pillarbox_token_{port}" if asked in (None, port) else f"pillarbox_token_{port}_{asked}"
 
 
@@ -52,8 +51,7 @@ class Guard:
         await answer(scope, receive, send)
 
     def _refusal(self, request: Request) -> tuple[int, str] | None:
-        split = _split(request.headers.get("host", ""))
-        name = "" if split is None else split.hostname or ""
+        name, _ = _name_and_port(request.headers.get("host", ""))
         if self._token is None and not is_loopback(name):
             return 403, (
                 f"This dashboard has no token, so it does not answer under the name {name!r}. Open it under the name"
@@ -99,10 +97,9 @@ def _is_foreign(headers: Mapping[str, str]) -> bool:
     return origin.lower().partition("://")[2] != headers.get("host", "").lower()
 
 
-def _split(host: str) -> SplitResult | None:
+def _name_and_port(host: str) -> tuple[str, int | None]:
     try:
         split = urlsplit(f"//{host}")
-        _ = split.port
+        return split.hostname or "", split.port
     except ValueError:
-        return None
-    return split
+        return "", None

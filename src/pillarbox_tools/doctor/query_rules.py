@@ -10,18 +10,7 @@ from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._task.memory import readable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox_tools.doctor.facts import MissingFactError, require
-from pillarbox_tools.model.condition import (
-    BEHIND,
-    CONDITIONS,
-    CRASH_LOOP,
-    FUTURE,
-    GONE,
-    HUNG,
-    SILENT,
-    conditions_of,
-    date,
-    name_of,
-)
+from pillarbox_tools.model.condition import CONDITIONS, conditions_of, date, name_of
 from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
@@ -178,26 +167,10 @@ def _runs(epochs: list[EpochRun]) -> dict[VertexId, list[OperatorReport]]:
 def condition(name: str) -> Callable[[Snapshot], str | None]:
     def check(snapshot: Snapshot) -> str | None:
         condition = next((condition for condition in conditions_of(snapshot) if condition.name == name), None)
-        return None if condition is None else f"{condition.line}: {_NEXT_STEP[name]}"
+        return None if condition is None else f"{condition.line}: {CONDITIONS[name]}"
 
     check.__name__ = name.replace(" ", "_")
     return check
-
-
-_NEXT_STEP = {
-    GONE: "check its machine and its log, and start it again; its checkpoint is intact",
-    CRASH_LOOP: "check the newest failure, and make the supervisor wait longer between starts",
-    HUNG: (
-        "check the running stages on the page and in Spark's UI; the likely cause is a function or sink that waits for"
-        " a service without a timeout"
-    ),
-    FUTURE: (
-        "drop or correct such records before event time is assigned; the watermark never goes back, so restart from an"
-        " earlier savepoint, or from an earlier copy of the checkpoint"
-    ),
-    BEHIND: "raise the parallelism with pillarbox rescale, or find the slowest operator on the page",
-    SILENT: "check the source and its producers; if no input is expected, nothing is wrong with the query",
-}
 
 
 def piling_timers(snapshot: Snapshot) -> str | None:

@@ -23,16 +23,23 @@ from pillarbox_tools.model.windows import (
     usual_gap,
 )
 
-#: The conditions, worst first.
-GONE, CRASH_LOOP, HUNG, FUTURE, BEHIND, SILENT = (
-    "driver gone",
-    "crash loop",
-    "hung epoch",
-    "watermark in the future",
-    "falling behind",
-    "silent source",
-)
-CONDITIONS = (GONE, CRASH_LOOP, HUNG, FUTURE, BEHIND, SILENT)
+GONE, CRASH_LOOP, HUNG = "driver gone", "crash loop", "hung epoch"
+FUTURE, BEHIND, SILENT = "watermark in the future", "falling behind", "silent source"
+#: The conditions, worst first, with the next step.
+CONDITIONS = {
+    GONE: "check its machine and its log, and start it again; its checkpoint is intact",
+    CRASH_LOOP: "check the newest failure, and make the supervisor wait longer between starts",
+    HUNG: (
+        "check the running stages on the page and in Spark's UI; the likely cause is a function or sink that waits for"
+        " a service without a timeout"
+    ),
+    FUTURE: (
+        "drop or correct such records before event time is assigned; the watermark never goes back, so restart from an"
+        " earlier savepoint, or from an earlier copy of the checkpoint"
+    ),
+    BEHIND: "raise the parallelism with pillarbox rescale, or find the slowest operator on the page",
+    SILENT: "check the source and its producers; if no input is expected, nothing is wrong with the query",
+}
 
 _HEARD = 3 * MINUTE
 _SILENT = 4 * MINUTE
@@ -69,7 +76,7 @@ def conditions_of(snapshot: Snapshot) -> list[Condition]:
         conditions += [gone] if gone else [check(snapshot, now) for check in (_hung, _future, _behind, _silent)]
     return sorted(
         (condition for condition in conditions if condition is not None),
-        key=lambda condition: CONDITIONS.index(condition.name),
+        key=lambda condition: [*CONDITIONS].index(condition.name),
     )
 
 
