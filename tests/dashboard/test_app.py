@@ -20,10 +20,10 @@ from pillarbox_tools.dashboard import versioned_view
 from pillarbox_tools.dashboard.server import Dashboard
 from pillarbox_tools.dashboard.versioned_view import VersionedView
 from pillarbox_tools.dashboard.views import Fields, view_of
-from pillarbox_tools.model.query_model import QueryModel, ShownQuery
+from pillarbox_tools.model.query_model import ShownQuery
 from pillarbox_tools.model.snapshot import Snapshot
 from tests.dashboard.live import Live, got, served
-from tests.model.made import START, keyed, model, plan, progress, source
+from tests.model.made import START, keyed, model, plan, progress, query_model, source
 
 
 def test_the_page_draws_what_the_view_has(client: httpx.Client) -> None:
@@ -240,7 +240,7 @@ def test_programs_of_a_query_have_levels_of_their_own() -> None:
     one = plan()
     other = [replace(vertex, program="pillarbox 2") for vertex in one.vertices]
     both = Plan([*one.vertices, *other], [*one.edges, *(replace(edge, program="pillarbox 2") for edge in one.edges)])
-    query = QueryModel("q", "two", "", both, model().snapshot().run)
+    query = query_model("q", "two", "", both, model().snapshot().run)
     began = 1_699_999_981_000
     one_task = keyed(records_in=8, busy_ms=600, operators=[[8, 3], [3, 3]], keys=3, state_bytes=300)
     other_task = keyed(records_in=5, busy_ms=200, operators=[[5, 1], [1, 1]], keys=2, state_bytes=200)

@@ -14,9 +14,8 @@ from pillarbox._reports.plan import Plan, PlanOperator
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.metric import METRICS, Metric
 from pillarbox_tools.export.query_metrics import MOST_NAMES, QueryMetrics
-from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Run
-from tests.model.made import START, keyed, model, plan, progress, source
+from tests.model.made import START, keyed, model, plan, progress, query_model, source
 
 COUNT = ("count",)
 
@@ -142,7 +141,7 @@ def test_calls_of_a_service() -> None:
     counters = {"requests": 9, "retried": 2, "completed": 5, "failed": 1, "timed_out": 1, "dropped": 1, "cache_hits": 3,
             "in_flight": 4, "in_flight_max": 8, "latency_p50_us": 1500, "latency_p95_us": 0, "latency_p99_us": 9000,
             "rate_limited_ms": 70, "mine": 1}  # fmt: skip
-    query = QueryModel("q", "counts", "", _asking(), Run("r", START), clock=lambda: START)
+    query = query_model("q", "counts", "", _asking(), Run("r", START), clock=lambda: START)
     metrics = QueryMetrics(query)
     for number in (1, 2):
         query.progressed(progress(number, keyed(counters={f"map-3.{name}": count for name, count in counters.items()})))
@@ -156,7 +155,7 @@ def test_calls_of_a_service() -> None:
 
 
 def test_a_function_that_counts_under_a_name_of_asynchronous_operators() -> None:
-    query = QueryModel("q", "counts", "", _asking(), Run("r", START), clock=lambda: START)
+    query = query_model("q", "counts", "", _asking(), Run("r", START), clock=lambda: START)
     metrics = QueryMetrics(query)
     query.progressed(progress(1, keyed(counters={"count.failed": 3, "count.late_records_dropped": 2})))
     assert value(metrics, m.FAILED, "count") is None
@@ -242,7 +241,7 @@ def test_what_runs_the_query() -> None:
     run = Run(
         "r", START, settings={"trigger": "ProcessingTimeTrigger(5000)"}, versions={"spark": "4.1.0", "pillarbox": "1"}
     )
-    metrics = QueryMetrics(QueryModel("q", "counts", "", plan(), run))
+    metrics = QueryMetrics(query_model("q", "counts", "", plan(), run))
     assert value(metrics, m.INFO, "q", "4.1.0", "1") == 1
     assert value(metrics, m.TRIGGER) == 5000
     assert value(metrics, m.OPERATOR_INFO, "map-3", "map", "count", "1") == 1
@@ -276,7 +275,7 @@ def test_epochs_before_a_ledger_count() -> None:
 
 
 def test_a_plan_that_is_not_known() -> None:
-    query = QueryModel("q", "", "", None, Run("r", START), clock=lambda: START)
+    query = query_model("q", "", "", None, Run("r", START), clock=lambda: START)
     metrics = QueryMetrics(query)
     query.progressed(progress(1, keyed(busy_ms=3, counters={"count.seen": 1})))
     assert value(metrics, m.BUSY, "pillarbox 1") == 3
@@ -288,7 +287,7 @@ def test_operators_of_one_name_are_told_apart() -> None:
     [first, second] = result.vertices
     other = replace(second, program="pillarbox 2")
     twin = replace(first, number=2, operators=[PlanOperator("payments", "")])
-    query = QueryModel(
+    query = query_model(
         *("q", "", ""), replace(result, vertices=[first, second, twin, other]), Run("r", START), clock=lambda: START
     )
     metrics = QueryMetrics(query)

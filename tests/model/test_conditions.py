@@ -19,9 +19,8 @@ from pillarbox_tools.doctor.rules import wrong
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.query_metrics import QueryMetrics
 from pillarbox_tools.model.condition import CONDITIONS, conditions_of
-from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Run, Snapshot
-from tests.model.made import START, keyed, plan, progress, source
+from tests.model.made import START, keyed, plan, progress, query_model, source
 
 MINUTE, HOUR = 60_000, 3_600_000
 BEGINS, ENDS, DAY = 20 * 60, 22 * 60, 24 * 60
@@ -35,7 +34,7 @@ class Day:
     def __init__(self, **settings: str) -> None:
         self.now = START
         run = Run("r", START, settings={**SETTINGS, **settings})
-        self.model = QueryModel("q", "counts", "/c", plan(), run, clock=lambda: self.now)
+        self.model = query_model("q", "counts", "/c", plan(), run, clock=lambda: self.now)
         self.ledger = QueryMetrics(self.model)
         self.number = 0
         self.tells_backlog = True

@@ -10,7 +10,6 @@ from typing import Any
 
 from pillarbox._errors import ConfigurationError
 from pillarbox._reports.failure import Failure, message_of
-from pillarbox._reports.plan import Plan
 from pillarbox._reports.progress import is_idle
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox_tools.model.epochs import epoch_of
@@ -60,27 +59,14 @@ class ShownQuery:
 
 
 class QueryModel(ShownQuery):
-    """One run of a query. Any thread may call its methods.
+    """One run of a query, from its first snapshot. Any thread may call its methods.
 
     Args:
-        checkpoint: its checkpoint location; empty if temporary.
-        plan: the plan of its programs, or None if unknown.
-        earlier: the earlier runs, newest first.
         clock: returns epoch milliseconds.
     """
 
-    def __init__(
-        self,
-        id: str,
-        name: str,
-        checkpoint: str,
-        plan: Plan | None,
-        run: Run,
-        *,
-        earlier: Sequence[Run] = (),
-        clock: Callable[[], int] = now_ms,
-    ) -> None:
-        super().__init__(Snapshot(id, name, checkpoint, 0, True, plan, run, list(earlier)))
+    def __init__(self, snapshot: Snapshot, *, clock: Callable[[], int] = now_ms) -> None:
+        super().__init__(snapshot)
         self._clock = clock
         self._moments = Moments()
         self._subtasks = Subtasks()

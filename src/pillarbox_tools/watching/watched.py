@@ -44,14 +44,9 @@ class WatchedQuery(QueryModel):
         self._unread = ""
         self._reading = threading.Lock()
         configuration = started.configuration or configuration_of(self._spark)
-        run = Run(
-            id=str(query.runId),
-            began=now_ms(),
-            settings=configuration.settings,
-            versions=configuration.versions,
-        )
-        plan = plan_in(started.programs, started.layouts)
-        super().__init__(str(query.id), query.name or "", started.checkpoint or "", plan, run)
+        run = Run(str(query.runId), now_ms(), settings=configuration.settings, versions=configuration.versions)
+        plan, checkpoint = plan_in(started.programs, started.layouts), started.checkpoint or ""
+        super().__init__(Snapshot(str(query.id), query.name or "", checkpoint, 0, True, plan, run))
         self.metrics = QueryMetrics(self)
         self._has_read = started.checkpoint is None
         self._history = None if started.checkpoint is None else HistoryWriter(self._spark, started.checkpoint, self)
