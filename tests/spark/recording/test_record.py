@@ -155,7 +155,7 @@ def test_what_cannot_be_recorded(spark: SparkSession, ran: tuple[Inbox, str], tm
     gone.rename(tmp_path / "away")
     try:
         with pytest.raises(
-            pillarbox.CheckpointMismatchError, match=rf"the epoch 0 read file:.*{gone.name}, which no longer"
+            pillarbox.CheckpointMismatchError, match=rf"epoch 0 read file:.*{gone.name}, which no longer"
         ):
             record(epoch=0, uid="seen", subtask=0)
     finally:
