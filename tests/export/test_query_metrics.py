@@ -21,8 +21,11 @@ COUNT = ("count",)
 
 
 def value(metrics: QueryMetrics, metric: Metric, *labels: str) -> float | None:
-    standing = metrics.values()
-    return {**standing.counters, **standing.gauges}.get((metric, labels))
+    return metrics.values().get((metric, labels))
+
+
+def of_kind(kind: str, metrics: QueryMetrics) -> dict[Any, float]:
+    return {series: value for series, value in metrics.values().items() if series[0].kind == kind}
 
 
 counts = st.integers(0, 1000)
@@ -52,7 +55,7 @@ tasks = st.fixed_dictionaries(
 def test_counters_are_sums_of_epochs_and_never_fall(epochs: list[tuple[int, list[dict[str, Any]]]]) -> None:
     query = model()
     metrics = QueryMetrics(query)
-    newest, before = -1, metrics.values().counters
+    newest, before = -1, of_kind("counter", metrics)
     expected = {m.BUSY: 0, m.IDLE: 0, m.BACK_PRESSURED: 0, m.STATE_TIME: 0, m.RECORDS_IN: 0, m.SENT: 0, m.TASKS: 0}
     fields = ("busy_ms", "idle_ms", "back_pressured_ms", "state_ms", "records_in", "records_out")
     late = seen = odd = number_of_epochs = 0
@@ -70,7 +73,7 @@ def test_counters_are_sums_of_epochs_and_never_fall(epochs: list[tuple[int, list
             seen += sum(report["counters"].get("map-3.seen", 0) for report in reports)
             odd += sum(report["counters"].get("count.odd.name", 0) for report in reports)
             keys |= {report["subtask"]: report["keys"] for report in reports}
-        after = metrics.values().counters
+        after = of_kind("counter", metrics)
         assert all(after[series] >= count for series, count in before.items())
         before = after
     assert value(metrics, m.EPOCHS) == (number_of_epochs or None)
@@ -92,8 +95,7 @@ def series(subtasks: int, keys: int, sampled: list[str]) -> set[Any]:
         for number in range(subtasks)
     ]
     query.progressed(progress(1, *reports, *(source(subtask=number) for number in range(subtasks))))
-    standing = metrics.values()
-    return {*standing.counters, *standing.gauges}
+    return {*metrics.values()}
 
 
 @given(st.integers(2, 8), st.integers(1, 10_000), st.lists(st.sampled_from("abcdef"), max_size=6))
@@ -111,10 +113,10 @@ def test_names_of_user_metrics_are_bounded(caplog: pytest.LogCaptureFixture) -> 
             counters = {f"count.key-{number}-{index}": 1 for index in range(MOST_NAMES // 2)}
             query.progressed(progress(number, keyed(counters=counters, gauges={f"map-3.of-{number}": 1.0})))
     standing = metrics.values()
-    assert len([series for series in standing.counters if series[0] is m.USER_COUNT]) <= MOST_NAMES
-    user = {labels for metric, labels in [*standing.counters, *standing.gauges] if len(metric.labels) == 2}
-    assert len(user & {labels for metric, labels in standing.counters if metric is m.USER_COUNT}) <= MOST_NAMES
-    assert standing.gauges[m.LEFT_OUT, ()] == MOST_NAMES
+    assert len([series for series in standing if series[0] is m.USER_COUNT]) <= MOST_NAMES
+    user = {labels for metric, labels in standing if len(metric.labels) == 2}
+    assert len(user & {labels for metric, labels in standing if metric is m.USER_COUNT}) <= MOST_NAMES
+    assert standing[m.LEFT_OUT, ()] == MOST_NAMES
     [warning] = caplog.messages
     assert "'counts'" not in warning and "query counts: its functions have more than 200 metric names" in warning
     # Known names still count.
@@ -262,7 +264,7 @@ def test_a_query_that_has_ended_keeps_its_counters(fails: bool) -> None:
     assert value(metrics, m.FAILURES) == fails
     assert value(metrics, m.RECORDS_IN, *COUNT) == 3
     assert value(metrics, m.WATERMARK_LAG, *COUNT) is None
-    assert set(metrics.values().gauges) == {(m.UP, ())}
+    assert set(of_kind("gauge", metrics)) == {(m.UP, ())}
 
 
 def test_epochs_before_a_ledger_count() -> None:
@@ -291,7 +293,7 @@ def test_operators_of_one_name_are_told_apart() -> None:
         *("q", "", ""), replace(result, vertices=[first, second, twin, other]), Run("r", START), clock=lambda: START
     )
     metrics = QueryMetrics(query)
-    infos = sorted(labels for metric, labels in metrics.values().gauges if metric is m.OPERATOR_INFO)
+    infos = sorted(labels for metric, labels in metrics.values() if metric is m.OPERATOR_INFO)
     assert [labels[0] for labels in infos] == [
         *("count", "count (pillarbox 2)", "map-3", "map-3 (pillarbox 2)", "payments", "payments 2")
     ]
@@ -306,9 +308,6 @@ def test_each_reading_has_the_labels_of_its_metric() -> None:
     query.progressed(
         progress(1, source(), keyed(counters={"count.dead_letters": 1, "map-3.x": 1}, gauges={"count.g": 2.0}))
     )
-    standing = metrics.values()
-    for metric, labels in [*standing.counters, *standing.gauges]:
+    for metric, labels in metrics.values():
         assert metric in METRICS
         assert len(labels) == len(metric.labels), metric.name
-    assert all(metric.kind == "counter" for metric, _ in standing.counters)
-    assert all(metric.kind == "gauge" for metric, _ in standing.gauges)

@@ -69,7 +69,7 @@ class Day:
         """Return the findings of doctor, page and alerts, which must agree on conditions."""
         snapshot = self.model.snapshot()
         result = rules_of(snapshot)
-        gauges = self.ledger.values().gauges
+        gauges = self.ledger.values()
         of_alerts = {name.replace(" ", "_") for name in CONDITIONS if gauges[m.CONDITION, (name,)]}
         of_page = {condition.name.replace(" ", "_") for condition in conditions_of(snapshot)}
         assert of_page == of_alerts == result & {name.replace(" ", "_") for name in CONDITIONS}
@@ -272,7 +272,7 @@ def test_a_query_that_starts_again_and_again_is_in_a_loop() -> None:
     assert day.found() == {"crash_loop"}
     [condition] = conditions_of(day.model.snapshot())
     assert condition.line == "Started 5 times in 30 min, and failed 4; last error: no such table"
-    assert day.ledger.values().counters[m.FAILURES, ()] == 1
+    assert day.ledger.values()[m.FAILURES, ()] == 1
     day.now += 6 * MINUTE
     day.epoch()
     assert day.found() == set(), "it has run for a while"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from pillarbox._copies import COPY_MS
 from pillarbox._reports.operator_report import OperatorReport
@@ -31,15 +30,8 @@ Reading = tuple[Metric, tuple[str, ...], "float | None"]
 # Watermarks beyond these (epoch ms) mean "before all time" and "after all time".
 _ALL_TIME = 1 << 60
 
+#: Values by metric and label values, before division.
 Values = dict[tuple[Metric, tuple[str, ...]], float]
-
-
-@dataclass
-class MetricValues:
-    """Values by metric and label values, before division. Gauges are empty after the query's end."""
-
-    counters: Values = field(default_factory=dict)
-    gauges: Values = field(default_factory=dict)
 
 
 class QueryMetrics:
@@ -52,17 +44,16 @@ class QueryMetrics:
         self.name = snapshot.name
         self._names = Names(snapshot.plan)
         self._lock = threading.Lock()
-        self._counters: Values = {}
-        self._gauges: Values = {(m.LEFT_OUT, ()): 0}
+        self._values: Values = {(m.LEFT_OUT, ()): 0}
         self._user_names: set[tuple[str, ...]] = set()
         self._left_out: set[tuple[str, ...]] = set()
         versions = snapshot.run.versions
-        self._gauges[m.INFO, (snapshot.id, versions.get("spark", ""), versions.get("pillarbox", ""))] = 1
+        self._values[m.INFO, (snapshot.id, versions.get("spark", ""), versions.get("pillarbox", ""))] = 1
         interval = trigger_interval(snapshot.run.settings)
         if interval:
-            self._gauges[m.TRIGGER, ()] = interval
+            self._values[m.TRIGGER, ()] = interval
         for labels in self._names.infos:
-            self._gauges[m.OPERATOR_INFO, labels] = 1
+            self._values[m.OPERATOR_INFO, labels] = 1
         model.follow(self._add)
 
     # -- called by the thread that feeds the model --
@@ -74,11 +65,11 @@ class QueryMetrics:
                 if metric in _USER and not self._is_exported(labels):
                     continue
                 if value is None:
-                    self._gauges.pop((metric, labels), None)
+                    self._values.pop((metric, labels), None)
                 elif metric.kind == "counter":
-                    self._counters[metric, labels] = self._counters.get((metric, labels), 0) + max(0, value)
+                    self._values[metric, labels] = self._values.get((metric, labels), 0) + max(0, value)
                 else:
-                    self._gauges[metric, labels] = value
+                    self._values[metric, labels] = value
 
     def _is_exported(self, labels: tuple[str, ...]) -> bool:
         if labels in self._user_names:
@@ -95,7 +86,7 @@ class QueryMetrics:
             )
         if len(self._left_out) < MOST_NAMES:
             self._left_out.add(labels)
-            self._gauges[m.LEFT_OUT, ()] = len(self._left_out)
+            self._values[m.LEFT_OUT, ()] = len(self._left_out)
         return False
 
     # -- any thread --
@@ -108,18 +99,17 @@ class QueryMetrics:
     def has_failed(self) -> bool:
         return self._model.snapshot().run.has_crashed
 
-    def values(self) -> MetricValues:
+    def values(self) -> Values:
+        """Return the values now; after the query's end, without gauges."""
         snapshot = self._model.snapshot()
         run = snapshot.run
         with self._lock:
-            counters = {
-                **self._counters,
-                (m.STARTS, ()): run.starts,
-                (m.FAILURES, ()): run.crashes + run.has_crashed,
-            }
-            if run.ended is not None:
-                return MetricValues(counters, {(m.UP, ()): 0})
-            return MetricValues(counters, {**self._gauges, (m.UP, ()): 1, **_current_gauges(snapshot)})
+            values = dict(self._values)
+        values |= {(m.STARTS, ()): run.starts, (m.FAILURES, ()): run.crashes + run.has_crashed}
+        if run.ended is not None:
+            values = {series: value for series, value in values.items() if series[0].kind == "counter"}
+            return {**values, (m.UP, ()): 0}
+        return {**values, (m.UP, ()): 1, **_current_gauges(snapshot)}
 
 
 def _current_gauges(snapshot: Snapshot) -> Values:
