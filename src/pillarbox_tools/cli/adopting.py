@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
+from pkgutil import resolve_name
 from typing import Any
 
 import click
@@ -23,7 +23,7 @@ class _Processor(click.ParamType[Any]):
             self.fail(f"{value!r} is not MODULE:NAME", param, ctx)
         sys.path.insert(0, "")  # as with python -m
         try:
-            processor = getattr(importlib.import_module(module), name)
+            processor = resolve_name(value)
             return processor() if isinstance(processor, type) else processor
         except Exception as error:
             self.fail(f"{value!r} cannot be loaded: {type(error).__name__}: {error}", param, ctx)

@@ -23,15 +23,11 @@ from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import growth_of, memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, VertexId, vertex_id
+from pillarbox_tools.model.snapshot import CALL_COUNTERS, EpochRun, Moment, Run, Snapshot, VertexId, vertex_id
 
 Fields = dict[str, Any]
 
 _PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "commitBatch")
-_CALLS = (
-    *("requests", "retried", "completed", "failed", "timed_out", "dropped", "cache_hits", "in_flight"),
-    *("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms"),
-)
 _BARS = 200
 _POINTS = 240
 _SUMS = ("epochs", "rows", "duration", "repeated", "home_restarts", "fallbacks")
@@ -191,7 +187,7 @@ def _counts(epochs: Sequence[EpochRun]) -> tuple[list[dict[str, str | int]], dic
     counters: dict[str, int] = {}
     for number, name, count in every:
         uid, _, counter = name.rpartition(".")
-        if counter in _CALLS and uid in callers:
+        if counter in CALL_COUNTERS and uid in callers:
             calls[uid] = {**calls.get(uid, {"uid": uid}), "epoch": number, counter: count}
         else:
             counters[name] = counters.get(name, 0) + count

@@ -18,17 +18,14 @@ from typing import Any
 from pillarbox._copies import COPY_MS
 from pillarbox._errors import ConfigurationError, advice_on_version, describe
 from pillarbox._json import plain, read
-from pillarbox_tools.model.snapshot import FORMAT, Snapshot
+from pillarbox_tools.model.snapshot import CALL_COUNTERS, FORMAT, Snapshot
 
 _SNAPSHOT, _NOTES, _STATE, _README = "snapshot.json", "notes.jsonl", "state.json", "README.txt"
 _HIDDEN = "(left out: the bundle was made without records)"
 _FRAME = re.compile(r'^\s*File ".*", line \d+', re.MULTILINE)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 # The operators' own counters; other names can start with them.
-_COUNTERS = (
-    *("late_records_dropped", "dead_letters", "requests", "retried", "completed", "failed", "timed_out", "dropped"),
-    *("cache_hits", "in_flight", "latency_p", "rate_limited_ms", COPY_MS),
-)
+_COUNTERS = ("late_records_dropped", "dead_letters", *CALL_COUNTERS, COPY_MS)
 
 
 def write_bundle(

@@ -109,10 +109,9 @@ class QueryModel(ShownQuery):
 
     def beat(self, heartbeat: Heartbeat) -> None:
         with self._feeding:
-            previous, version = self._snapshot.heartbeat, self._version
-            self._change(heartbeat=heartbeat)
-            if previous is not None and (previous.epoch, previous.since) == (heartbeat.epoch, heartbeat.since):
-                self._version = version
+            previous = self._snapshot.heartbeat
+            self._snapshot = replace(self._snapshot, heartbeat=heartbeat)
+            self._version += previous is None or (previous.epoch, previous.since) != (heartbeat.epoch, heartbeat.since)
 
     def _take_versions(self, epoch: EpochRun) -> None:
         previous = self._snapshot.run.worker_versions

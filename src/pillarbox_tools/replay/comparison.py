@@ -310,25 +310,19 @@ class _StepRun:
     def _single_records(self) -> Iterator[Any]:
         numbers: defaultdict[tuple[int, int], int] = defaultdict(int)
         for portion in self._rerun.input():
-            if isinstance(portion, Records):
-                yield from self._steps_of(portion, None)
-                continue
-            for buffer in portion:
-                element = decode(buffer.payload)
-                if not isinstance(element, Records):
+            buffers: list[Any] = [None] if isinstance(portion, Records) else portion
+            for buffer in buffers:
+                records = portion if buffer is None else decode(buffer.payload)
+                if not isinstance(records, Records):
                     yield [_numbered(buffer, buffer.payload, numbers)]
                     continue
-                for record in self._steps_of(element, buffer.channel):
-                    yield [_numbered(buffer, encode(record), numbers)]
+                for index in range(len(records)):
+                    record = records.slice(index, index + 1)
+                    self._end_step()
+                    self._begin_step(record, None if buffer is None else buffer.channel)
+                    yield record if buffer is None else [_numbered(buffer, encode(record), numbers)]
         self._end_step()
         self._record, self._key, self._before = None, [], {}
-
-    def _steps_of(self, records: Records, channel: int | None) -> Iterator[Records]:
-        for index in range(len(records)):
-            record = records.slice(index, index + 1)
-            self._end_step()
-            self._begin_step(record, channel)
-            yield record
 
     def _begin_step(self, record: Records, channel: int | None) -> None:
         self._record = shorten_record(record.values[0])
