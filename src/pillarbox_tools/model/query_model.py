@@ -33,6 +33,7 @@ class ShownQuery:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
+        self._version = 0
 
     @property
     def id(self) -> str:
@@ -48,7 +49,7 @@ class ShownQuery:
 
     def refresh(self) -> int:
         """Check for news, and return the version, which grows with each change of the snapshot."""
-        return 1
+        return self._version
 
     def snapshot(self) -> Snapshot:
         return self._snapshot
@@ -72,7 +73,6 @@ class QueryModel(ShownQuery):
         self._subtasks = Subtasks()
         self._followers: list[Callable[[EpochRun], None]] = []
         self._feeding = threading.Lock()  # guards all fields
-        self._version = 0
 
     # -- called by the driver --
 
@@ -90,8 +90,11 @@ class QueryModel(ShownQuery):
             if len(epochs) > _WITH_TASKS:
                 epochs[-1 - _WITH_TASKS] = replace(epochs[-1 - _WITH_TASKS], tasks=[])
             self._moments.add(epoch, self._snapshot.plan)
-            self._change(epochs=epochs)
-            self._take_versions(epoch)
+            versions = [*self._snapshot.run.worker_versions]
+            for task in epoch.tasks:
+                if task.versions and task.versions not in versions:
+                    versions.append(task.versions)
+            self._change(replace(self._snapshot.run, worker_versions=versions[:_VERSIONS]), epochs=epochs)
             for follower in self._followers:
                 follower(epoch)
 
@@ -113,15 +116,6 @@ class QueryModel(ShownQuery):
             self._snapshot = replace(self._snapshot, heartbeat=heartbeat)
             self._version += previous is None or (previous.epoch, previous.since) != (heartbeat.epoch, heartbeat.since)
 
-    def _take_versions(self, epoch: EpochRun) -> None:
-        previous = self._snapshot.run.worker_versions
-        versions = [*previous]
-        for task in epoch.tasks:
-            if task.versions and task.versions not in versions:
-                versions.append(task.versions)
-        if len(versions) > len(previous):
-            self._change(replace(self._snapshot.run, worker_versions=versions[:_VERSIONS]))
-
     def failed(self, text: str) -> None:
         failure = Failure.of_text(text) or Failure("StreamingQueryException", message=message_of(text))
         with self._feeding:
@@ -139,9 +133,6 @@ class QueryModel(ShownQuery):
             self._change(replace(self._snapshot.run, status=status, ended=self._clock()), heartbeat=None)
 
     # -- called by readers --
-
-    def refresh(self) -> int:
-        return self._version
 
     def follow(self, follower: Callable[[EpochRun], None]) -> None:
         """Add a follower. It receives the stored epochs at once, then each new epoch."""

@@ -33,7 +33,6 @@ class CheckpointQuery(ShownQuery):
         self._spark = spark
         self._checkpoint = checkpoint
         self._reading = threading.Lock()
-        self._version = 1
         self._read_at = time.monotonic()
 
     def refresh(self) -> int:
