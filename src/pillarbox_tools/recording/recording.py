@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 
 import pillarbox
 from pillarbox._errors import ConfigurationError, advice_on_version, describe
@@ -109,11 +109,15 @@ class Recording:
 
 def portions_in(folder: Path) -> Iterator[Any]:
     with input_of(folder).open("rb") as file:
-        while True:
-            try:
-                yield pickle.load(file)
-            except EOFError:
-                return
+        yield from pickles_in(file)
+
+
+def pickles_in(file: IO[bytes]) -> Iterator[Any]:
+    while True:
+        try:
+            yield pickle.load(file)
+        except EOFError:
+            return
 
 
 def write_recording(

@@ -10,7 +10,7 @@ import pickle
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
@@ -22,7 +22,7 @@ from pillarbox._errors import causes_of, describe, shorten, shorten_record
 from pillarbox._runtime.failures import located
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
-from pillarbox_tools.recording.recording import Recording
+from pillarbox_tools.recording.recording import Recording, pickles_in
 from pillarbox_tools.replay.nondeterminism import fixed_inputs
 from pillarbox_tools.replay.rerun import Outcome, Rerun, run_once
 from pillarbox_tools.replay.states import compare_logs, different_entries
@@ -174,19 +174,13 @@ def _first_difference(recorded: _ComparedProgram, other: _ComparedProgram) -> Fi
     with tempfile.TemporaryFile() as file:
         recorded.step(lambda trace: pickle.dump(trace, file, pickle.HIGHEST_PROTOCOL))
         file.seek(0)
-        number = 0
+        traces = enumerate(pickles_in(file))
 
-        def compare(now: _StepTrace) -> bool:
-            nonlocal number, difference
-            try:
-                then: _StepTrace = pickle.load(file)
-            except EOFError:
-                return True
-            parts = then.parts_that_differ(now)
-            if parts or then.error != now.error:
+        def compare(now: _StepTrace) -> None:
+            nonlocal difference
+            number, then = (0, None) if difference is not None else next(traces, (0, None))
+            if then is not None and ((parts := then.parts_that_differ(now)) or then.error != now.error):
                 difference = FirstDifference(number, then.record, then.key, then.before, then.step, now.step, parts)
-            number += 1
-            return difference is not None
 
         other.step(compare)
     return difference
@@ -218,9 +212,6 @@ def _only_in(values: list[Any], other: list[Any]) -> list[Any]:
     names = list(map(digest, values))
     trees = dict(zip(names, values))
     return [trees[name] for name in (Counter(names) - Counter(map(digest, other))).elements()]
-
-
-class _EnoughError(BaseException): ...
 
 
 class _ComparedProgram(NamedTuple):
@@ -255,19 +246,15 @@ class _ComparedProgram(NamedTuple):
         with self.modules():
             return _FullRun(outputs, texts, *self._run(run))
 
-    def step(self, take: Callable[[_StepTrace], object]) -> None:
-        """Run it record by record.
-
-        ``take`` receives a step before the first record, after each record, and at the end. If it returns True, the run
-        ends.
-        """
+    def step(self, take: Callable[[_StepTrace], None]) -> None:
+        """Run it record by record, with a step before the first record, after each record, and at the end."""
         steps: list[_StepRun] = []
 
         def run(rerun: Rerun) -> None:
             steps.append(_StepRun(rerun, take))
             steps[0].run()
 
-        with suppress(_EnoughError), self.modules():
+        with self.modules():
             _, error = self._run(run)
             if error is not None and steps:
                 steps[0].report(error)
@@ -276,7 +263,7 @@ class _ComparedProgram(NamedTuple):
 class _StepRun:
     """A run with one record at a time. The task has finished a record when it asks for the next portion of input."""
 
-    def __init__(self, rerun: Rerun, take: Callable[[_StepTrace], object]) -> None:
+    def __init__(self, rerun: Rerun, take: Callable[[_StepTrace], None]) -> None:
         self._rerun = rerun
         self._take = take
         self._record: str | None = None
@@ -290,7 +277,7 @@ class _StepRun:
         self.report()
 
     def report(self, error: _Event | None = None) -> None:
-        """Report the results since the last call. Raises :class:`_EnoughError` to end the run."""
+        """Report the results since the last call."""
         sent, self._sent = self._sent, []
         outputs = list(_outputs(self._rerun, sent))
         states = dict(self._states())
@@ -301,11 +288,8 @@ class _StepRun:
         )
         trees = {name: (label, tree_of(value)) for name, (label, value) in states.items()}
         key = shorten(self._key[0], _SHOWN) if self._key else None
-        trace = _StepTrace(
-            self._record, key, self._before, step, [output.tree for output in outputs], trees, _tree(error)
-        )
-        if self._take(trace) is True:
-            raise _EnoughError
+        sent_trees = [output.tree for output in outputs]
+        self._take(_StepTrace(self._record, key, self._before, step, sent_trees, trees, _tree(error)))
 
     def _single_records(self) -> Iterator[Any]:
         numbers: defaultdict[tuple[int, int], int] = defaultdict(int)
