@@ -6,7 +6,7 @@ import json
 import time
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,8 @@ class Room:
         """Return the command's output."""
         console = show.output()
         with console.capture() as capture:
-            show.findings(console, examine(stored_snapshot(self.spark, self.checkpoint)), every=False)
+            findings = examine(stored_snapshot(self.spark, self.checkpoint))
+            show.findings(console, {"findings": list(map(asdict, findings))}, every=False)
         return capture.get()
 
 

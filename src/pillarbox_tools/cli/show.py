@@ -22,7 +22,6 @@ from rich.text import Text
 
 from pillarbox._task.memory import readable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox_tools.doctor.facts import Finding
 
 _CELL = 200
 _ENDLESS = 1_000_000
@@ -267,18 +266,16 @@ def key(console: Console, history: dict[str, Any]) -> None:
         _print(console, [dict(zip(("pending call of", "record", "requested"), row)) for row in calls])
 
 
-def findings(console: Console, results: Sequence[Finding], *, every: bool) -> None:
-    for finding in results:
-        if finding.status == "wrong":
-            _lines(console, [f"{finding.rule}: {finding.message}"], "red")
+def findings(console: Console, report: dict[str, Any], *, every: bool) -> None:
+    for finding in report["findings"]:
+        if finding["status"] == "wrong":
+            _lines(console, [f"{finding['rule']}: {finding['message']}"], "red")
         elif every:
-            unknown_fact = f": {finding.message}" if finding.status == "unknown" else ""
-            _lines(console, [f"{finding.rule}: {finding.status}{unknown_fact}"])
-    counts = Counter(finding.status for finding in results)
-    console.print(
-        f"{counted(len(results), 'rule')}: {counts['wrong']} wrong, {counts['fine']} fine, {counts['unknown']} without"
-        " facts"
-    )
+            unknown_fact = f": {finding['message']}" if finding["status"] == "unknown" else ""
+            _lines(console, [f"{finding['rule']}: {finding['status']}{unknown_fact}"])
+    counts = Counter(finding["status"] for finding in report["findings"])
+    rules = counted(counts.total(), "rule")
+    console.print(f"{rules}: {counts['wrong']} wrong, {counts['fine']} fine, {counts['unknown']} without facts")
 
 
 def executor_memory(console: Console, report: dict[str, Any]) -> None:

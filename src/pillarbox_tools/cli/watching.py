@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import sys
 import time
 from pathlib import Path
@@ -87,11 +87,9 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
             findings = examine(snapshot_of_session(spark), MACHINE_RULES)
         else:
             findings = examine(stored_snapshot(spark, checkpoint.rstrip("/") or checkpoint), RULES)
-    wrong = [finding for finding in findings if finding.status == "wrong"]
-    if as_json:
-        click.echo(json.dumps({"wrong": len(wrong), "findings": [asdict(finding) for finding in findings]}, indent=2))
-    else:
-        show.findings(show.output(), findings, every=every)
+    wrong = sum(finding.status == "wrong" for finding in findings)
+    report = {"wrong": wrong, "findings": [asdict(finding) for finding in findings]}
+    print_result(report, functools.partial(show.findings, every=every), as_json=as_json)
     if wrong:
         sys.exit(1)
 
