@@ -167,7 +167,7 @@ def _behind(snapshot: Snapshot, now: int) -> Condition | None:
     before, recent = moment_at(moments, last.at - QUARTER), moment_at(moments, last.at - NOW)
     span = last.at - before.at
     condition = None
-    if span >= NOW // 2 and now - last.at <= max(NOW, usual_gap(moments) * 3 // 2):
+    if span >= NOW // 2 and _is_recent(snapshot, last.at):
         if last.backlog is not None and before.backlog is not None:
             condition = _by_backlog(snapshot, last, before, recent)
         elif last.newest is not None and before.newest is not None:
@@ -203,7 +203,7 @@ def _by_event_time(last: Moment, before: Moment, recent: Moment) -> Condition | 
 def behind_interval(snapshot: Snapshot) -> Condition | None:
     interval = trigger_interval(snapshot.run.settings)
     epochs = recent_epochs(snapshot, _FEW)
-    if not interval or len(epochs) < _FEW or not _is_recent(snapshot, epochs[-1]):
+    if not interval or len(epochs) < _FEW or not _is_recent(snapshot, epochs[-1].end):
         return None
     usual = median(epoch.duration for epoch in epochs)
     if usual <= interval:
@@ -215,8 +215,8 @@ def behind_interval(snapshot: Snapshot) -> Condition | None:
     )
 
 
-def _is_recent(snapshot: Snapshot, epoch: EpochRun) -> bool:
-    return now_of(snapshot) - epoch.end <= max(NOW, usual_gap(snapshot.run.moments) * 3 // 2)
+def _is_recent(snapshot: Snapshot, at: int) -> bool:
+    return now_of(snapshot) - at <= max(NOW, usual_gap(snapshot.run.moments) * 3 // 2)
 
 
 def _silent(snapshot: Snapshot, now: int) -> Condition | None:
@@ -226,10 +226,8 @@ def _silent(snapshot: Snapshot, now: int) -> Condition | None:
     if beat is not None and beat.since is not None and beat.at - beat.since > MINUTE:
         return None
     came = input_at(snapshot)
-    with_rows = [moment for moment in snapshot.run.moments if moment.rows]
-    interval = trigger_interval(snapshot.run.settings) or 0
     silent = now - (came or snapshot.run.began)
-    if silent <= max(_SILENT, _GAPS * usual_gap(with_rows), _GAPS * interval):
+    if silent <= max(_SILENT, _usual_silence(snapshot)):
         return None
     when = "no rows since the start" if came is None else f"last rows at {clock(came)}"
     return Condition(SILENT, came or snapshot.run.began, f"No input for {duration(silent)}; {when}")
@@ -246,9 +244,12 @@ def rate_now(snapshot: Snapshot) -> float | None:
     rate, came = rows_per_second(snapshot.epochs), input_at(snapshot)
     if rate is None or came is None or snapshot.run.ended is not None:
         return rate
+    return 0.0 if now_of(snapshot) - came > max(_QUIET, _usual_silence(snapshot)) else rate
+
+
+def _usual_silence(snapshot: Snapshot) -> int:
     gap = usual_gap([moment for moment in snapshot.run.moments if moment.rows])
-    quiet = max(_QUIET, _GAPS * max(gap, trigger_interval(snapshot.run.settings) or 0))
-    return 0.0 if now_of(snapshot) - came > quiet else rate
+    return _GAPS * max(gap, trigger_interval(snapshot.run.settings) or 0)
 
 
 def lag_now(snapshot: Snapshot) -> int | None:
