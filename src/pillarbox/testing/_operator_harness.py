@@ -231,7 +231,17 @@ class OneInputStreamOperatorTestHarness:
     process_watermark = push_watermark
 
     def set_processing_time(self, timestamp: int) -> None:
-        """Set the clock (epoch milliseconds) and fire its processing-time timers in order (T4)."""
+        """Set the clock (epoch milliseconds) and fire its processing-time timers in order (T4).
+
+        For ``async def`` in keyed functions, the clock stops at each time of their event loop.
+        """
+        operator = self.operator
+        if isinstance(operator, AsyncKeyedOperator):
+            while operator.alarm_at is not None and self.get_processing_time() < operator.alarm_at < timestamp:
+                self._set_clock(operator.alarm_at)
+        self._set_clock(timestamp)
+
+    def _set_clock(self, timestamp: int) -> None:
         self._backend.now = timestamp
         self.processing_time_service.set_current_time(timestamp)
         self._settle()

@@ -300,6 +300,23 @@ def test_tasks_of_a_thread_share_a_loop(monkeypatch: pytest.MonkeyPatch) -> None
         assert first.state_of("a")["value"] == ("a", 1)
 
 
+def test_sleeps_one_after_another_end_within_one_advance() -> None:
+    """The clock stops at each time of the loop (R42)."""
+
+    class Sleeping(Stateful):
+        async def process_element(self, value: Any, ctx: Any) -> Any:
+            for _ in range(3):
+                await asyncio.sleep(0.1)
+            yield ctx.timer_service().current_processing_time()
+
+    with opened(Sleeping()) as harness:
+        harness.push_all([("a", 1), ("a", 2)])
+        harness.advance_processing_time(599)
+        assert harness.get_output() == [300]
+        harness.advance_processing_time(1)
+        assert harness.get_output() == [300, 600]
+
+
 def test_plain_and_async_methods_mix() -> None:
     class Mixed(Stateful):
         def process_element(self, value: Any, ctx: Any) -> Any:

@@ -87,10 +87,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, or was cut off."""
         return self.state is RequestState.SETTLED
-
-    # -- the context --
 
     def _check(self) -> None:
         """Refuse calls outside of the element's steps (R5)."""
@@ -162,8 +159,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
             self.arrival = epoch
         return self.arrival
 
-    # -- outputs --
-
     def collect(self, results: Iterable[Any]) -> None:
         """Collect the results of the running call; ``(OutputTag, value)`` is a record of a side output."""
         if type(results) not in USUAL_RESULTS:
@@ -187,7 +182,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
                 self._collect_unfixed(result)
 
     def add(self, result: Any) -> None:
-        """Collect one result of the running call, as :meth:`collect`."""
         kind = type(result)
         if kind is tuple:
             for field in result:

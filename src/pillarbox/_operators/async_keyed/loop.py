@@ -64,12 +64,10 @@ class _Loop(asyncio.SelectorEventLoop):
         self.time = monotonic
 
     def next_due(self) -> float | None:
-        """Return the time of the earliest timer, or None."""
         scheduled = self._scheduled  # type: ignore[attr-defined]
         return scheduled[0].when() if scheduled else None
 
     def has_ready(self) -> bool:
-        """Return whether the next turn has something to do."""
         return bool(self._ready)  # type: ignore[attr-defined]
 
     def add_signal_handler(self, *_: Any) -> NoReturn:  # type: ignore[override]
@@ -113,7 +111,6 @@ class OwnedLoop:
         return threads
 
     def end_threads(self, threads: DaemonThreads) -> None:
-        """End threads before the loop is closed."""
         self._threads.remove(threads)
         threads.shutdown()
 
@@ -123,7 +120,6 @@ class OwnedLoop:
         self._thread = None
 
     def leave(self, rows: OneThread) -> None:
-        """Undo :meth:`serve`."""
         self._rows.remove(rows)
 
     def _new_task(self, loop: Any, run: Any, **options: Any) -> asyncio.Task[Any]:
@@ -133,7 +129,6 @@ class OwnedLoop:
         return asyncio.Task(run, loop=loop, **options)
 
     def turn(self) -> None:
-        """Run ready steps, without waiting."""
         if not self._is_running:
             self._resume()
             self.loop.stop()
@@ -207,7 +202,6 @@ class OwnedLoop:
         return is_idle and loop.next_due() is not None
 
     def complete(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine to its end; return its result."""
         self._resume()
         self._enter()
         try:

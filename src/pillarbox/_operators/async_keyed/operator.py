@@ -42,6 +42,8 @@ from pillarbox.mailbox import RejectedExecutionError
 _CLOSING = 30.0
 # The longest wait of an epoch without records for carried elements (seconds).
 _LINGERS = 0.1
+# Error of times in seconds (ms).
+_ROUNDING = 1e-3
 # Turns of the loop at the end of an epoch.
 TURNS = 50
 
@@ -78,14 +80,12 @@ class AsyncKeyedOperator(KeyedOperator):
         self._opened: ElementRunner | None = None
         # A manual clock's timer for the loop, and the time of the loop's own timer.
         self._alarm: tuple[ScheduledTimer, float] | None = None
+        self._alarm_at: int | None = None
         # In batch mode, the key whose records continue in the next run.
         self._last_key: Any = None
 
-    # -- life --
-
     @property
     def runner(self) -> ElementRunner:
-        """Runs the elements of the open operator."""
         assert self._opened is not None, f"operator {self.name!r} is not open"
         return self._opened
 
@@ -122,7 +122,6 @@ class AsyncKeyedOperator(KeyedOperator):
         return isinstance(self.function, Function)
 
     def _complete(self, method: Callable[..., Any], *args: Any, seconds: float | None = None) -> None:
-        """Call a method of the function, and run its coroutine to the end."""
         outcome = method(*args)
         if inspect.iscoroutine(outcome):
             self.runner.loop.complete(outcome if seconds is None else wait_for(outcome, seconds))
@@ -148,10 +147,7 @@ class AsyncKeyedOperator(KeyedOperator):
     def _close_function(self) -> None:
         self._complete(self.function.close, seconds=_CLOSING)
 
-    # -- input --
-
     def process_records(self, records: Records) -> None:
-        """Process a run, each record under its key."""
         self.process_run(records, self.keying, 0)
 
     def process_run(self, records: Records, keying: Keying, call: int) -> None:
@@ -212,8 +208,6 @@ class AsyncKeyedOperator(KeyedOperator):
         while not self._queue.is_empty():
             self._wait()
 
-    # -- time --
-
     def process_watermark(self, timestamp: int) -> None:
         """Visit the keys with due timers, and emit the watermark after their elements (R8, R9)."""
         self._timers.current_watermark = timestamp
@@ -266,10 +260,15 @@ class AsyncKeyedOperator(KeyedOperator):
             if time == due and not timer.done():
                 return
             timer.cancel()
-            self._alarm = None
+            self._alarm = self._alarm_at = None
         if due is not None:
-            at = clock.current_processing_time() + max(0, ceil((due - loop.time()) * 1000))
+            self._alarm_at = at = clock.current_processing_time() + max(0, ceil((due - loop.time()) * 1000 - _ROUNDING))
             self._alarm = clock.register_timer(at, self._post_turn), due
+
+    @property
+    def alarm_at(self) -> int | None:
+        """The next time (epoch ms) of the event loop, with a manual clock."""
+        return self._alarm_at
 
     def _post_turn(self, timestamp: int) -> None:
         self._post(self._turn, "run the event loop of %s")
@@ -279,8 +278,6 @@ class AsyncKeyedOperator(KeyedOperator):
             self.context.mailbox_executor.execute(action, description, self.name)
         except RejectedExecutionError:
             pass  # the task is ending
-
-    # -- batch mode (R41) --
 
     def process_key_by_key(self, run: KeyedRun) -> None:
         """Process a run in batch mode: keys run concurrently; each ends with its last record."""
@@ -298,8 +295,6 @@ class AsyncKeyedOperator(KeyedOperator):
 
     def _last_visit(self, key: Any) -> Visit:
         return Visit(self.runner, key, MAX_WATERMARK, MAX_WATERMARK, TimeDomain.EVENT_TIME, ends_key=True)
-
-    # -- output --
 
     def _announce(self) -> None:
         """Have ended elements emitted by a mail."""
@@ -349,8 +344,6 @@ class AsyncKeyedOperator(KeyedOperator):
             StreamOperator.process_watermark(self, event.timestamp)
         else:
             StreamOperator.process_status(self, event.idle)
-
-    # -- ends of the input and of epochs --
 
     def end_input(self) -> None:
         """Wait for all elements: bounded input has ended."""
@@ -411,12 +404,10 @@ class AsyncKeyedOperator(KeyedOperator):
         return entries
 
     def resume_after_snapshot(self) -> None:
-        """Repeat the changes of the carried elements."""
         if self._carried is not None:
             self._carried.repeat()
 
     def restore_state(self, state: Any) -> None:
-        """Begin the elements of a snapshot again."""
         for entry in state or ():
             if entry[0] == "calls":
                 self.runner.caller.restore(*entry[1:])
@@ -436,7 +427,6 @@ class AsyncKeyedOperator(KeyedOperator):
 
     @property
     def has_ready(self) -> bool:
-        """Whether the event loop has ready steps."""
         return self.runner.loop.loop.has_ready()
 
     @property
@@ -446,7 +436,6 @@ class AsyncKeyedOperator(KeyedOperator):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether elements have not left (R24)."""
         return self._opened is not None and not self._queue.is_empty()
 
 

@@ -145,8 +145,6 @@ class ElementRunner:
         self._base = copy_context()
         self._base.run(getcontext)
 
-    # -- keys --
-
     def admit(self, element: Element) -> None:
         """Take an element: it runs after earlier elements of its key."""
         element.is_queued = True
@@ -189,7 +187,6 @@ class ElementRunner:
             self._timeouts.watch(element)
 
     def busy_keys(self) -> list[Any]:
-        """Return the keys with elements that have not ended."""
         return list(self._lines)
 
     def end(self, element: Element) -> None:
@@ -227,10 +224,7 @@ class ElementRunner:
         finally:
             self.is_turning = False
 
-    # -- steps --
-
     def enter(self, element: Element) -> None:
-        """Make the key of an element the current one."""
         backend, key = self._backend, element.key
         backend.row = backend.rows[key]
         backend.key = key
@@ -240,15 +234,12 @@ class ElementRunner:
             self._undo.enter(element.notes)
 
     def leave(self) -> None:
-        """Make no key the current one."""
         backend = self._backend
         backend.row = backend.nowhere
         backend.key = None
         self.loop.current = None
         if self._undo is not None:
             self._undo.leave()
-
-    # -- workers --
 
     def start_workers(self) -> None:
         """Start more workers if elements are ready: twice as many as the last time."""
@@ -270,7 +261,6 @@ class ElementRunner:
 
     @property
     def places_taken(self) -> int:
-        """Number of its workers' places."""
         return len(self._workers)
 
     async def work(self, steps: WorkerSteps) -> None:
@@ -440,8 +430,6 @@ class ElementRunner:
         if self.loop.current is element:
             self._undo.enter(element.notes)
 
-    # -- failures --
-
     def raised(self, element: Element, error: BaseException) -> None:
         """Take the error of an element's call: a dead letter, or the end of the task."""
         if element.is_over:
@@ -473,8 +461,6 @@ class ElementRunner:
         except BaseException as failure:
             self.failure = failure
         self._announce()
-
-    # -- the end --
 
     async def cancel(self) -> None:
         """Cancel the elements that run, with their keys at hand, and wait some seconds for their end (R40)."""

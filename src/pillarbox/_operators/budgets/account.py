@@ -127,7 +127,6 @@ class Account:
 
     @property
     def is_open(self) -> bool:
-        """Whether the breaker is open."""
         return self._open is not None
 
     def book(self, estimates: Sequence[float], now: float, wall: int) -> Slots | RetryAt | Refused:
@@ -184,8 +183,6 @@ class Account:
     def _exceeded(self, until: float, why: str, *, is_open: bool = False) -> RetryAt | Refused:
         return RetryAt(until, why) if self.limits.holds else Refused(why, is_open)
 
-    # -- ceiling --
-
     def _begin_period(self, wall: int) -> None:
         period = self.period
         period.clock = max(period.clock, wall)
@@ -212,8 +209,6 @@ class Account:
         if self.period.spent + part / 2 <= self.allowance:
             return None
         return max(min(self.period.spent + part, ceiling), self.period.spent)
-
-    # -- outcomes --
 
     def settle(self, report: Report, now: float) -> bool:
         """Settle outcomes; return whether booked and unused slots are void."""

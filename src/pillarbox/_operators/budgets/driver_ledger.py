@@ -45,7 +45,6 @@ class DriverLedger(Ledger):
     token: bytes = field(repr=False)
 
     def open(self) -> LedgerEnd:
-        """Return an event loop's end."""
         return _DriverLedgerEnd(self)
 
 
@@ -103,7 +102,6 @@ class _DriverLedgerEnd(LedgerEnd):
             return [Slot(at - low, at + LATE - high, estimate, probes, at) for at, estimate in zip(times, estimates)]
 
     def report(self, limits: Limits, report: Report) -> None:
-        """Report the outcome of requests, gathered with others."""
         earlier = self._reports.get(limits, Report())
         probe = earlier.probe if report.probe is None else report.probe
         stops = [source.stop for source in (earlier, report) if source.stop is not None]
@@ -132,15 +130,9 @@ class _DriverLedgerEnd(LedgerEnd):
         await asyncio.sleep(seconds)
 
     def on_void(self, limits: Limits, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when unused slots become void."""
         self._voids[limits.name] = callback
 
     async def _connected(self) -> Connection:
-        """Return a connection to the driver.
-
-        Raises:
-            OperatorError: the driver was unreachable for a minute.
-        """
         async with self._connecting:
             deadline, pauses = self.now() + _UNREACHABLE, iter(_PAUSES)
             while self._connection is None:

@@ -84,7 +84,6 @@ class Gate:
         return bool(slots) and slots[0].begin <= now + NEARLY
 
     def take(self) -> Slot:
-        """Take the slot for a request that begins now."""
         slot = self._slots.popleft()
         self.granted += 1
         self.probes += slot.probes
@@ -137,7 +136,6 @@ class Gate:
             self._report(Report(units, outcomes, succeeded if slot.probes else None, stop))
 
     def close(self) -> None:
-        """Return all slots."""
         if self._booking is not None:
             self._booking.cancel()
         self._void()

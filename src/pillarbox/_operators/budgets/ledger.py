@@ -49,8 +49,7 @@ class LedgerEnd(ABC):
         """Book slots for requests, in order: for all, or for the first few. Waits for the first slot."""
 
     @abstractmethod
-    def report(self, limits: Limits, report: Report) -> None:
-        """Report the outcome of requests."""
+    def report(self, limits: Limits, report: Report) -> None: ...
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None:
@@ -59,16 +58,14 @@ class LedgerEnd(ABC):
     def on_void(self, limits: Limits, callback: Callable[[], None]) -> None:
         """Call ``callback`` when unused slots become void."""
 
-    def close(self) -> None:
-        """Release everything."""
+    def close(self) -> None: ...
 
 
 class Ledger(ABC):
     """Keeps accounts."""
 
     @abstractmethod
-    def open(self) -> LedgerEnd:
-        """Return an event loop's end."""
+    def open(self) -> LedgerEnd: ...
 
 
 class LocalLedger(Ledger, LedgerEnd):
@@ -88,14 +85,12 @@ class LocalLedger(Ledger, LedgerEnd):
         return self
 
     def account(self, limits: Limits) -> Account:
-        """Return a budget's account."""
         account = self._accounts.get(limits)
         if account is None:
             account = self._accounts[limits] = Account(limits, self.now())
         return account
 
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots, as soon as there are any."""
         while True:
             with self._lock:
                 wall = system_clock_ms() if self._clock is None else self._clock.current_processing_time()
@@ -113,7 +108,6 @@ class LocalLedger(Ledger, LedgerEnd):
             self.account(limits).settle(report, self.now())
 
     async def sleep(self, seconds: float) -> None:
-        """Wait, by the clock."""
         if self._clock is None:
             await asyncio.sleep(seconds)
             return

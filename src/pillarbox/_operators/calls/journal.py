@@ -48,11 +48,13 @@ class Journal:
         self._loop = loop
         # Without a query's id no other process can resume the task, and another run must not find its files.
         query = context.shared.query or uuid4().hex
-        self._folder = f"{quote(query, safe='')}/{quote(context.uid, safe='')}/{context.subtask}"
+        self._place = f"{quote(query, safe='')}/{quote(context.uid, safe='')}/{context.subtask}"
         self._attempt = uuid4().hex[:12]
         self._threads = threads
         self._writing: asyncio.Task[None] | None = None
+        self._is_open = False
         self._file_system: Any = None
+        self._folder = ""
         self._has_folders = False
         # Of earlier attempts, until their elements take them: by the elements' identities.
         self._records: dict[bytes, dict[Name, Record]] = {}
@@ -61,8 +63,9 @@ class Journal:
         self._number = 0
         # The last epoch with a complete snapshot, or -1.
         self._ended = -1
-        # Epochs with files.
+        # Epochs with files, and the epoch whose file is being written.
         self._epochs: set[int] = set()
+        self._writes_to: int | None = None
 
     def open(self) -> None:
         """Read the records of the epoch's earlier attempts, unless that has been done.
@@ -70,10 +73,11 @@ class Journal:
         Raises:
             ConfigurationError: the folder cannot be read.
         """
-        if self._file_system is None:
+        if not self._is_open:
             first = self._context.epoch
             with self._context.shared.resting(), self._errors("read"):
                 self._read(first)
+            self._is_open = True
             self.commit(first - 1)
 
     def _read(self, first: int) -> None:
@@ -81,7 +85,7 @@ class Journal:
         from pyarrow import fs  # its libraries take time, and few programs have a journal
 
         self._file_system, path = fs.FileSystem.from_uri(self._location)
-        self._folder = f"{path.rstrip('/')}/{self._folder}"
+        self._folder = f"{path.rstrip('/')}/{self._place}"
         self._has_folders = isinstance(self._file_system, fs.LocalFileSystem)
         selector = fs.FileSelector(self._folder, allow_not_found=True, recursive=True)
         for info in self._file_system.get_file_info(selector):
@@ -150,12 +154,15 @@ class Journal:
             epoch, self._number = max(self._context.epoch, self._ended + 1), self._number + 1
             path = f"{self._folder}/{epoch}/{self._attempt}-{self._number}"
             self._epochs.add(epoch)
+            self._writes_to = epoch
             failure: Exception | None = None
             try:
                 with self._errors("write"):
                     await self._loop.run_in_executor(self._threads, self._put, path, content)
             except ConfigurationError as error:
                 failure = error
+            finally:
+                self._writes_to = None
             for _, written in batch:
                 if written.done():  # its element was cancelled
                     continue
@@ -182,12 +189,12 @@ class Journal:
 
     def commit(self, epoch: int) -> None:
         """Remove the files of all epochs up to a committed epoch, in a thread."""
-        committed = [number for number in list(self._epochs) if number <= epoch]
-        self._epochs.difference_update(committed)
+        committed = {number for number in self._epochs if number <= epoch and number != self._writes_to}
+        self._epochs -= committed
         if committed:
-            self._loop.run_in_executor(self._threads, self._remove, committed, epoch)
+            self._loop.run_in_executor(self._threads, self._remove, committed)
 
-    def _remove(self, epochs: list[int], last: int) -> None:
+    def _remove(self, epochs: Iterable[int]) -> None:
         for epoch in epochs:
             folder = f"{self._folder}/{epoch}"
             try:
@@ -196,8 +203,5 @@ class Journal:
             except FileNotFoundError:
                 pass  # its write was interrupted
             except Exception as error:
-                if epoch == last:
-                    self._epochs.add(epoch)  # a write may just be ending: again with the next epoch
-                else:
-                    task = place_of_task(self._context.name)
-                    _log.warning("the journal's folder %s remains: %s %s", folder, describe(error), task)
+                task = place_of_task(self._context.name)
+                _log.warning("the journal's folder %s remains: %s %s", folder, describe(error), task)
