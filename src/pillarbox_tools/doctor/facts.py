@@ -1,4 +1,4 @@
-"""The facts of rules, and their findings. A rule examines a :class:`Snapshot`; a missing entry means unknown."""
+"""The snapshot that rules examine, in which a missing entry means unknown, and their findings."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from pillarbox._task.stream_task import StreamTask
 from pillarbox._task.vertex import REPORT_TARGET, Vertex
 from pillarbox._time.clock_log import ClockLog, ReplayedClock
 from pillarbox_tools.recording.recording import Recording
-from pillarbox_tools.replay.calls import refused_calls, without_calls
+from pillarbox_tools.replay.calls import RefusedCallError, refused_calls, without_calls
 
 
 class Rerun:
@@ -139,7 +139,7 @@ def run_once(
         try:
             outcome.rerun = make()
             run(outcome.rerun)
-        except BaseException as error:
+        except (Exception, RefusedCallError) as error:
             if refused is None or refused.first is None:
                 if outcome.rerun is None or not isinstance(error, Exception):
                     raise
