@@ -1,4 +1,4 @@
-"""The snapshot that rules examine, in which a missing entry means unknown, and their findings."""
+"""Findings of rules, and what rules need: snapshots, whose missing entries are unknown."""
 
 from __future__ import annotations
 
