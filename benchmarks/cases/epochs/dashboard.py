@@ -121,7 +121,7 @@ class Page:
     def __init__(self, subtasks: int, operators: int, epochs: int) -> None:
         from pillarbox_tools.dashboard.server import Dashboard
 
-        self._query = MadeQuery(subtasks, operators, epochs)
+        self._query: Any = MadeQuery(subtasks, operators, epochs)
         self._dashboard = Dashboard()
         self._dashboard.show(self._query)
 

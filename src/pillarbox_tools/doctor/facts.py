@@ -1,4 +1,4 @@
-"""Findings of rules, and what rules need: snapshots, whose missing entries are unknown."""
+"""Findings of the doctor, and snapshots without a query. A missing entry of a snapshot means unknown."""
 
 from __future__ import annotations
 
