@@ -300,7 +300,7 @@ class TaskReport:
 
     @property
     def timers(self) -> int | None:
-        """Timers of all keys, of both clocks; None for a source."""
+        """Number of timers of all keys, on both clocks; None for a source."""
         return None if self.is_source else (self.event_time_timers or 0) + (self.processing_time_timers or 0)
 
     @property

@@ -105,7 +105,7 @@ class ExchangeError(PillarboxError):
 
 
 class CheckpointMismatchError(PillarboxError):
-    """State belongs to another program, parallelism or newer version of pillarbox, or is damaged."""
+    """State belongs to another program or parallelism, or to a newer version of pillarbox, or is damaged."""
 
 
 class SavepointError(PillarboxError):

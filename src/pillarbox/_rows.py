@@ -72,7 +72,7 @@ class _RowType(type):
 
 
 class _NamedRowType(_RowType):
-    """The metaclass of classes with column names, which are called with one iterable, like ``tuple``."""
+    """The metaclass of row classes with column names. Like ``tuple``, such a class is called with one iterable."""
 
     if not TYPE_CHECKING:
         __call__ = type.__call__

@@ -1,7 +1,7 @@
-"""Joins of columns that every later version has to read: ``python -m tests.data.make_join``.
+"""Makes a checkpoint of columnar joins, which every later version reads: ``python -m tests.data.make_join``.
 
-There are several streams of each side, and rows with and without a partner. ``join-format-N.zip`` is written once, as
-the other checkpoints are.
+Each side of a join has several streams, and rows with and without a partner. ``join-format-N.zip`` is written once
+and never changed.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ class RestorePlan:
     """The assignment of a savepoint's tables to vertices.
 
     Attributes:
-        vertices: by the uid in the savepoint.
+        vertices: the vertex that restores each table, by the uid in the savepoint.
         left_behind: the uids of operators whose state is dropped.
     """
 

@@ -334,7 +334,7 @@ class MultipleInputStreamTask(StreamTask):
 
 
 class _FiresOverdueTimers:
-    """The chain's input after an epoch's records: overdue timers fire after watermarks, before idleness."""
+    """Wraps a chain's input at the end of an epoch: forwards watermarks, fires overdue timers, forwards idleness."""
 
     def __init__(self, chain: OperatorChain) -> None:
         self._chain = chain

@@ -105,9 +105,9 @@ class Mail:
         self._command()
 
     def try_cancel(self) -> bool:
-        """Cancel the command if possible, and return whether it accepted.
+        """Cancel the command if possible, and return whether it was cancelled.
 
-        ``False`` for plain functions, and for futures that run or are done.
+        Plain functions, and futures that are running or done, cannot be cancelled.
         """
         cancel = getattr(self._command, "cancel", None)
         return bool(cancel()) if callable(cancel) else False

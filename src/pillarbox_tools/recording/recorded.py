@@ -1,7 +1,7 @@
 """The worker's side of a recording: the recorded task sends its input and its state to the driver instead of running.
 
-Other tasks run only if they supply its input, with the clock from the driver. So the epoch ends without output and
-without later service calls.
+Other tasks run only if they supply its input, with the clock from the driver. The recorded task does not run, so the
+epoch has no output, and later tasks call no service.
 """
 
 from __future__ import annotations

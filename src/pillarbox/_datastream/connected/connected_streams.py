@@ -89,7 +89,7 @@ class ConnectedStreams(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Map each record of both streams to at most one result. Does not emit None, as in PyFlink.
+        """Map each record of both streams to at most one result. Drops a result of None, like PyFlink.
 
         Example:
             >>> class AsText(CoMapFunction[int, str, str]):

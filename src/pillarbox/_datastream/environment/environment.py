@@ -222,7 +222,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         Args:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id.
                 For exactly-once results, its writes must replace earlier writes of the same batch id. The outputs are
-                cached during the call. Branches also run, as in :meth:`execute`.
+                cached during the call. Branches without a sink also run, as in :meth:`execute`.
             outputs: output name -> a stream, or a stream and columns, as in :meth:`DataStream.to_dataframe`.
 
         Example:

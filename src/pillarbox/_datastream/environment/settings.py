@@ -201,8 +201,8 @@ class ProgramSettings:
     def set_time_zone(self, time_zone: str) -> Self:
         """Set the time zone, such as ``"Europe/Berlin"``, of naive datetimes for programs without a Spark session.
 
-        A naive datetime is then a point in time: as an event time, a watermark, a timer's time, and in a column.
-        Otherwise it is refused there. A session's time zone is ``spark.sql.session.timeZone``.
+        Naive datetimes may then be event times, watermarks, timer times and values of columns. Without a time zone,
+        they are refused. A session's time zone is ``spark.sql.session.timeZone``.
 
         Example:
             >>> env = env.set_time_zone("Europe/Berlin")

@@ -151,7 +151,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         Args:
             position_to_sum: a position in tuples and rows, or a name in rows, dictionaries and objects. Position 0 of a
                 number is the number itself.
-            on_error: for a record without the field, or with a field that cannot be added.
+            on_error: what to do with a record whose field is missing or cannot be added.
 
         Example:
             >>> env.from_collection([("a", 3), ("b", 5)]).key_by(bool).sum(1).execute_and_collect()

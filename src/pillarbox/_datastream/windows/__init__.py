@@ -1,6 +1,6 @@
 """Windowed streams, with PyFlink's names.
 
 Imports `streams`, `checks` and the layers below `_datastream`. Start with `windowed.py`, then `windowed_stream.py`;
-`columnar_windows.py` has aggregates of columns. Weak spot: this package chooses a window's operator by the user's
-arguments.
+`columnar_windows.py` has aggregates of columns. Weak spot: the choice of a window's operator is made here, from the
+user's arguments, and not beside the operators.
 """

@@ -1,4 +1,4 @@
-"""Budgets: limits on the start and the cost of requests, across processes.
+"""Budgets: limits on the rate and the cost of requests, across processes.
 
 Start with `budget.py`, the user's value, and `account.py`, the arithmetic of one budget on any clock. A `Ledger` keeps
 accounts: `ledger.py` in this process, `driver_ledger.py` in the driver, with messages signed by `wire.py`. `gate.py`

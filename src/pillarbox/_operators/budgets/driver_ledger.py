@@ -1,4 +1,4 @@
-"""The driver's ledger, as executors' event loops see it."""
+"""The executors' client of the driver's ledger, for event loops."""
 
 from __future__ import annotations
 

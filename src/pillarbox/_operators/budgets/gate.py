@@ -90,7 +90,7 @@ class Gate:
         return slot
 
     def book_ahead(self, waiting: Callable[[], Sequence[float]]) -> None:
-        """Book slots for half of the waiting requests, before the last slots are used."""
+        """Book slots for half of the waiting requests while some booked slots are left."""
         self._start(waiting, ahead=True)
 
     def _start(self, waiting: Callable[[], Sequence[float]], *, ahead: bool) -> None:

@@ -1,7 +1,7 @@
 """The operator: an input for records, watermarks and status, with an output of the same shape.
 
-Operators of a chain call each other directly (P6), with *runs* of records: a record costs no call per operator beyond
-the user's function. An operator is created where it runs, by a factory, and belongs to the mailbox thread.
+Operators of a chain call each other directly (P6), with *runs* of records: the user's function is the only call per
+record in each operator. An operator is created where it runs, by a factory, and belongs to the mailbox thread.
 """
 
 from __future__ import annotations

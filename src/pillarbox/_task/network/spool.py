@@ -47,7 +47,7 @@ class Spool:
 
 
 class RecordSpool:
-    """Stores runs in order, with the number of their input."""
+    """Stores runs in order, each with the index of its input."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator

@@ -69,7 +69,7 @@ class IteratorReader(Reader[T]):
 class ThreadedReader(Reader[T]):
     """Pulls from an iterator in another thread, up to ``bound`` items ahead.
 
-    The thread's start, end and errors are mails (P4).
+    The thread reports its start, its end and its errors as mails (P4).
     """
 
     def __init__(

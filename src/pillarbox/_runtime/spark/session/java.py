@@ -24,7 +24,7 @@ def java_session(spark: Any) -> Any:
 
 
 def path_class(spark: Any) -> Any:
-    """Return Hadoop's class of paths."""
+    """Return Hadoop's ``Path`` class."""
     return java_class(spark, "org.apache.hadoop.fs.Path")
 
 

@@ -82,7 +82,7 @@ def program_settings(
 
 @contextmanager
 def last_epoch(number: int) -> Iterator[None]:
-    """End event time in this micro-batch of queries started by this thread in the block."""
+    """Within the block, queries that this thread starts end event time in micro-batch ``number``."""
     token = _last_epoch.set(number)
     try:
         yield

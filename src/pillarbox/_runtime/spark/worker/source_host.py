@@ -24,7 +24,7 @@ from pillarbox._task.vertex import WAKE_CHANNEL
 
 
 class SourceHost:
-    """The function for ``mapInArrow``."""
+    """Runs a source task, as the function of ``mapInArrow``."""
 
     def __init__(
         self,
