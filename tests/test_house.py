@@ -45,7 +45,7 @@ LAYERS = [
 ]
 # The tools are above all of them, and have layers of their own.
 TOOLS_LAYERS = [
-    ("model", "addresses"),
+    ("model", "addresses", "repeating"),
     ("doctor", "export"),
     ("watching", "recording"),
     ("replay",),

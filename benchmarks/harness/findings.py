@@ -77,7 +77,6 @@ def examine_queries() -> None:
     if not _noticed:
         return
     from pillarbox._runtime.spark.running.progress_reader import ProgressReader
-    from pillarbox_tools.doctor.facts import Facts
     from pillarbox_tools.doctor.rules import wrong
     from pillarbox_tools.watching.watched import WatchedQuery
 
@@ -85,7 +84,7 @@ def examine_queries() -> None:
         for started in _noticed:
             watched = WatchedQuery(started)
             watched.take(ProgressReader(started.query).new())
-            found = [[each.rule, each.message] for each in wrong(Facts.of(watched.snapshot()))]
+            found = [[each.rule, each.message] for each in wrong(watched.snapshot())]
             epochs = len(watched.snapshot().epochs)
             file.write(json.dumps({"query": started.checkpoint, "epochs": epochs, "wrong": found}) + "\n")
     _noticed.clear()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import socket
+from ipaddress import ip_address
 
 from pillarbox._errors import ConfigurationError
 
@@ -19,3 +20,12 @@ def cannot_listen(server: str, method: str, host: str, port: int, error: OSError
         f"{server} cannot listen on {host}:{port} ({error.strerror or error}): choose another port, or any free port"
         f" by {method}(query, port=0)"
     )
+
+
+def is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -10,9 +10,8 @@ from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.running.observing import Dashboard, MetricsServer
 from pillarbox._runtime.spark.starting.started import StartedQuery
 from pillarbox._runtime.spark.tools import Progress
-from pillarbox_tools.doctor.facts import Facts
-from pillarbox_tools.doctor.rules import START_RULES
-from pillarbox_tools.doctor.warnings import warn_of_findings
+from pillarbox_tools.doctor.facts import machine_snapshot
+from pillarbox_tools.doctor.rules import START_RULES, warn_of_findings
 from pillarbox_tools.watching.following import watched, watched_query
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ def on_started(started: StartedQuery) -> None:
     """Log the doctor's findings at a query's start, and open the dashboards that its programs request."""
     configuration = started.configuration
     if configuration is not None:
-        warn_of_findings(Facts(configuration.versions, None, configuration.settings), START_RULES)
+        warn_of_findings(machine_snapshot(configuration.versions, configuration.settings), START_RULES)
     places = {program.summary.dashboard for program in started.programs if program.summary.dashboard is not None}
     if not started.is_watched or not places:
         return

@@ -275,19 +275,29 @@ def test_times(timestamp, text):
 
 def test_rows_of_state():
     lines = ['{"key":"a","v":[1],"w":"' + 300 * "x" + '"}', '{"key":"b","v":null}', '{"key":"c"}']
-    for as_json, limit in ((False, 2), (True, 2), (False, 0)):
+    for limit in (2, 0):
         console = Console(file=io.StringIO(), width=100)
-        rows = show.Rows(console, ["key", "v", "w"], as_json=as_json, limit=limit)
-        for line in lines:
-            rows.add(line)
-        rows.end()
+        show.rows(console, ["key", "v", "w"], lines, limit)
         assert isinstance(console.file, io.StringIO)
         text = console.file.getvalue()
-        if as_json:
-            assert text.splitlines() == lines[:2]
-        else:
-            assert text.count("x") == 200 and "[1]" in text and ("c" in text.replace("rows", "")) is (limit == 0)
-            assert ("the first 2 rows" in text) is (limit == 2)
+        assert text.count("x") == 200 and "[1]" in text and ("c" in text.replace("rows", "")) is (limit == 0)
+        assert ("the first 2 rows" in text) is (limit == 2)
+
+
+def test_rows_of_state_as_json(no_spark, monkeypatch):
+    from pillarbox._runtime.spark.reading import state_reader
+
+    lines = ['{"key":"a","v":[1]}', '{"key":"b","v":null}', '{"key":"c"}']
+    rows: Any = SimpleNamespace(
+        limit=lambda count: rows,
+        selectExpr=lambda text: rows,
+        toLocalIterator=lambda: (SimpleNamespace(line=line) for line in lines),
+    )
+    monkeypatch.setattr(state_reader, "read_state", lambda *args: rows)
+    for limit in (2, 0):
+        assert (
+            called("state", "cp", "count", "--json", "--limit", str(limit)).stdout.splitlines() == lines[: limit or 3]
+        )
 
 
 def test_a_table_that_does_not_fit_is_a_line_for_each_column():
@@ -298,9 +308,7 @@ def test_a_table_that_does_not_fit_is_a_line_for_each_column():
     assert any(line.split() == ["watermark", "none", "yet"] for line in lines)
     assert any(line.split() == ["made", "by", "process"] for line in lines)
     console = Console(file=io.StringIO(), width=40)
-    rows = show.Rows(console, ["key", "v"], as_json=False, limit=0)
-    rows.add(json.dumps({"key": "\x1b[31mred\u202e", "v": 60 * "x"}))
-    rows.end()
+    show.rows(console, ["key", "v"], [json.dumps({"key": "\x1b[31mred\u202e", "v": 60 * "x"})], 0)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert r"key  \x1b[31mred\u202e" in text and "\x1b" not in text and text.count("x") == 61
@@ -320,9 +328,8 @@ def test_a_pipe_gets_tables_as_wide_as_they_are(no_spark, monkeypatch):
 def test_rows_of_state_in_a_pipe_are_shown_one_by_one_where_a_table_would_be_too_wide(monkeypatch, capsys):
     monkeypatch.delenv("COLUMNS", raising=False)
     for width in (30, 150):
-        rows = show.Rows(show.output(), ["key", "one", "two"], as_json=False, limit=0)
-        rows.add(json.dumps({"key": 1, "one": "x" * width, "two": "y" * width}))
-        rows.end()
+        row = json.dumps({"key": 1, "one": "x" * width, "two": "y" * width})
+        show.rows(show.output(), ["key", "one", "two"], [row], 0)
         printed = capsys.readouterr().out.splitlines()
         assert max(map(len, printed)) < 200
         assert any("x" * width in line for line in printed)

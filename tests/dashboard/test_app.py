@@ -15,15 +15,13 @@ from pillarbox._reports.plan import Plan
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox_tools.dashboard import versioned_view
-from pillarbox_tools.dashboard.documents import View
 from pillarbox_tools.dashboard.server import Dashboard
 from pillarbox_tools.dashboard.versioned_view import VersionedView
-from pillarbox_tools.dashboard.views import view_of
-from pillarbox_tools.model.query_model import QueryModel
-from pillarbox_tools.model.shown import StoredQuery
+from pillarbox_tools.dashboard.views import Fields, view_of
+from pillarbox_tools.model.query_model import ShownQuery
 from pillarbox_tools.model.snapshot import Snapshot
 from tests.dashboard.live import Live, got, served
-from tests.model.made import START, keyed, model, plan, progress, source
+from tests.model.made import START, keyed, model, plan, progress, query_model, source
 
 
 def test_the_page_draws_what_the_view_has(client: httpx.Client) -> None:
@@ -78,7 +76,7 @@ def test_there_is_no_such_page(shared: httpx.Client, path: str) -> None:
 
 def test_a_page_gets_the_fields_that_have_changed(client: httpx.Client, live: Live) -> None:
     first = client.get("/api/queries/q").json()
-    assert first.keys() == {*vars(view_of(live.snapshot())), "stages", "is_bundle", "change"}
+    assert first.keys() == {*view_of(live.snapshot()), "stages", "is_bundle", "change"}
     assert _since(client, first) == {"change": first["change"]}
     beat = Heartbeat(START, "r", "one", 9, 0, 2, START)
     live.model.beat(beat)
@@ -135,9 +133,9 @@ def test_a_view_is_made_once_for_each_change(live: Live) -> None:
 
 def test_only_rates_and_conditions_are_made_again_as_time_passes(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versioned_view, "_LOOK_EVERY", 0.0)
-    views: list[View] = []
+    views: list[Fields] = []
 
-    def counted(snapshot: Snapshot) -> View:
+    def counted(snapshot: Snapshot) -> Fields:
         views.append(view_of(snapshot))
         return views[-1]
 
@@ -190,7 +188,7 @@ def test_lines_of_a_long_run_keep_their_peaks(live: Live, count: int) -> None:
             moments[index], longest=long, duration=long, lag=70, process_bytes=900, state_bytes={"a": 7, "b": 8}
         )
         run = replace(snapshot.run, moments=[*moments[:index], peak, *moments[index + 1 :]])
-        points = view_of(replace(snapshot, run=run)).run.moments
+        points = view_of(replace(snapshot, run=run))["run"].moments
         assert len(points) <= 240
         assert (sum(point.epochs for point in points), points[-1].at) == (count, count - 1)
         tops = [point for point in points if point.lag is not None]
@@ -233,14 +231,14 @@ def test_what_is_wrong_with_a_query_is_in_its_entry_although_nothing_changes(
 def test_a_counter_of_a_function_is_shown_whatever_its_name() -> None:
     query = model()
     query.progressed(progress(1, keyed(counters={"count.failed": 4, "count.requests": 7, "count.seen": 9})))
-    assert view_of(query.snapshot()).counters == {"count.failed": 4, "count.requests": 7, "count.seen": 9}
+    assert view_of(query.snapshot())["counters"] == {"count.failed": 4, "count.requests": 7, "count.seen": 9}
 
 
 def test_programs_of_a_query_have_levels_of_their_own() -> None:
     one = plan()
     other = [replace(vertex, program="pillarbox 2") for vertex in one.vertices]
     both = Plan([*one.vertices, *other], [*one.edges, *(replace(edge, program="pillarbox 2") for edge in one.edges)])
-    query = QueryModel("q", "two", "", both, model().snapshot().run)
+    query = query_model("q", "two", "", both, model().snapshot().run)
     began = 1_699_999_981_000
     one_task = keyed(records_in=8, busy_ms=600, operators=[[8, 3], [3, 3]], keys=3, state_bytes=300)
     other_task = keyed(records_in=5, busy_ms=200, operators=[[5, 1], [1, 1]], keys=2, state_bytes=200)
@@ -249,8 +247,8 @@ def test_programs_of_a_query_have_levels_of_their_own() -> None:
     reports = {name: values for name, values in report["observedMetrics"].items() if values["tasks"]}
     query.progressed({**report, "observedMetrics": second["observedMetrics"] | reports})
     view = view_of(query.snapshot())
-    assert view.plan is not None
-    shares = {(vertex.program, vertex.level): vertex.level_share for vertex in view.plan.vertices}
+    vertices = view["plan"]["vertices"]
+    shares = {(vertex["program"], vertex["level"]): vertex["level_share"] for vertex in vertices}
     assert shares == {
         ("pillarbox", 0): 0,
         ("pillarbox", 1): pytest.approx(0.6),
@@ -258,9 +256,9 @@ def test_programs_of_a_query_have_levels_of_their_own() -> None:
         ("pillarbox 2", 1): pytest.approx(0.2),
     }
     # Their operators share a uid, so their state is added up.
-    assert [(each.uid, each.keys, each.bytes) for each in view.growth] == [("count", 5, 500)]
-    assert view.keyed == ["count"]
-    counts = {vertex.program: vertex.run.operators[0][0] for vertex in view.plan.vertices if vertex.run is not None}
+    assert [(each.uid, each.keys, each.bytes) for each in view["growth"]] == [("count", 5, 500)]
+    assert view["keyed"] == ["count"]
+    counts = {vertex["program"]: vertex["run"].operators[0][0] for vertex in vertices if vertex["run"] is not None}
     assert counts == {"pillarbox": 8, "pillarbox 2": 5}
 
 
@@ -291,7 +289,7 @@ def test_a_key_is_asked_for(client: httpx.Client, live: Live) -> None:
 
 @pytest.fixture
 def stored(live: Live) -> Iterator[httpx.Client]:
-    yield from served(StoredQuery(live.snapshot()))
+    yield from served(ShownQuery(live.snapshot()))
 
 
 def test_a_stored_query_is_shown_without_state(stored: httpx.Client) -> None:

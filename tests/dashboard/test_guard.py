@@ -7,7 +7,8 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from pillarbox_tools.dashboard.guard import cookie_of, is_loopback
+from pillarbox_tools.addresses import is_loopback
+from pillarbox_tools.dashboard.guard import cookie_of
 from pillarbox_tools.dashboard.server import Dashboard
 from tests.dashboard.live import Live, served
 

@@ -15,7 +15,7 @@ from tests.dashboard.live import Live, got
 
 def test_one_server_shows_all_queries(dashboard: Dashboard) -> None:
     other = Live()
-    other.model.id = "p"
+    other.model._change(id="p")
     assert open_dashboard([other], "127.0.0.1", 0) is dashboard
     assert {each["id"] for each in got(f"{dashboard.url}api/queries")} == {"q", "p"}
     assert open_dashboard([other], "LocalHost", dashboard.port) is dashboard, "the same address by another name"
@@ -64,7 +64,7 @@ def test_an_empty_token_is_refused(dashboard: Dashboard) -> None:
 def test_twenty_queries_that_have_ended_are_kept(dashboard: Dashboard) -> None:
     def shown(name: str) -> Live:
         query = Live()
-        query.model.id = name
+        query.model._change(id=name)
         dashboard.show(query)
         return query
 

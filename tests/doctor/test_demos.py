@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import examine
 from pillarbox_tools.watching.stored import stored_snapshot
 from tests.support.docs import HOME
@@ -45,7 +44,7 @@ def test_a_demo_is_well(spark: SparkSession, demo: str, tmp_path: Path) -> None:
     for checkpoint in checkpoints:
         snapshot = stored_snapshot(spark, str(tmp_path / checkpoint))
         assert snapshot.epochs
-        result = examine(Facts.of(snapshot))
+        result = examine(snapshot)
         assert [f"{each.rule}: {each.message}" for each in result if each.status == "wrong"] == []
         # It had something to judge.
         unknown = {each.rule for each in result if each.status == "unknown"} - UNKNOWN

@@ -20,8 +20,7 @@ from pillarbox import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
-from pillarbox_tools.doctor import warnings as examination
-from pillarbox_tools.doctor.facts import Facts
+from pillarbox_tools.doctor import rules as examination
 from pillarbox_tools.doctor.rules import RULES, wrong
 from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.watching.following import watched_query
@@ -99,7 +98,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> set[str]:
 def found_in(query: Any) -> dict[str, str]:
     query.awaitTermination()  # now all of its epochs are known
     snapshot = watched_query(query, "the test").snapshot()
-    return {finding.rule: finding.message for finding in wrong(Facts.of(snapshot))}
+    return {finding.rule: finding.message for finding in wrong(snapshot)}
 
 
 # -- a query that is well --
@@ -128,7 +127,7 @@ def test_a_query_that_is_well_is_left_alone(
     [executor] = executor_memory_of(watched_query(query, "the test").snapshot())
     assert executor.home_bytes is not None and 0 < executor.home_bytes < executor.needed
     # The command's findings are from the driver's history.
-    assert wrong(Facts.of(stored_snapshot(spark, str(tmp_path / "checkpoint")))) == []
+    assert wrong(stored_snapshot(spark, str(tmp_path / "checkpoint"))) == []
 
 
 # -- facts at a query's start --
@@ -282,7 +281,7 @@ def test_a_sick_query(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCap
     assert re.match(r"60 of [\d,]+ records of 'count'", findings["dead_letters"])
     assert re.match(r"300 of [\d,]+ records of 'ask'", findings["failing_calls"])
     # A later process finds the same in the checkpoint.
-    stored = wrong(Facts.of(stored_snapshot(spark, str(tmp_path / "checkpoint"))))
+    stored = wrong(stored_snapshot(spark, str(tmp_path / "checkpoint")))
     assert {each.rule for each in stored} == broken_by(SICK)
 
 
@@ -297,4 +296,4 @@ def test_a_slow_sink(spark: SparkSession, tmp_path: Path) -> None:
         query.stop()
     findings = found_in(query)
     assert set(findings) == broken_by(SLOW_SINK)
-    assert re.match(r"tasks of 'count' waited \d+\.\d s for their output to be taken", findings["back_pressure"])
+    assert re.match(r"tasks of 'count' waited \d+\.\d s to send their output", findings["back_pressure"])

@@ -13,10 +13,10 @@ from pillarbox._reports.failure import Failure
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.session.requirements import numbers_of
 from pillarbox._time.timestamps import MIN_TIMESTAMP
-from pillarbox_tools.doctor.facts import Facts
+from pillarbox_tools.doctor.facts import machine_snapshot
 from pillarbox_tools.doctor.rules import RULES, examine, wrong
+from pillarbox_tools.model.settings import trigger_interval
 from pillarbox_tools.model.snapshot import Moment, Run, Snapshot
-from pillarbox_tools.model.trigger import trigger_interval
 from tests.model.made import START, keyed, model, progress, source
 
 VERSIONS = {
@@ -83,12 +83,14 @@ def with_moments(*moments: dict[str, Any]) -> Snapshot:
     return replace(result, run=replace(result.run, moments=every))
 
 
-def facts(snapshot: Snapshot | None = None, **changed: Any) -> Facts:
-    settings = {**SETTINGS, **changed.pop("settings", {})}
+def facts(snapshot: Snapshot | None = None, **changed: Any) -> Snapshot:
+    snapshot = query() if snapshot is None else snapshot
+    settings = {**SETTINGS, **snapshot.run.settings, **changed.pop("settings", {})}
     versions = {**VERSIONS, **changed.pop("versions", {})}
     workers = {**VERSIONS, **changed.pop("workers", {})}
     assert not changed
-    return Facts(versions, [VERSIONS, workers], settings, query() if snapshot is None else snapshot)
+    run = replace(snapshot.run, settings=settings, versions=versions, worker_versions=[VERSIONS, workers])
+    return replace(snapshot, run=run)
 
 
 def growing(size: Callable[[int], dict[str, Any]], count: int = 30) -> Snapshot:
@@ -168,7 +170,7 @@ def failed(began: int) -> Run:
     return Run(f"r{began}", began, began + 30_000, "failed", failures=[Failure("ValueError", message="no such table")])
 
 
-BROKEN: list[tuple[str, Facts, str]] = [
+BROKEN: list[tuple[str, Snapshot, str]] = [
     ("java", facts(versions={"java": "11.0.2"}), "Java 11.0.2 is too old: Spark 4 needs Java 17"),
     (
         "pandas",
@@ -318,7 +320,7 @@ BROKEN: list[tuple[str, Facts, str]] = [
 
 
 @pytest.mark.parametrize(("rule", "given", "message"), BROKEN, ids=[name for name, _, _ in BROKEN])
-def test_a_rule_says_what_is_wrong(rule: str, given: Facts, message: str) -> None:
+def test_a_rule_says_what_is_wrong(rule: str, given: Snapshot, message: str) -> None:
     findings = {finding.rule: finding.message for finding in wrong(given)}
     assert rule in findings
     assert_matches(message, findings[rule])
@@ -341,7 +343,7 @@ def test_a_healthy_query_is_left_alone() -> None:
 
 
 def test_what_is_not_known_is_said() -> None:
-    findings = {finding.rule: finding for finding in examine(Facts())}
+    findings = {finding.rule: finding for finding in examine(machine_snapshot({}, {}))}
     assert {each.status for each in findings.values()} == {"unknown", "fine"}
     assert findings["java"].message == "the version of Java"
     assert findings["heavy_keys"].message == "the query: pass a checkpoint"

@@ -10,10 +10,10 @@ import pytest
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.session.configuration import Configuration
 from pillarbox._runtime.spark.starting.started import StartedQuery
-from pillarbox_tools.doctor import warnings as examination
-from pillarbox_tools.doctor.facts import Facts
-from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES, RULES, START_RULES, Rule, examine
-from pillarbox_tools.doctor.warnings import warn_of_findings
+from pillarbox_tools.doctor import rules as examination
+from pillarbox_tools.doctor.facts import machine_snapshot
+from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES, RULES, START_RULES, Rule, examine, warn_of_findings
+from pillarbox_tools.model.snapshot import Snapshot
 from pillarbox_tools.watching.watched import WatchedQuery
 from tests.doctor.test_rules import SETTINGS, VERSIONS, facts, growing
 from tests.model.made import keyed, model, progress, source
@@ -31,8 +31,8 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return messages
 
 
-def started(**settings: str) -> Facts:
-    return Facts(VERSIONS, None, {**SETTINGS, **settings})
+def started(**settings: str) -> Snapshot:
+    return machine_snapshot(VERSIONS, {**SETTINGS, **settings})
 
 
 def test_a_healthy_start_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -63,7 +63,7 @@ def test_the_first_epoch_tells_of_the_workers(caplog: pytest.LogCaptureFixture) 
     result.progressed(progress(0, *tasks))
     snapshot = result.snapshot()
     assert snapshot.run.worker_versions == [VERSIONS, other]
-    facts = Facts.of(replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS)))
+    facts = replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS))
     warn_of_findings(facts, FIRST_EPOCH_RULES)
     [messages] = warned(caplog)
     assert "1 package differs between workers and driver: pandas 2.2.0 (driver: 2.3.3)" in messages
@@ -76,7 +76,7 @@ def test_the_first_epoch_tells_of_memory(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_a_rule_that_fails_stops_no_query(caplog: pytest.LogCaptureFixture) -> None:
-    def fails(facts: Facts) -> str | None:
+    def fails(snapshot: Snapshot) -> str | None:
         raise ValueError("a version without numbers")
 
     with caplog.at_level(logging.DEBUG, "pillarbox"):
@@ -87,7 +87,7 @@ def test_a_rule_that_fails_stops_no_query(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_rules_of_a_start_know_their_facts_then() -> None:
-    def is_known(rule: Rule, given: Facts) -> bool:
+    def is_known(rule: Rule, given: Snapshot) -> bool:
         return examine(given, [rule])[0].status != "unknown"
 
     of_workers = {"workers_python", "version_skew"}
@@ -99,7 +99,7 @@ def test_rules_of_a_start_know_their_facts_then() -> None:
     first = model()
     first.progressed(progress(0, source(records_in=9, versions=VERSIONS), keyed(**told_by_home)))
     snapshot = first.snapshot()
-    facts = Facts.of(replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS)))
+    facts = replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS))
     assert [rule.__name__ for rule in FIRST_EPOCH_RULES if not is_known(rule, facts)] == []
 
 

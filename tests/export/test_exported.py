@@ -7,11 +7,11 @@ from pillarbox_tools.export.exported import ExportedQueries
 from pillarbox_tools.export.query_metrics import QueryMetrics
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Run
-from tests.model.made import START, keyed, plan, progress
+from tests.model.made import START, keyed, plan, progress, query_model
 
 
 def started(id: str = "q", name: str = "counts", run: str = "r") -> tuple[QueryModel, QueryMetrics]:
-    query = QueryModel(id, name, "", plan(), Run(run, START), clock=lambda: START)
+    query = query_model(id, name, "", plan(), Run(run, START), clock=lambda: START)
     return query, QueryMetrics(query)
 
 

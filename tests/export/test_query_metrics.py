@@ -12,16 +12,18 @@ from pillarbox._reports.plan import Plan, PlanOperator
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.metric import METRICS, Metric
 from pillarbox_tools.export.query_metrics import MOST_NAMES, QueryMetrics
-from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Run
-from tests.model.made import START, keyed, model, plan, progress, source
+from tests.model.made import START, keyed, model, plan, progress, query_model, source
 
 COUNT = ("count",)
 
 
 def value(metrics: QueryMetrics, metric: Metric, *labels: str) -> float | None:
-    standing = metrics.values()
-    return {**standing.counters, **standing.gauges}.get((metric, labels))
+    return metrics.values().get((metric, labels))
+
+
+def of_kind(kind: str, metrics: QueryMetrics) -> dict[Any, float]:
+    return {series: value for series, value in metrics.values().items() if series[0].kind == kind}
 
 
 counts = st.integers(0, 1000)
@@ -51,7 +53,7 @@ tasks = st.fixed_dictionaries(
 def test_counters_are_sums_of_epochs_and_never_fall(epochs: list[tuple[int, list[dict[str, Any]]]]) -> None:
     query = model()
     metrics = QueryMetrics(query)
-    newest, before = -1, metrics.values().counters
+    newest, before = -1, of_kind("counter", metrics)
     expected = {m.BUSY: 0, m.IDLE: 0, m.BACK_PRESSURED: 0, m.STATE_TIME: 0, m.RECORDS_IN: 0, m.SENT: 0, m.TASKS: 0}
     fields = ("busy_ms", "idle_ms", "back_pressured_ms", "state_ms", "records_in", "records_out")
     late = seen = odd = number_of_epochs = 0
@@ -69,7 +71,7 @@ def test_counters_are_sums_of_epochs_and_never_fall(epochs: list[tuple[int, list
             seen += sum(report["counters"].get("map-3.seen", 0) for report in reports)
             odd += sum(report["counters"].get("count.odd.name", 0) for report in reports)
             keys |= {report["subtask"]: report["keys"] for report in reports}
-        after = metrics.values().counters
+        after = of_kind("counter", metrics)
         assert all(after[series] >= count for series, count in before.items())
         before = after
     assert value(metrics, m.EPOCHS) == (number_of_epochs or None)
@@ -91,8 +93,7 @@ def series(subtasks: int, keys: int, sampled: list[str]) -> set[Any]:
         for number in range(subtasks)
     ]
     query.progressed(progress(1, *reports, *(source(subtask=number) for number in range(subtasks))))
-    standing = metrics.values()
-    return {*standing.counters, *standing.gauges}
+    return {*metrics.values()}
 
 
 @given(st.integers(2, 8), st.integers(1, 10_000), st.lists(st.sampled_from("abcdef"), max_size=6))
@@ -110,10 +111,10 @@ def test_names_of_user_metrics_are_bounded(caplog: pytest.LogCaptureFixture) -> 
             counters = {f"count.key-{number}-{index}": 1 for index in range(MOST_NAMES // 2)}
             query.progressed(progress(number, keyed(counters=counters, gauges={f"map-3.of-{number}": 1.0})))
     standing = metrics.values()
-    assert len([series for series in standing.counters if series[0] is m.USER_COUNT]) <= MOST_NAMES
-    user = {labels for metric, labels in [*standing.counters, *standing.gauges] if len(metric.labels) == 2}
-    assert len(user & {labels for metric, labels in standing.counters if metric is m.USER_COUNT}) <= MOST_NAMES
-    assert standing.gauges[m.LEFT_OUT, ()] == MOST_NAMES
+    assert len([series for series in standing if series[0] is m.USER_COUNT]) <= MOST_NAMES
+    user = {labels for metric, labels in standing if len(metric.labels) == 2}
+    assert len(user & {labels for metric, labels in standing if metric is m.USER_COUNT}) <= MOST_NAMES
+    assert standing[m.LEFT_OUT, ()] == MOST_NAMES
     [warning] = caplog.messages
     assert "'counts'" not in warning and "query counts: its functions have more than 200 metric names" in warning
     # Known names still count.
@@ -139,7 +140,7 @@ def test_calls_of_a_service() -> None:
     counters = {"requests": 9, "retried": 2, "completed": 5, "failed": 1, "timed_out": 1, "dropped": 1, "cache_hits": 3,
             "in_flight": 4, "in_flight_max": 8, "latency_p50_us": 1500, "latency_p95_us": 0, "latency_p99_us": 9000,
             "rate_limited_ms": 70, "mine": 1}  # fmt: skip
-    query = QueryModel("q", "counts", "", _asking(), Run("r", START), clock=lambda: START)
+    query = query_model("q", "counts", "", _asking(), Run("r", START), clock=lambda: START)
     metrics = QueryMetrics(query)
     for number in (1, 2):
         query.progressed(progress(number, keyed(counters={f"map-3.{name}": count for name, count in counters.items()})))
@@ -153,7 +154,7 @@ def test_calls_of_a_service() -> None:
 
 
 def test_a_function_that_counts_under_a_name_of_asynchronous_operators() -> None:
-    query = QueryModel("q", "counts", "", _asking(), Run("r", START), clock=lambda: START)
+    query = query_model("q", "counts", "", _asking(), Run("r", START), clock=lambda: START)
     metrics = QueryMetrics(query)
     query.progressed(progress(1, keyed(counters={"count.failed": 3, "count.late_records_dropped": 2})))
     assert value(metrics, m.FAILED, "count") is None
@@ -239,7 +240,7 @@ def test_what_runs_the_query() -> None:
     run = Run(
         "r", START, settings={"trigger": "ProcessingTimeTrigger(5000)"}, versions={"spark": "4.1.0", "pillarbox": "1"}
     )
-    metrics = QueryMetrics(QueryModel("q", "counts", "", plan(), run))
+    metrics = QueryMetrics(query_model("q", "counts", "", plan(), run))
     assert value(metrics, m.INFO, "q", "4.1.0", "1") == 1
     assert value(metrics, m.TRIGGER) == 5000
     assert value(metrics, m.OPERATOR_INFO, "map-3", "map", "count", "1") == 1
@@ -260,7 +261,7 @@ def test_a_query_that_has_ended_keeps_its_counters(fails: bool) -> None:
     assert value(metrics, m.FAILURES) == fails
     assert value(metrics, m.RECORDS_IN, *COUNT) == 3
     assert value(metrics, m.WATERMARK_LAG, *COUNT) is None
-    assert set(metrics.values().gauges) == {(m.UP, ())}
+    assert set(of_kind("gauge", metrics)) == {(m.UP, ())}
 
 
 def test_epochs_before_a_ledger_count() -> None:
@@ -273,7 +274,7 @@ def test_epochs_before_a_ledger_count() -> None:
 
 
 def test_a_plan_that_is_not_known() -> None:
-    query = QueryModel("q", "", "", None, Run("r", START), clock=lambda: START)
+    query = query_model("q", "", "", None, Run("r", START), clock=lambda: START)
     metrics = QueryMetrics(query)
     query.progressed(progress(1, keyed(busy_ms=3, counters={"count.seen": 1})))
     assert value(metrics, m.BUSY, "pillarbox 1") == 3
@@ -285,11 +286,11 @@ def test_operators_of_one_name_are_told_apart() -> None:
     [first, second] = result.vertices
     other = replace(second, program="pillarbox 2")
     twin = replace(first, number=2, operators=[PlanOperator("payments", "")])
-    query = QueryModel(
+    query = query_model(
         *("q", "", ""), replace(result, vertices=[first, second, twin, other]), Run("r", START), clock=lambda: START
     )
     metrics = QueryMetrics(query)
-    infos = sorted(labels for metric, labels in metrics.values().gauges if metric is m.OPERATOR_INFO)
+    infos = sorted(labels for metric, labels in metrics.values() if metric is m.OPERATOR_INFO)
     assert [labels[0] for labels in infos] == [
         *("count", "count (pillarbox 2)", "map-3", "map-3 (pillarbox 2)", "payments", "payments 2")
     ]
@@ -304,9 +305,6 @@ def test_each_reading_has_the_labels_of_its_metric() -> None:
     query.progressed(
         progress(1, source(), keyed(counters={"count.dead_letters": 1, "map-3.x": 1}, gauges={"count.g": 2.0}))
     )
-    standing = metrics.values()
-    for metric, labels in [*standing.counters, *standing.gauges]:
+    for metric, labels in metrics.values():
         assert metric in METRICS
         assert len(labels) == len(metric.labels), metric.name
-    assert all(metric.kind == "counter" for metric, _ in standing.counters)
-    assert all(metric.kind == "gauge" for metric, _ in standing.gauges)

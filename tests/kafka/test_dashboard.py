@@ -53,7 +53,7 @@ def test_a_stuck_watermark_names_its_partition_and_offset(shop: Shop) -> None:
         query.stop()
         query.awaitTermination()
     snapshot = watched_query(query, "the test").snapshot()
-    [held] = view_of(snapshot).watermarks
+    [held] = view_of(snapshot)["watermarks"]
     assert (held.watermark, held.latest) == (1_999, 2_000)
     assert held.place == {"topic": shop.full("payments"), "partition": 0, "offset": 1}
     assert f"its newest record is topic {shop.full('payments')}, partition 0, offset 1" in held.message

@@ -103,12 +103,11 @@ def test_it_says_what_it_is(tmp_path: Path) -> None:
 def test_it_opens_without_a_query(tmp_path: Path) -> None:
     written(tmp_path / "b.zip", with_records=False)
     view = view_of(read_bundle(tmp_path / "b.zip"))
-    assert (view.id, view.status, view.is_live) == ("q", "failed", False)
-    assert view.missing == ["This is a bundle: b.zip."]
-    assert view.plan is not None and view.plan.vertices[1].run is not None
-    assert view.plan.vertices[1].run.records_in == 9
-    assert [each.status for each in view.earlier] == ["failed"]
-    assert view.state_sizes == {"count": {"seen": 900, "timer": 100}}
+    assert (view["id"], view["status"], view["is_live"]) == ("q", "failed", False)
+    assert view["missing"] == ["This is a bundle: b.zip."]
+    assert view["plan"]["vertices"][1]["run"].records_in == 9
+    assert [each.status for each in view["earlier"]] == ["failed"]
+    assert view["state_sizes"] == {"count": {"seen": 900, "timer": 100}}
 
 
 def test_a_former_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_event_time_that_stands_still_or_has_caught_up_says_nothing(lags: tuple[
 
 def test_epochs_that_take_longer_than_the_trigger_are_behind() -> None:
     query = epochs(300, 300, 300)
-    query._run.settings["trigger"] = "ProcessingTimeTrigger(900)"
+    query._snapshot.run.settings["trigger"] = "ProcessingTimeTrigger(900)"
     assert line_of(query.snapshot(), is_batch=False) == "3 epochs · 900 rows · 300 rows/s"
-    query._run.settings["trigger"] = "ProcessingTimeTrigger(1000)"
+    query._snapshot.run.settings["trigger"] = "ProcessingTimeTrigger(1000)"
     assert line_of(query.snapshot(), is_batch=False) is None

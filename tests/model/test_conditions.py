@@ -14,14 +14,12 @@ import pytest
 
 from pillarbox._reports.failure import Failure
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
-from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import wrong
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.query_metrics import QueryMetrics
 from pillarbox_tools.model.condition import CONDITIONS, conditions_of
-from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Run, Snapshot
-from tests.model.made import START, keyed, plan, progress, source
+from tests.model.made import START, keyed, plan, progress, query_model, source
 
 MINUTE, HOUR = 60_000, 3_600_000
 BEGINS, ENDS, DAY = 20 * 60, 22 * 60, 24 * 60
@@ -35,7 +33,7 @@ class Day:
     def __init__(self, **settings: str) -> None:
         self.now = START
         run = Run("r", START, settings={**SETTINGS, **settings})
-        self.model = QueryModel("q", "counts", "/c", plan(), run, clock=lambda: self.now)
+        self.model = query_model("q", "counts", "/c", plan(), run, clock=lambda: self.now)
         self.ledger = QueryMetrics(self.model)
         self.number = 0
         self.tells_backlog = True
@@ -67,7 +65,7 @@ class Day:
     def found(self) -> set[str]:
         snapshot = self.model.snapshot()
         result = rules_of(snapshot)
-        gauges = self.ledger.values().gauges
+        gauges = self.ledger.values()
         of_alerts = {name.replace(" ", "_") for name in CONDITIONS if gauges[m.CONDITION, (name,)]}
         of_page = {condition.name.replace(" ", "_") for condition in conditions_of(snapshot)}
         assert of_page == of_alerts == result & {name.replace(" ", "_") for name in CONDITIONS}
@@ -75,7 +73,7 @@ class Day:
 
 
 def rules_of(snapshot: Snapshot) -> set[str]:
-    return {finding.rule for finding in wrong(Facts.of(snapshot))}
+    return {finding.rule for finding in wrong(snapshot)}
 
 
 Minute = Callable[[Day, int], None]
@@ -259,12 +257,12 @@ def test_a_query_that_starts_again_and_again_is_in_a_loop() -> None:
         began = day.now - (crash + 1) * MINUTE
         failure = Failure("OperatorError", message="no such table\n(more)")
         earlier.append(Run(f"r{crash}", began, began + 50_000, "failed", failures=[failure]))
-    day.model._run = replace(day.model._run, began=day.now - 10_000)
+    day.model._change(replace(day.model._snapshot.run, began=day.now - 10_000))
     day.model.follows(earlier)
     assert day.found() == {"crash_loop"}
     [condition] = conditions_of(day.model.snapshot())
     assert condition.line == "Started 5 times in 30 min, and failed 4; last error: no such table"
-    assert day.ledger.values().counters[m.FAILURES, ()] == 1
+    assert day.ledger.values()[m.FAILURES, ()] == 1
     day.now += 6 * MINUTE
     day.epoch()
     assert day.found() == set(), "it has run for a while"

@@ -9,8 +9,9 @@ import pytest
 from pillarbox._errors import OperatorError
 from pillarbox._reports.failure import Attempt, Failure, without_line
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox_tools.model.growth import bytes_of, growth_of, memory_of, slope
+from pillarbox_tools.model.growth import growth_of, memory_of, slope
 from pillarbox_tools.model.held_watermarks import held_watermarks
+from pillarbox_tools.model.settings import bytes_in
 from pillarbox_tools.model.skew import skew_of
 from tests.model.made import START, keyed, model, progress, source
 
@@ -104,7 +105,7 @@ def _grown(limit: str | None, step: int) -> Any:
         assert at
         query.progressed(report)
     if limit is not None:
-        query._run.settings["spark.executor.pyspark.memory"] = limit
+        query._snapshot.run.settings["spark.executor.pyspark.memory"] = limit
     return query.snapshot()
 
 
@@ -131,7 +132,7 @@ def test_a_limit_that_nobody_has_set_is_no_guess() -> None:
     [("2g", 2 << 30), ("512", 512 << 20), ("64MiB", 64 << 20), ("1kb", 1024), ("", None), ("x", None)],
 )
 def test_sizes_of_spark(setting: str, size: int | None) -> None:
-    assert bytes_of(setting) == size
+    assert bytes_in({"size": setting}, "size") == size
 
 
 def test_a_failure_goes_as_a_line_and_comes_back() -> None:

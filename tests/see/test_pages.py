@@ -17,7 +17,7 @@ import pytest
 
 from pillarbox_tools.dashboard import versioned_view
 from pillarbox_tools.dashboard.server import Dashboard
-from pillarbox_tools.model.shown import StoredQuery
+from pillarbox_tools.model.query_model import ShownQuery
 from pillarbox_tools.model.snapshot import Snapshot
 from tests.dashboard.live import Live
 from tests.model.made import START, keyed, progress, source
@@ -245,7 +245,7 @@ def test_a_page_says_that_its_driver_is_gone_until_it_is_back(chromium: Any, liv
 
 def _other() -> Live:
     query = Live()
-    query.model.id = "p"
+    query.model._change(id="p")
     return query
 
 
@@ -298,7 +298,7 @@ def test_a_checkpoint_whose_driver_writes_no_longer_is_out_of_date(chromium: Any
 
     at = int(1000 * time.time()) - 12 * 60_000
     with Dashboard() as opened:
-        for query in (Written(), Stopped(), StoredQuery(replace(Written().snapshot(), id="bundle"))):
+        for query in (Written(), Stopped(), ShownQuery(replace(Written().snapshot(), id="bundle"))):
             opened.show(query)
         with page(chromium, f"{opened.url}query/q") as shown:
             shown.wait_for_selector("#silence", timeout=_WAIT)
@@ -394,7 +394,7 @@ def test_a_condition_is_on_top_of_the_page_in_its_title_and_in_the_list(
         assert tab.locator("#condition").inner_text().startswith("No input for 10 min")
         assert tab.title() == "silent source · counts · pillarbox"
         other = Live()
-        other.model.id = "p"
+        other.model._change(id="p")
         opened.show(other)
         every = context.new_page()
         every.goto(opened.url.replace("/query/q", "/"))

@@ -6,7 +6,7 @@ import json
 import time
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import pillarbox
 from pillarbox import DataStream
 from pillarbox_tools.cli import show
 from pillarbox_tools.dashboard.server import open_dashboard
-from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import examine
 from pillarbox_tools.watching.stored import CheckpointQuery, stored_snapshot
 from tests.see.queries import Inbox
@@ -90,7 +89,7 @@ class Room:
             view = json.load(answer)
         reports.page = {each["rule"]: each["message"] for each in view["findings"]}
         reports.conditions, reports.status = [each["line"] for each in view["conditions"]], view["status"]
-        findings = examine(Facts.of(stored_snapshot(self.spark, self.checkpoint)))
+        findings = examine(stored_snapshot(self.spark, self.checkpoint))
         reports.doctor = {finding.rule: finding.message for finding in findings if finding.status == "wrong"}
         return reports
 
@@ -105,7 +104,8 @@ class Room:
     def doctors_words(self) -> str:
         console = show.output()
         with console.capture() as capture:
-            show.findings(console, examine(Facts.of(stored_snapshot(self.spark, self.checkpoint))), every=False)
+            findings = examine(stored_snapshot(self.spark, self.checkpoint))
+            show.findings(console, {"findings": list(map(asdict, findings))}, every=False)
         return capture.get()
 
 

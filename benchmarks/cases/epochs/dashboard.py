@@ -31,7 +31,7 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from pyspark.sql import DataFrame
@@ -123,7 +123,7 @@ class Page:
 
         self._query = MadeQuery(subtasks, operators, epochs)
         self._dashboard = Dashboard()
-        self._dashboard.show(self._query)
+        self._dashboard.show(cast("Any", self._query))
 
     def change(self) -> dict[str, Any]:
         """Let another epoch end."""

@@ -16,6 +16,7 @@ from pillarbox_tools.model.snapshot import Run, Snapshot
 _FIRST = 1_767_225_600_000
 _DURATION = 9_000
 _PROGRAM = "pillarbox"
+_MODEL: Any = QueryModel
 # The operators of a level.
 _WIDE = 2
 
@@ -38,7 +39,11 @@ class MadeQuery:
         self._number = 0
         self._random = np.random.default_rng(1)
         run = Run("run", _FIRST, settings={f"spark.sql.streaming.setting{number}": "true" for number in range(40)})
-        self.model = QueryModel(self.id, "made", "/checkpoints/made", self._plan(), run)
+        names, plan, make = (self.id, "made", "/checkpoints/made"), self._plan(), _MODEL
+        try:
+            self.model: QueryModel = make(Snapshot(*names, 0, True, plan, run))
+        except TypeError:  # an older revision
+            self.model = make(*names, plan, run)
         for _ in range(epochs):
             self.run_epoch()
 

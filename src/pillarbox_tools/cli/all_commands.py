@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import click
 
-from pillarbox_tools.cli.adopting import adopt
 from pillarbox_tools.cli.commands import pillarbox
-from pillarbox_tools.cli.keys import key
 from pillarbox_tools.cli.recordings import record
 from pillarbox_tools.cli.replaying import replay
 from pillarbox_tools.cli.watching import bundle, dashboard, doctor, memory
 
 commands: click.Group = pillarbox
-for _command in (dashboard, doctor, memory, bundle, key, record, replay, adopt):
+for _command in (dashboard, doctor, memory, bundle, record, replay):
     commands.add_command(_command)

@@ -9,8 +9,10 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,8 +22,7 @@ import pillarbox as package
 from pillarbox._errors import CheckpointMismatchError, PillarboxError
 from pillarbox._task.memory import readable
 from pillarbox_tools.cli import show
-from pillarbox_tools.cli.progress import progress
-from pillarbox_tools.cli.session import session
+from pillarbox_tools.cli.session import progress, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -238,11 +239,33 @@ def state(
             return
         if limit:
             rows = rows.limit(limit + 1)
-        lines = rows.selectExpr("to_json(struct(*), map('ignoreNullFields', 'false')) AS line").toLocalIterator()
-        shown = show.Rows(show.output(), rows.columns, as_json=as_json, limit=limit)
-        for row in lines:
-            shown.add(row.line)
-    shown.end()
+        texts = rows.selectExpr("to_json(struct(*), map('ignoreNullFields', 'false')) AS line").toLocalIterator()
+        lines: Iterable[str] = (row.line for row in texts)
+        if as_json:
+            for line in islice(lines, limit or None):
+                click.echo(line)
+            return
+        lines = list(lines)
+    show.rows(show.output(), rows.columns, lines, limit)
+
+
+@pillarbox.command()
+@CHECKPOINT
+@click.argument("uid")
+@click.argument("key")
+@JSON
+@with_spark
+def key(checkpoint: str, uid: str, key: str, as_json: bool, open_session: Any) -> None:
+    """Show the state and timers of KEY of the operator UID in CHECKPOINT, and the epochs that changed them.
+
+    It reads the last five epochs that Spark still has. KEY is text, a number, a date, or JSON for a key of several
+    columns, such as '["a", 1]'. The query may be running. None of your classes is needed or run.
+    """
+    from pillarbox._runtime.spark.reading.key_life import key_history
+
+    with open_session(f"Reading a key of {uid}") as spark:
+        result = key_history(spark, checkpoint, uid, key)
+    print_result(result, show.key, as_json=as_json)
 
 
 @pillarbox.command()
@@ -331,6 +354,59 @@ def savepoint(
         {"savepoint": directory, "epoch": manifest.epoch, "operators": uids, "bytes": size},
         f"{directory}: a savepoint of epoch {manifest.epoch}; state of {show.counted(len(uids), 'operator')},"
         f" {readable(size)}{'; drained' if manifest.drained else ''}",
+        as_json=as_json,
+    )
+
+
+class _Processor(click.ParamType[Any]):
+    """A ``StatefulProcessor`` as MODULE:NAME: an object, or a class whose constructor takes no arguments."""
+
+    name = "module:name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        module, _, name = value.partition(":")
+        if not module or not name:
+            self.fail(f"{value!r} is not MODULE:NAME", param, ctx)
+        sys.path.insert(0, "")  # as with python -m
+        try:
+            processor = resolve_name(value)
+            return processor() if isinstance(processor, type) else processor
+        except Exception as error:
+            self.fail(f"{value!r} cannot be loaded: {type(error).__name__}: {error}", param, ctx)
+        finally:
+            sys.path.remove("")
+
+
+@pillarbox.command()
+@CHECKPOINT
+@click.argument("directory", callback=location)
+@click.option(
+    "--processor",
+    type=_Processor(),
+    help="The StatefulProcessor of the query, or its class. Not for applyInPandasWithState.",
+)
+@JSON
+@with_spark
+def adopt(checkpoint: str, directory: str, processor: Any, as_json: bool, open_session: Any) -> None:
+    """Write a savepoint of a query that ran on Spark itself into DIRECTORY, which must not exist.
+
+    CHECKPOINT belongs to a stopped query with transformWithState, transformWithStateInPandas or applyInPandasWithState.
+    It is only read. The same program with pillarbox.group_by() and env.from_savepoint(DIRECTORY) resumes from the last
+    committed micro-batch.
+
+    If the command is interrupted, there is no savepoint. Run the command again: it overwrites DIRECTORY.
+    """
+    from pillarbox._runtime.spark.savepoint.adopt import adopt as write
+    from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
+
+    with open_session(f"Writing a savepoint of {checkpoint}") as spark:
+        write(spark, checkpoint, directory, processor)
+        savepoint = open_savepoint(spark, directory)
+        uid = savepoint.manifest.operators[0].uid
+        epoch, keys = savepoint.manifest.epoch, savepoint.rows(uid)
+    print_message(
+        {"savepoint": directory, "epoch": epoch, "operator": uid, "keys": keys},
+        f"{directory}: a savepoint of micro-batch {epoch}; {uid!r} has {show.counted(keys, 'key')}",
         as_json=as_json,
     )
 

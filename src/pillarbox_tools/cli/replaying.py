@@ -7,7 +7,7 @@ import functools
 import pickle
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,7 +22,6 @@ from pillarbox_tools.cli.replay_process import ReplayRequest
 if TYPE_CHECKING:
     from pillarbox._runtime.shipping import ShippedVertex
     from pillarbox._runtime.spark.session.writer import Start
-    from pillarbox_tools.recording.recording import Recording
 
 
 class _Timestamp(click.ParamType[int]):
@@ -129,42 +128,21 @@ def run_replay(request: ReplayRequest) -> NoReturn:
 
 def _replay(request: ReplayRequest) -> None:
     from pillarbox_tools.recording.recording import read_recording
+    from pillarbox_tools.replay.comparison import Comparison, compare_programs
+    from pillarbox_tools.replay.replay import Replay
+    from pillarbox_tools.replay.replay import replay as run
 
     other = pickle.loads(request["other"])
     try:
         recording = read_recording(Path(request["directory"]))
-        report, table, is_same = (
-            _run(recording, **request["how"]) if other is None else _compare(recording, *other, **request["how"])
+        result: Replay | Comparison = (
+            run(recording, **request["how"]) if other is None else compare_programs(recording, *other, **request["how"])
         )
     except PillarboxError as error:
         raise click.ClickException(str(error)) from None
     facts = recording.facts
     task = {"recording": request["directory"], "uid": facts.uid, "subtask": facts.subtask, "epoch": facts.epoch}
-    print_result({**task, **report}, table, as_json=request["as_json"])
-    if not is_same:
+    table = show.replayed if other is None else show.compared
+    print_result({**task, **asdict(result)}, table, as_json=request["as_json"])
+    if not result.is_same:
         sys.exit(1)
-
-
-# The object to print, its tables, and whether both sides of a comparison are equal.
-_Result = tuple[dict[str, Any], Callable[[Any, dict[str, Any]], None], bool]
-
-
-def _run(recording: Recording, **how: Any) -> _Result:
-    from pillarbox_tools.replay.replay import replay as run
-
-    result = run(recording, **how)
-    error = None if result.error is None else str(result.error)
-    fields = asdict(replace(result, error=None))
-    del fields["error"]
-    return fields, functools.partial(show.replayed, error=error), result.is_same
-
-
-def _compare(
-    recording: Recording, other: ShippedVertex, broadcasts: dict[int, bytes], *, seed: int | None, **how: Any
-) -> _Result:
-    from pillarbox_tools.replay.comparison import compare_programs
-    from pillarbox_tools.replay.nondeterminism import fixed_inputs
-
-    with fixed_inputs(seed, how["clock"]):
-        trial = compare_programs(recording, other, broadcasts=broadcasts, **how)
-    return asdict(trial), show.compared, trial.is_same

@@ -1,4 +1,4 @@
-"""The quiet Spark session of a command, local by default."""
+"""The quiet Spark session of a command, local by default, and its progress in completed tasks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+from rich.status import Status
+
 from pillarbox._runtime.spark.session.local_session import new_session
+from pillarbox_tools.repeating import repeated
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _QUIET = {"spark.log.level": "OFF", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
 _CONNECT = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+_SECONDS = 0.3
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
@@ -64,3 +69,22 @@ def _standard_error(*, shown: bool) -> Iterator[None]:
         finally:
             os.dup2(ours, 2)
             os.close(ours)
+
+
+def tasks_of(context: SparkContext) -> tuple[int, int]:
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(number) for number in tracker.getActiveJobsIds()]
+    stages = [tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds]
+    available = [stage for stage in stages if stage is not None]
+    return sum(stage.numCompletedTasks for stage in available), sum(stage.numTasks for stage in available)
+
+
+@contextmanager
+def progress(spark: SparkSession, status: Status, what: str) -> Iterator[None]:
+    def show() -> None:
+        done, tasks = tasks_of(spark.sparkContext)
+        status.update(f"{what}: {done:,} of {tasks:,} tasks" if tasks else what)
+
+    status.update(what)
+    with repeated(show, _SECONDS) if status.console.is_terminal else nullcontext():
+        yield

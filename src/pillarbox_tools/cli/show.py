@@ -22,7 +22,6 @@ from rich.text import Text
 
 from pillarbox._task.memory import readable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox_tools.doctor.facts import Finding
 
 _CELL = 200
 _ENDLESS = 1_000_000
@@ -233,33 +232,13 @@ def time(timestamp: int | None) -> str:
     return at.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Rows:
-    """Prints rows of state: a table, or JSON lines as they arrive."""
-
-    def __init__(self, console: Console, columns: list[str], *, as_json: bool, limit: int) -> None:
-        self._console = console
-        self._as_json = as_json
-        self._limit = limit
-        self._count = 0
-        self._columns = columns
-        self._rows: list[dict[str, str]] = []
-
-    def add(self, line: str) -> None:
-        self._count += 1
-        if self._limit and self._count > self._limit:
-            return
-        if self._as_json:
-            self._console.out(line, highlight=False)
-            return
-        row = json.loads(line)
-        self._rows.append({name: _cell(row.get(name)) for name in self._columns})
-
-    def end(self) -> None:
-        if self._as_json:
-            return
-        _print(self._console, self._rows, self._columns, widest=_WIDEST)
-        if self._limit and self._count > self._limit:
-            self._console.print(f"the first {counted(self._limit, 'row')}; --limit shows more")
+def rows(console: Console, columns: list[str], lines: Sequence[str], limit: int) -> None:
+    """Print rows of state, from JSON lines. There is a line more if the limit omits rows."""
+    documents = map(json.loads, lines[: limit or None])
+    cells = [{name: _cell(row.get(name)) for name in columns} for row in documents]
+    _print(console, cells, columns, widest=_WIDEST)
+    if limit and len(lines) > limit:
+        console.print(f"the first {counted(limit, 'row')}; --limit shows more")
 
 
 def _cell(value: Any) -> str:
@@ -287,18 +266,16 @@ def key(console: Console, history: dict[str, Any]) -> None:
         _print(console, [dict(zip(("pending call of", "record", "requested"), row)) for row in calls])
 
 
-def findings(console: Console, results: Sequence[Finding], *, every: bool) -> None:
-    for finding in results:
-        if finding.status == "wrong":
-            _lines(console, [f"{finding.rule}: {finding.message}"], "red")
+def findings(console: Console, report: dict[str, Any], *, every: bool) -> None:
+    for finding in report["findings"]:
+        if finding["status"] == "wrong":
+            _lines(console, [f"{finding['rule']}: {finding['message']}"], "red")
         elif every:
-            unknown_fact = f": {finding.message}" if finding.status == "unknown" else ""
-            _lines(console, [f"{finding.rule}: {finding.status}{unknown_fact}"])
-    counts = Counter(finding.status for finding in results)
-    console.print(
-        f"{counted(len(results), 'rule')}: {counts['wrong']} wrong, {counts['fine']} fine, {counts['unknown']} without"
-        " facts"
-    )
+            unknown_fact = f": {finding['message']}" if finding["status"] == "unknown" else ""
+            _lines(console, [f"{finding['rule']}: {finding['status']}{unknown_fact}"])
+    counts = Counter(finding["status"] for finding in report["findings"])
+    rules = counted(counts.total(), "rule")
+    console.print(f"{rules}: {counts['wrong']} wrong, {counts['fine']} fine, {counts['unknown']} without facts")
 
 
 def executor_memory(console: Console, report: dict[str, Any]) -> None:
@@ -326,9 +303,9 @@ def executor_memory(console: Console, report: dict[str, Any]) -> None:
     _lines(console, [f"{name}={value}" for name, value in report["settings"].items()])
 
 
-def replayed(console: Console, report: dict[str, Any], error: str | None) -> None:
+def replayed(console: Console, report: dict[str, Any]) -> None:
     _task_of_recording(console, report)
-    if error is not None:
+    if report["error"] is not None:
         number = None if report["failure"] is None else report["failure"]["number"]
         end = "failed" if number is None else f"failed at record {number:,}"
     elif report["unanswered"] is not None:
@@ -336,7 +313,7 @@ def replayed(console: Console, report: dict[str, Any], error: str | None) -> Non
     else:
         end = "stopped as requested" if report["stopped"] else "ended"
     console.print(f"{counted(report['records'], 'record')} in, {counted(report['sent'], 'record')} out; it {end}")
-    _lines(console, [message for message in (error, report["unanswered"]) if message], "red")
+    _lines(console, [message for message in (report["error"], report["unanswered"]) if message], "red")
     _lines(console, report["differs"], "red")
     if report["state"] is not None:
         count = len(report["state"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import sys
 import time
 from pathlib import Path
@@ -39,11 +39,11 @@ def dashboard(what: str, port: int, host: str, token: str | None, open_session: 
     """
     from pillarbox_tools.dashboard.server import open_dashboard
     from pillarbox_tools.model.bundle import read_bundle
-    from pillarbox_tools.model.shown import StoredQuery
+    from pillarbox_tools.model.query_model import ShownQuery
 
     checked_token(token, "--token")
     if Path(what).is_file():
-        _serve(open_dashboard([StoredQuery(read_bundle(Path(what)))], host, port, token))
+        _serve(open_dashboard([ShownQuery(read_bundle(Path(what)))], host, port, token))
         return
     from pillarbox_tools.watching.stored import CheckpointQuery
 
@@ -77,23 +77,19 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
     """
     from dataclasses import asdict
 
-    from pillarbox_tools.doctor.facts import Facts
     from pillarbox_tools.doctor.machine_rules import MACHINE_RULES
     from pillarbox_tools.doctor.rules import RULES, examine
-    from pillarbox_tools.watching.machine import facts_of_session
+    from pillarbox_tools.watching.machine import snapshot_of_session
     from pillarbox_tools.watching.stored import stored_snapshot
 
     with open_session("Asking a worker" if checkpoint is None else f"Reading {checkpoint}") as spark:
         if checkpoint is None:
-            findings = examine(facts_of_session(spark), MACHINE_RULES)
+            findings = examine(snapshot_of_session(spark), MACHINE_RULES)
         else:
-            snapshot = stored_snapshot(spark, checkpoint.rstrip("/") or checkpoint)
-            findings = examine(Facts.of(snapshot), RULES)
-    wrong = [finding for finding in findings if finding.status == "wrong"]
-    if as_json:
-        click.echo(json.dumps({"wrong": len(wrong), "findings": [asdict(finding) for finding in findings]}, indent=2))
-    else:
-        show.findings(show.output(), findings, every=every)
+            findings = examine(stored_snapshot(spark, checkpoint.rstrip("/") or checkpoint), RULES)
+    wrong = sum(finding.status == "wrong" for finding in findings)
+    report = {"wrong": wrong, "findings": [asdict(finding) for finding in findings]}
+    print_result(report, functools.partial(show.findings, every=every), as_json=as_json)
     if wrong:
         sys.exit(1)
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from importlib.resources import files
-from typing import Any
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from pillarbox._errors import PillarboxError, describe
-from pillarbox_tools.dashboard.guard import Guard, cookie_of, quoted
+from pillarbox_tools.dashboard.guard import Guard, cookie_of
 from pillarbox_tools.dashboard.versioned_view import VersionedView
 
 # Pages may load only from the dashboard itself, and may not be framed.
@@ -19,13 +25,7 @@ _POLICY = (
 _KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
-def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, token: str | None) -> Any:
-    from starlette.applications import Starlette
-    from starlette.exceptions import HTTPException
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse, Response
-    from starlette.routing import Route
-
+def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, token: str | None) -> Guard:
     headers = {
         "Content-Security-Policy": _POLICY,
         "X-Content-Type-Options": "nosniff",
@@ -48,7 +48,7 @@ def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, toke
         if token is not None:
             # A link on another site may open the page, so the cookie is not "strict".
             cookie = cookie_of(port, request.headers.get("host", ""))
-            response.set_cookie(cookie, quoted(token), httponly=True, samesite="lax")
+            response.set_cookie(cookie, quote(token, safe=""), httponly=True, samesite="lax")
         return response
 
     async def static(request: Request) -> Response:

@@ -12,23 +12,14 @@ A page of another site can make a browser send requests here, in two ways:
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from ipaddress import ip_address
-from typing import Any
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
 
-Scope = MutableMapping[str, Any]
-_App = Callable[[Scope, Any, Any], Awaitable[None]]
-_Refusal = tuple[int, str]
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-
-def is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+from pillarbox_tools.addresses import is_loopback
 
 
 def cookie_of(port: int, host: str) -> str:
@@ -37,8 +28,7 @@ def cookie_of(port: int, host: str) -> str:
     Browsers send a cookie to all ports of a host. So the name has the dashboard's port, and the port in the ``Host``
     header if it differs, as with a forwarded port.
     """
-    split = _split(host)
-    asked = None if split is None else split.port
+    _, asked = _name_and_port(host)
     return f"pillarbox_token_{port}" if asked in (None, port) else f"pillarbox_token_{port}_{asked}"
 
 
@@ -50,66 +40,50 @@ class Guard:
         token: the required token, as ``Authorization: Bearer``, ``?token=`` or cookie, or None.
     """
 
-    def __init__(self, app: _App, port: int, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, port: int, token: str | None) -> None:
         self._app = app
         self._port = port
         self._token = token
 
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        refusal = self._refusal(headers, scope)
-        if refusal is None:
-            await self._app(scope, receive, send)
-            return
-        status, message = refusal
-        body = (message + "\n").encode()
-        kind = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": kind})
-        await send({"type": "http.response.body", "body": body})
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(Request(scope)) if scope["type"] == "http" else None
+        answer = self._app if refusal is None else PlainTextResponse(f"{refusal[1]}\n", refusal[0])
+        await answer(scope, receive, send)
 
-    def _refusal(self, headers: Mapping[str, str], scope: Scope) -> _Refusal | None:
-        split = _split(headers.get("host", ""))
-        name = "" if split is None else split.hostname or ""
+    def _refusal(self, request: Request) -> tuple[int, str] | None:
+        name, _ = _name_and_port(request.headers.get("host", ""))
         if self._token is None and not is_loopback(name):
             return 403, (
                 f"This dashboard has no token, so it does not answer under the name {name!r}. Open it under the name"
                 " localhost; or give it a token, as in pillarbox.dashboard(query, token=...), and open the address that"
                 " the driver then prints, under any name."
             )
-        if not _is_navigation(headers, scope) and _is_foreign(headers):
+        if not _is_navigation(request) and _is_foreign(request.headers):
             return 403, (
                 "The dashboard does not answer requests that pages of other sites make. A link to one of its pages"
                 " works; a program must send no Origin header."
             )
-        if self._token is not None and not self._has_token(self._token, headers, scope):
+        if self._token is not None and not _has_token(request, self._token, self._port):
             return 401, (
                 "The dashboard needs its token. Open the address that the driver has printed, which ends with"
                 " ?token=...; a program sends the header 'Authorization: Bearer TOKEN'."
             )
         return None
 
-    def _has_token(self, token: str, headers: Mapping[str, str], scope: Scope) -> bool:
-        scheme, _, credential = headers.get("authorization", "").partition(" ")
-        # Headers are decoded as Latin-1; compare the credential's original bytes.
-        tokens = [credential.encode("latin-1")] if scheme.lower() == "bearer" else []
-        query = scope.get("query_string", b"").decode("latin-1")
-        tokens += [value.encode() for name, value in parse_qsl(query, errors="replace") if name == "token"]
-        cookie = cookie_of(self._port, headers.get("host", ""))
-        pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
-        tokens += [unquote(value).encode() for name, _, value in pairs if name == cookie]
-        return any(hmac.compare_digest(candidate, token.encode()) for candidate in tokens)
+
+def _has_token(request: Request, token: str, port: int) -> bool:
+    scheme, _, credential = request.headers.get("authorization", "").partition(" ")
+    # Headers are decoded as Latin-1; compare the credential's original bytes.
+    tokens = [credential.encode("latin-1")] if scheme.lower() == "bearer" else []
+    cookie = request.cookies.get(cookie_of(port, request.headers.get("host", "")))
+    tokens += [value.encode() for value in (*request.query_params.getlist("token"), unquote(cookie or "")) if value]
+    return any(hmac.compare_digest(candidate, token.encode()) for candidate in tokens)
 
 
-def quoted(token: str) -> str:
-    return quote(token, safe="")
-
-
-def _is_navigation(headers: Mapping[str, str], scope: Scope) -> bool:
-    is_page = scope["path"] == "/" or scope["path"].startswith("/query/")
-    return is_page and scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate"
+def _is_navigation(request: Request) -> bool:
+    path = request.scope["path"]
+    is_page = path == "/" or path.startswith("/query/")
+    return is_page and request.method == "GET" and request.headers.get("sec-fetch-mode") == "navigate"
 
 
 def _is_foreign(headers: Mapping[str, str]) -> bool:
@@ -123,10 +97,9 @@ def _is_foreign(headers: Mapping[str, str]) -> bool:
     return origin.lower().partition("://")[2] != headers.get("host", "").lower()
 
 
-def _split(host: str) -> SplitResult | None:
+def _name_and_port(host: str) -> tuple[str, int | None]:
     try:
         split = urlsplit(f"//{host}")
-        _ = split.port
+        return split.hostname or "", split.port
     except ValueError:
-        return None
-    return split
+        return "", None

@@ -7,17 +7,15 @@ import secrets
 import socket
 import threading
 from collections.abc import Iterable
-from typing import Any
+from urllib.parse import quote
 
 from pillarbox._errors import ConfigurationError
 from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.running import observing
-from pillarbox_tools.addresses import cannot_listen, url_of
-from pillarbox_tools.dashboard.app import make_app
-from pillarbox_tools.dashboard.guard import is_loopback, quoted
+from pillarbox_tools.addresses import cannot_listen, is_loopback, url_of
 from pillarbox_tools.dashboard.versioned_view import VersionedView
-from pillarbox_tools.model.shown import ShownQuery
+from pillarbox_tools.model.query_model import ShownQuery
 
 _PATIENCE = 10.0
 _MOST_ENDED = 20
@@ -36,8 +34,9 @@ class Dashboard(observing.Dashboard):
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         try:
-            import starlette  # noqa: F401
             import uvicorn
+
+            from pillarbox_tools.dashboard.app import make_app
         except ImportError as error:
             raise ConfigurationError(
                 f"the dashboard needs Starlette and uvicorn ({error}): pip install 'pillarbox[dashboard]'"
@@ -45,13 +44,12 @@ class Dashboard(observing.Dashboard):
         token = checked_token(token, "dashboard()")
         self._changing = threading.Lock()  # guards changes of the queries
         self._queries: dict[str, VersionedView] = {}
-        self._ended: dict[str, None] = {}
         self._token = token if token is not None or is_loopback(host) else secrets.token_urlsafe(24)
         self._host = host
         self.asked_port = port
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
-        query = "" if self._token is None else f"?token={quoted(self._token)}"
+        query = "" if self._token is None else f"?token={quote(self._token, safe='')}"
         self.url: str = url_of(host, self.port, query)
         config = uvicorn.Config(
             make_app(lambda: dict(self._queries), self.port, self._token),
@@ -89,14 +87,10 @@ class Dashboard(observing.Dashboard):
             shown = self._queries.get(query.id)
             if shown is not None and shown.query is query:
                 return
-            self._ended.pop(query.id, None)
-            others = {number: other for number, other in self._queries.items() if number != query.id}
-            queries = {**others, query.id: VersionedView(query)}
-            if len(queries) > _MOST_ENDED:
-                self._ended |= {number: None for number, other in queries.items() if other.query.has_ended}
-                for number in list(self._ended)[:-_MOST_ENDED]:
-                    del self._ended[number], queries[number]
-            self._queries = queries
+            queries = {number: other for number, other in self._queries.items() if number != query.id}
+            for number in [number for number, other in queries.items() if other.query.has_ended][:-_MOST_ENDED]:
+                del queries[number]
+            self._queries = {**queries, query.id: VersionedView(query)}
 
     def close(self) -> None:
         self._server.should_exit = True
@@ -106,22 +100,19 @@ class Dashboard(observing.Dashboard):
 
 def _listen(host: str, port: int) -> socket.socket:
     """Return a listening socket; on another port, with a notice, if the port is in use."""
-    listener: Any = None
+    is_ipv6 = ":" in host
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(64)
+        return socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if is_ipv6 else socket.AF_INET,
+            dualstack_ipv6=is_ipv6 and socket.has_dualstack_ipv6(),
+        )
     except OSError as error:
-        if listener is not None:
-            listener.close()
         if error.errno == errno.EADDRINUSE and port:
             # A query may already be running, which matters more than the port.
             notify(f"port {port} of {host} is in use, so the dashboard listens on another port")
             return _listen(host, 0)
         raise cannot_listen("the dashboard", "pillarbox.dashboard", host, port, error) from error
-    return listener  # type: ignore[no-any-return]
 
 
 def _addresses(host: str) -> set[str]:

@@ -9,9 +9,8 @@ import time
 from collections.abc import Mapping
 
 from pillarbox._json import json_of
-from pillarbox_tools.dashboard.documents import Entry
-from pillarbox_tools.dashboard.views import entry_of, view_of
-from pillarbox_tools.model.shown import ShownQuery, StoredQuery
+from pillarbox_tools.dashboard.views import Fields, entry_of, view_of
+from pillarbox_tools.model.query_model import ShownQuery
 
 _LOOK_EVERY = 5.0
 _STAGES = "stages"
@@ -28,10 +27,10 @@ class VersionedView:
         self._name = secrets.token_hex(4)
         self._number = 0
         self._fields: dict[str, tuple[int, str]] = {}
-        self._update({_IS_BUNDLE: json_of(type(query) is StoredQuery)})
+        self._update({_IS_BUNDLE: json_of(type(query) is ShownQuery)})
         self._seen: int | None = None
         self._looked_at = 0.0
-        self._entry: Entry | None = None
+        self._entry: Fields = {}
 
     def since(self, change: str) -> str:
         """Return the changed fields as a JSON object, with the newest change as ``change``.
@@ -61,10 +60,8 @@ class VersionedView:
         snapshot = self.query.snapshot()
         entry = entry_of(snapshot)
         # Without new data, time changes only these few fields.
-        if is_same and self._entry is not None and self._entry.conditions == entry.conditions:
-            fields = vars(entry)
-        else:
-            fields = vars(view_of(snapshot))
+        is_entry = is_same and self._entry["conditions"] == entry["conditions"]
+        fields = entry if is_entry else view_of(snapshot)
         self._update({name: json_of(value) for name, value in fields.items()})
         self._entry, self._seen = entry, version
 

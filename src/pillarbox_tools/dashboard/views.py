@@ -1,28 +1,33 @@
-"""The pages' data: a snapshot and conclusions from it."""
+"""The pages' data, which is also the JSON of the dashboard's API: a snapshot and conclusions from it.
+
+Points in time are epoch milliseconds, durations milliseconds, lists newest or worst first. None means unknown. Objects
+of the model are JSON objects with the fields of their classes, without default values.
+
+``/api/queries`` is a list of entries (:func:`entry_of`). ``/api/queries/ID`` is a view (:func:`view_of`) with
+``stages`` (the core's ``Stage``), ``is_bundle`` (nothing changes), and ``change`` (the newest change).
+``/api/queries/ID?since=CHANGE`` has ``change`` and the fields changed since.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pillarbox._reports.failure import Failure
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._reports.plan import PlanVertex
-from pillarbox_tools.dashboard.documents import Entry, PlanView, VertexView, View
-from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import wrong
 from pillarbox_tools.model.condition import conditions_of, lag_now, last_report_at, rate_now
 from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import growth_of, memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, VertexId, vertex_id
+from pillarbox_tools.model.snapshot import CALL_COUNTERS, EpochRun, Moment, Run, Snapshot, VertexId, vertex_id
+
+Fields = dict[str, Any]
 
 _PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "commitBatch")
-_CALLS = (
-    *("requests", "retried", "completed", "failed", "timed_out", "dropped", "cache_hits", "in_flight"),
-    *("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms"),
-)
 _BARS = 200
 _POINTS = 240
 _SUMS = ("epochs", "rows", "duration", "repeated", "home_restarts", "fallbacks")
@@ -30,53 +35,57 @@ _FAILURE = 120
 _LOST = "its driver has not recorded the end: it was killed, or its machine is gone"
 
 
-def entry_of(snapshot: Snapshot) -> Entry:
+def entry_of(snapshot: Snapshot) -> Fields:
     newest = snapshot.newest
     failures = snapshot.run.failures
-    return Entry(
-        id=snapshot.id,
-        name=snapshot.name,
-        checkpoint=snapshot.checkpoint,
-        status=snapshot.run.status,
-        is_live=snapshot.is_live,
-        began=snapshot.run.began,
-        epoch=None if newest is None else newest.number,
-        duration=None if newest is None else newest.duration,
-        rows=None if newest is None else newest.rows,
-        rows_per_second=rate_now(snapshot),
-        lag=lag_now(snapshot),
-        conditions=conditions_of(snapshot),
-        failure=failures[-1].message if failures else None,
-    )
+    return {
+        "id": snapshot.id,
+        "name": snapshot.name,
+        "checkpoint": snapshot.checkpoint,
+        "status": snapshot.run.status,
+        "is_live": snapshot.is_live,
+        "began": snapshot.run.began,
+        "epoch": None if newest is None else newest.number,
+        "duration": None if newest is None else newest.duration,
+        "rows": None if newest is None else newest.rows,
+        "rows_per_second": rate_now(snapshot),  # 0 after a while without input
+        "lag": lag_now(snapshot),  # of event time
+        "conditions": conditions_of(snapshot),
+        "failure": failures[-1].message if failures else None,
+    }
 
 
-def view_of(snapshot: Snapshot) -> View:
+def view_of(snapshot: Snapshot) -> Fields:
     """Return the data of a query's page. Read-only: it shares parts with the snapshot."""
     epoch = _shown_epoch(snapshot)
     calls, counters = _counts(snapshot.epochs)
-    return View(
-        **vars(entry_of(snapshot)),
-        at=last_report_at(snapshot),
-        run=_drawn_run(snapshot.run, _POINTS),
-        earlier=[_earlier(run) for run in snapshot.earlier],
-        settings=snapshot.run.settings,
-        versions=snapshot.run.versions,
-        failures=snapshot.run.failures,
-        plan=_plan(snapshot, epoch),
-        keyed=list(dict.fromkeys(vertex.uid for vertex in snapshot.vertices if vertex.is_keyed)),
-        strip=[EpochRun(epoch.number, epoch.began, epoch.duration, {}, epoch.rows) for epoch in snapshot.epochs],
-        shown=None if epoch is None else _drawn(epoch),
-        watermarks=held_watermarks(snapshot),
-        skew=[] if epoch is None else skew_of(epoch),
-        calls=calls,
-        counters=counters,
-        state_sizes=snapshot.state_sizes,
-        growth=growth_of(snapshot),
-        memory=memory_of(snapshot),
-        executors=executor_memory_of(snapshot),
-        findings=wrong(Facts.of(snapshot)),
-        missing=snapshot.missing,
-    )
+    return {
+        **entry_of(snapshot),
+        "at": last_report_at(snapshot),
+        # Its moments are the points of the time series. Counts are sums; other fields are maxima, to show peaks.
+        "run": _drawn_run(snapshot.run, _POINTS),
+        "earlier": [_earlier(run) for run in snapshot.earlier],
+        "settings": snapshot.run.settings,
+        "versions": snapshot.run.versions,
+        "failures": snapshot.run.failures,
+        "plan": _plan(snapshot, epoch),
+        # Uids of the keyed operators.
+        "keyed": list(dict.fromkeys(vertex.uid for vertex in snapshot.vertices if vertex.is_keyed)),
+        "strip": [EpochRun(epoch.number, epoch.began, epoch.duration, {}, epoch.rows) for epoch in snapshot.epochs],
+        # The epoch whose phases and longest tasks are drawn.
+        "shown": None if epoch is None else _drawn(epoch),
+        "watermarks": held_watermarks(snapshot),
+        "skew": [] if epoch is None else skew_of(epoch),
+        # Counters of each asynchronous operator in its newest epoch, and sums of all other counters.
+        "calls": calls,
+        "counters": counters,
+        "state_sizes": snapshot.state_sizes,
+        "growth": growth_of(snapshot),
+        "memory": memory_of(snapshot),
+        "executors": executor_memory_of(snapshot),
+        "findings": wrong(snapshot),
+        "missing": snapshot.missing,
+    }
 
 
 def _shown_epoch(snapshot: Snapshot) -> EpochRun | None:
@@ -121,20 +130,21 @@ def _point(moments: Sequence[Moment]) -> Moment:
     )
 
 
-def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> PlanView | None:
+def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> Fields | None:
+    """Return the plan; each vertex with the metrics of its tasks, and the share of the epoch that its level took."""
     if snapshot.plan is None:
         return None
     runs = {} if epoch is None else {vertex_id(vertex): vertex for vertex in epoch.vertices}
     shares = {} if epoch is None else _level_shares(snapshot.plan.vertices, runs, epoch.duration)
     vertices = [
-        VertexView(
+        {
             **vars(vertex),
-            level_share=shares.get((vertex.program, vertex.level), 0.0),
-            run=runs.get(vertex_id(vertex)),
-        )
+            "level_share": shares.get((vertex.program, vertex.level), 0.0),
+            "run": runs.get(vertex_id(vertex)),
+        }
         for vertex in snapshot.plan.vertices
     ]
-    return PlanView(vertices, snapshot.plan.edges)
+    return {"vertices": vertices, "edges": snapshot.plan.edges}
 
 
 def _level_shares(
@@ -177,7 +187,7 @@ def _counts(epochs: Sequence[EpochRun]) -> tuple[list[dict[str, str | int]], dic
     counters: dict[str, int] = {}
     for number, name, count in every:
         uid, _, counter = name.rpartition(".")
-        if counter in _CALLS and uid in callers:
+        if counter in CALL_COUNTERS and uid in callers:
             calls[uid] = {**calls.get(uid, {"uid": uid}), "epoch": number, counter: count}
         else:
             counters[name] = counters.get(name, 0) + count

@@ -1,15 +1,12 @@
-"""The facts that the doctor's rules examine."""
+"""Findings of the doctor, and snapshots without a query. A missing entry of a snapshot means unknown."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from pillarbox_tools.model.snapshot import Snapshot
-
-_RETAINED = 100
-
+from pillarbox_tools.model.snapshot import Run, Snapshot
 
 T = TypeVar("T")
 
@@ -24,35 +21,12 @@ def require(fact: T | None, name: str) -> T:
     return fact
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Facts about a machine and a query. None or a missing entry means unknown.
-
-    Attributes:
-        versions: versions of ``java``, ``python``, ``spark`` and packages in the driver.
-        worker_versions: combinations of versions in workers, without ``java`` and ``spark``.
-        settings: settings of Spark, of the query and of its trigger.
-    """
-
-    versions: dict[str, str] = field(default_factory=dict)
-    worker_versions: Sequence[Mapping[str, str]] | None = None
-    settings: dict[str, str] = field(default_factory=dict)
-    snapshot: Snapshot | None = None
-
-    @staticmethod
-    def of(snapshot: Snapshot) -> Facts:
-        run = snapshot.run
-        return Facts(run.versions, run.worker_versions or None, run.settings, snapshot)
-
-    @property
-    def cores(self) -> int | None:
-        setting = self.settings.get("cores", "")
-        return int(setting) if setting.isdigit() else None
-
-    @property
-    def retained(self) -> int:
-        setting = self.settings.get("spark.sql.streaming.minBatchesToRetain", "")
-        return int(setting) if setting.isdigit() else _RETAINED
+def machine_snapshot(
+    versions: dict[str, str], settings: dict[str, str], worker_versions: Sequence[dict[str, str]] = ()
+) -> Snapshot:
+    """Return a snapshot without a query, for the rules about machines and settings."""
+    run = Run("", 0, settings=settings, versions=versions, worker_versions=list(worker_versions))
+    return Snapshot("", "", "", 0, True, None, run)
 
 
 @dataclass(frozen=True)

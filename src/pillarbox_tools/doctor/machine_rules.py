@@ -9,7 +9,9 @@ from pillarbox._runtime.spark.session.requirements import (
     push_based_shuffle_problem,
     speculation_problem,
 )
-from pillarbox_tools.doctor.facts import Facts, MissingFactError, require
+from pillarbox_tools.doctor.facts import MissingFactError, require
+from pillarbox_tools.model.settings import number_in
+from pillarbox_tools.model.snapshot import Snapshot
 
 # The oldest tested versions.
 _OLDEST = {"pyarrow": (18,), "pandas": (2, 2), "numpy": (1, 23, 2), "pyspark": (4, 1)}
@@ -17,21 +19,21 @@ _OLDEST = {"pyarrow": (18,), "pandas": (2, 2), "numpy": (1, 23, 2), "pyspark": (
 _SHARED = ("pillarbox", "pyspark", "pandas", "pyarrow", "numpy")
 
 
-def java(facts: Facts) -> str | None:
-    version = facts.versions.get("java")
+def java(snapshot: Snapshot) -> str | None:
+    version = snapshot.run.versions.get("java")
     require(numbers_of(version), "the version of Java")
     return java_problem(version or "")
 
 
-def pandas(facts: Facts) -> str | None:
+def pandas(snapshot: Snapshot) -> str | None:
     """Check that pandas is older than 3, which Spark's stateful Python API does not support."""
-    version = facts.versions.get("pandas")
+    version = snapshot.run.versions.get("pandas")
     require(numbers_of(version), "the version of pandas")
     return pandas_problem(version or "")
 
 
-def packages(facts: Facts) -> str | None:
-    versions = {name: facts.versions[name] for name in _OLDEST if name in facts.versions}
+def packages(snapshot: Snapshot) -> str | None:
+    versions = {name: snapshot.run.versions[name] for name in _OLDEST if name in snapshot.run.versions}
     if not versions:
         raise MissingFactError("the versions of packages")
     for name, version in versions.items():
@@ -44,9 +46,9 @@ def packages(facts: Facts) -> str | None:
     return None
 
 
-def workers_python(facts: Facts) -> str | None:
-    workers = require(facts.worker_versions, "the workers' Python: no task has reported it")
-    driver = require(facts.versions.get("python"), "the Python of the driver")
+def workers_python(snapshot: Snapshot) -> str | None:
+    workers = require(snapshot.run.worker_versions or None, "the workers' Python: no task has reported it")
+    driver = require(snapshot.run.versions.get("python"), "the Python of the driver")
     for worker in (report["python"] for report in workers if "python" in report):
         if (numbers_of(worker) or ())[:2] != (numbers_of(driver) or ())[:2]:
             return (
@@ -56,12 +58,12 @@ def workers_python(facts: Facts) -> str | None:
     return None
 
 
-def version_skew(facts: Facts) -> str | None:
-    for worker in require(facts.worker_versions, "the workers' packages: no task has reported them"):
+def version_skew(snapshot: Snapshot) -> str | None:
+    for worker in require(snapshot.run.worker_versions or None, "the workers' packages: no task has reported them"):
         differing = [
-            f"{name} {worker.get(name, 'is missing')} (driver: {facts.versions[name]})"
+            f"{name} {worker.get(name, 'is missing')} (driver: {snapshot.run.versions[name]})"
             for name in _SHARED
-            if name in facts.versions and worker.get(name) != facts.versions[name]
+            if name in snapshot.run.versions and worker.get(name) != snapshot.run.versions[name]
         ]
         if differing:
             count = f"{len(differing)} package{'s differ' if len(differing) > 1 else ' differs'}"
@@ -71,27 +73,29 @@ def version_skew(facts: Facts) -> str | None:
     return None
 
 
-def spark_skew(facts: Facts) -> str | None:
-    spark, pyspark = (require(facts.versions.get(name), f"the version of {name}") for name in ("spark", "pyspark"))
+def spark_skew(snapshot: Snapshot) -> str | None:
+    spark, pyspark = (
+        require(snapshot.run.versions.get(name), f"the version of {name}") for name in ("spark", "pyspark")
+    )
     if (numbers_of(spark) or ())[:2] == (numbers_of(pyspark) or ())[:2]:
         return None
     minor = ".".join(map(str, (numbers_of(spark) or ())[:2]))
     return f"PySpark {pyspark} talks to Spark {spark}: install the same minor version, pip install 'pyspark=={minor}.*'"
 
 
-def speculation(facts: Facts) -> str | None:
+def speculation(snapshot: Snapshot) -> str | None:
     """Check that speculation is off: two attempts of a task would change the same state."""
-    return speculation_problem(facts.settings)
+    return speculation_problem(snapshot.run.settings)
 
 
-def push_based_shuffle(facts: Facts) -> str | None:
+def push_based_shuffle(snapshot: Snapshot) -> str | None:
     """Check that push-based shuffle is off: with it, Spark does not compare the output of a repeated task."""
-    return push_based_shuffle_problem(facts.settings)
+    return push_based_shuffle_problem(snapshot.run.settings)
 
 
-def worker_reuse(facts: Facts) -> str | None:
+def worker_reuse(snapshot: Snapshot) -> str | None:
     name = "spark.python.worker.reuse"
-    if facts.settings.get(name, "true").strip().lower() == "true":
+    if snapshot.run.settings.get(name, "true").strip().lower() == "true":
         return None
     return (
         f"{name} is false: each Spark task starts a new Python process, which needs 1 second or more to import"
@@ -99,9 +103,11 @@ def worker_reuse(facts: Facts) -> str | None:
     )
 
 
-def retention(facts: Facts) -> str | None:
+def retention(snapshot: Snapshot) -> str | None:
     """Check that Spark keeps enough epochs for a return to an older one, and not too many files."""
-    retained = facts.retained
+    retained = number_in(snapshot.run.settings, "spark.sql.streaming.minBatchesToRetain")
+    if retained is None:
+        return None
     if retained < 10:
         return (
             f"Spark keeps {retained} epochs: an older one can neither be inspected nor go into a savepoint, so set"

@@ -9,24 +9,14 @@ from pillarbox._copies import COPY_MS
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._task.memory import readable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox_tools.doctor.facts import Facts, MissingFactError, require
-from pillarbox_tools.model.condition import (
-    BEHIND,
-    CONDITIONS,
-    CRASH_LOOP,
-    FUTURE,
-    GONE,
-    HUNG,
-    SILENT,
-    conditions_of,
-    date,
-    name_of,
-)
+from pillarbox_tools.doctor.facts import MissingFactError, require
+from pillarbox_tools.model.condition import CONDITIONS, conditions_of, date, name_of
 from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
+from pillarbox_tools.model.settings import number_in
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot, VertexId, vertex_id
+from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot, VertexId, by_vertex, vertex_id
 from pillarbox_tools.model.windows import (
     DAY,
     HOUR,
@@ -41,25 +31,21 @@ _SOME = 3
 _NO_EPOCHS = "the query's epochs: no epoch with rows has ended yet"
 
 
-def query_of(facts: Facts) -> Snapshot:
-    return require(facts.snapshot, "the query: pass a checkpoint")
+def _epochs(snapshot: Snapshot) -> list[EpochRun]:
+    return require([epoch for epoch in snapshot.epochs if epoch.rows] or None, _NO_EPOCHS)
 
 
-def _epochs(facts: Facts) -> list[EpochRun]:
-    return require([epoch for epoch in query_of(facts).epochs if epoch.rows] or None, _NO_EPOCHS)
+def _recent(snapshot: Snapshot) -> list[EpochRun]:
+    return require(recent_epochs(snapshot, _SOME) or None, _NO_EPOCHS)
 
 
-def _recent(facts: Facts) -> list[EpochRun]:
-    return require(recent_epochs(query_of(facts), _SOME) or None, _NO_EPOCHS)
+def moments_of(snapshot: Snapshot) -> list[Moment]:
+    return require(snapshot.run.moments or None, "the query's history: no epoch has ended yet")
 
 
-def moments_of(facts: Facts) -> list[Moment]:
-    return require(query_of(facts).run.moments or None, "the query's history: no epoch has ended yet")
-
-
-def executor_memory(facts: Facts) -> str | None:
+def executor_memory(snapshot: Snapshot) -> str | None:
     """Check that the largest worker process has a fifth of its memory left."""
-    memory = memory_of(query_of(facts))
+    memory = memory_of(snapshot)
     limit = require(memory.limit, "the memory that workers may use: spark.executor.pyspark.memory is not set")
     used = require(memory.bytes, "the workers' memory")
     if used < 0.8 * limit:
@@ -70,9 +56,9 @@ def executor_memory(facts: Facts) -> str | None:
     )
 
 
-def container_memory(facts: Facts) -> str | None:
+def container_memory(snapshot: Snapshot) -> str | None:
     """Check that each executor needs at most nine tenths of its container."""
-    executors = executor_memory_of(query_of(facts))
+    executors = executor_memory_of(snapshot)
     limited = [(executor, executor.limit) for executor in executors if executor.limit] or None
     unknown = "the containers' memory: neither a task nor a setting has reported a limit"
     fullest, limit = max(require(limited, unknown), key=lambda pair: (pair[0].heap + pair[0].needed) / pair[1])
@@ -87,13 +73,13 @@ def container_memory(facts: Facts) -> str | None:
     )
 
 
-def memory_runs_out(facts: Facts) -> str | None:
-    memory = memory_of(query_of(facts))
+def memory_runs_out(snapshot: Snapshot) -> str | None:
+    memory = memory_of(snapshot)
     if memory.full_at is None:
         if memory.limit is not None and memory.per_day is not None:
             return None
         raise MissingFactError(f"when memory runs out: {memory.message}")
-    days = (memory.full_at - query_of(facts).at) / DAY
+    days = (memory.full_at - snapshot.at) / DAY
     if days > 7:
         return None
     return (
@@ -102,23 +88,22 @@ def memory_runs_out(facts: Facts) -> str | None:
     )
 
 
-def heavy_keys(facts: Facts) -> str | None:
+def heavy_keys(snapshot: Snapshot) -> str | None:
     """Check that no heavy key makes its task the slowest of the epoch."""
-    for skew in skew_of(_with_tasks(facts)):
+    for skew in skew_of(_with_tasks(snapshot)):
         for key in skew.heavy:
             if key.share - key.error > 0.25 and skew.tasks > 2 and skew.factor > 2 and skew.busiest_ms > 500:
                 return (
                     f"key {key.key} has {key.share:.0%} (plus or minus {key.error:.0%}) of the records of"
-                    f" {name_of(query_of(facts), (skew.program, skew.vertex))}, and its subtask is busy"
+                    f" {name_of(snapshot, (skew.program, skew.vertex))}, and its subtask is busy"
                     f" {skew.factor:.1f} times as long as the mean: aggregate before key_by(...), or use a finer key"
                 )
     return None
 
 
-def skewed_tasks(facts: Facts) -> str | None:
+def skewed_tasks(snapshot: Snapshot) -> str | None:
     """Check that no task works while all others of its operator wait. Window: five minutes."""
-    snapshot = query_of(facts)
-    epochs = _recent(facts)
+    epochs = _recent(snapshot)
     # The task limits the epochs, not the sink or Spark.
     long = max(1000.0, 0.2 * sum(epoch.duration for epoch in epochs))
     for vertex, every in _runs(epochs).items():
@@ -136,13 +121,13 @@ def skewed_tasks(facts: Facts) -> str | None:
     return None
 
 
-def _with_tasks(facts: Facts) -> EpochRun:
-    return require([epoch for epoch in _epochs(facts) if epoch.tasks] or None, "the tasks of an epoch with rows")[-1]
+def _with_tasks(snapshot: Snapshot) -> EpochRun:
+    return require([epoch for epoch in _epochs(snapshot) if epoch.tasks] or None, "the tasks of an epoch with rows")[-1]
 
 
-def stuck_watermark(facts: Facts) -> str | None:
+def stuck_watermark(snapshot: Snapshot) -> str | None:
     """Check that event time advances while newer records arrive."""
-    epochs, snapshot = _epochs(facts), query_of(facts)
+    epochs = _epochs(snapshot)
     if len(epochs) < _FEW:
         raise MissingFactError(f"whether event time advances: fewer than {_FEW} epochs with rows have ended")
     if not _records_advance(epochs):
@@ -176,60 +161,39 @@ def _records_advance(epochs: list[EpochRun]) -> bool:
 
 
 def _runs(epochs: list[EpochRun]) -> dict[VertexId, list[OperatorReport]]:
-    runs: dict[VertexId, list[OperatorReport]] = {}
-    for epoch in epochs:
-        for run in epoch.vertices:
-            runs.setdefault(vertex_id(run), []).append(run)
-    return runs
+    return by_vertex(run for epoch in epochs for run in epoch.vertices)
 
 
-def condition(name: str) -> Callable[[Facts], str | None]:
-    def check(facts: Facts) -> str | None:
-        snapshot = query_of(facts)
+def condition(name: str) -> Callable[[Snapshot], str | None]:
+    def check(snapshot: Snapshot) -> str | None:
         condition = next((condition for condition in conditions_of(snapshot) if condition.name == name), None)
-        return None if condition is None else f"{condition.line}: {_NEXT_STEP[name]}"
+        return None if condition is None else f"{condition.line}: {CONDITIONS[name]}"
 
     check.__name__ = name.replace(" ", "_")
     return check
 
 
-_NEXT_STEP = {
-    GONE: "check its machine and its log, and start it again; its checkpoint is intact",
-    CRASH_LOOP: "check the newest failure, and make the supervisor wait longer between starts",
-    HUNG: (
-        "check the running stages on the page and in Spark's UI; the likely cause is a function or sink that waits for"
-        " a service without a timeout"
-    ),
-    FUTURE: (
-        "drop or correct such records before event time is assigned; the watermark never goes back, so restart from an"
-        " earlier savepoint, or from an earlier copy of the checkpoint"
-    ),
-    BEHIND: "raise the parallelism with pillarbox rescale, or find the slowest operator on the page",
-    SILENT: "check the source and its producers; if no input is expected, nothing is wrong with the query",
-}
-
-
-def piling_timers(facts: Facts) -> str | None:
+def piling_timers(snapshot: Snapshot) -> str | None:
     """Check that keys have few timers. Windows have one per pane, by design."""
-    kinds = {vertex_id(vertex): vertex.kind for vertex in query_of(facts).vertices}
-    for vertex in (runs[-1] for runs in _runs(_epochs(facts)).values()):
+    kinds = {vertex_id(vertex): vertex.kind for vertex in snapshot.vertices}
+    for vertex in (runs[-1] for runs in _runs(_epochs(snapshot)).values()):
         timers, keys = vertex.timers or 0, vertex.keys or 0
         is_window = "window" in kinds.get(vertex_id(vertex), "")
         if not is_window and keys and timers > 100 * keys and timers > 10_000:
             return (
-                f"the keys of {name_of(query_of(facts), vertex_id(vertex))} have"
+                f"the keys of {name_of(snapshot, vertex_id(vertex))} have"
                 f" {timers / keys:,.0f} timers each, {timers:,} in all: register one timer and move it, as in"
                 " ctx.timer_service().delete_event_time_timer(...)"
             )
     return None
 
 
-def endless_state(facts: Facts) -> str | None:
+def endless_state(snapshot: Snapshot) -> str | None:
     """Check that state does not grow without bound. Window: a day, at least an hour.
 
     The number of keys that expire decreases in steps; unbounded state only grows.
     """
-    moments, snapshot = moments_of(facts), query_of(facts)
+    moments = moments_of(snapshot)
     now = as_of(snapshot)
     if moments[-1].at - moments[0].at < HOUR:
         raise MissingFactError("whether state grows without bound: the history is shorter than an hour")
@@ -251,12 +215,9 @@ def endless_state(facts: Facts) -> str | None:
     return None
 
 
-def partitions_and_cores(facts: Facts) -> str | None:
-    cores = require(facts.cores, "the cores of the cluster")
-    setting = facts.settings.get("parallelism", "")
-    if not setting.isdigit():
-        raise MissingFactError("the parallelism of the query")
-    partitions = int(setting)
+def partitions_and_cores(snapshot: Snapshot) -> str | None:
+    cores = require(number_in(snapshot.run.settings, "cores"), "the cores of the cluster")
+    partitions = require(number_in(snapshot.run.settings, "parallelism"), "the parallelism of the query")
     if partitions > 8 * cores and partitions > 32:
         return (
             f"the query has {partitions} state partitions and {cores} cores: each partition adds"
@@ -265,31 +226,31 @@ def partitions_and_cores(facts: Facts) -> str | None:
     return None
 
 
-def back_pressure(facts: Facts) -> str | None:
-    for vertex in _epochs(facts)[-1].vertices:
-        if vertex.back_pressured_ms > max(3 * vertex.busy_ms, 2000) and _is_usual(facts, vertex):
+def back_pressure(snapshot: Snapshot) -> str | None:
+    for vertex in _epochs(snapshot)[-1].vertices:
+        if vertex.back_pressured_ms > max(3 * vertex.busy_ms, 2000) and _is_usual(snapshot, vertex):
             return (
-                f"tasks of {name_of(query_of(facts), vertex_id(vertex))} waited"
+                f"tasks of {name_of(snapshot, vertex_id(vertex))} waited"
                 f" {vertex.back_pressured_ms / 1000:.1f} s to send their output, and were busy for"
                 f" {vertex.busy_ms / 1000:.1f} s: the sink is slower than the program, so check it first"
             )
     return None
 
 
-def _is_usual(facts: Facts, vertex: OperatorReport) -> bool:
-    runs = _runs(_epochs(facts)[-_FEW:])[vertex_id(vertex)]
+def _is_usual(snapshot: Snapshot, vertex: OperatorReport) -> bool:
+    runs = _runs(_epochs(snapshot)[-_FEW:])[vertex_id(vertex)]
     return sum(run.back_pressured_ms > 3 * run.busy_ms for run in runs) > len(runs) / 2
 
 
-def tasks_in_workers(facts: Facts) -> str | None:
-    newest = require(query_of(facts).epochs[-_FEW:] or None, "the processes of the tasks: no epoch has ended yet")
+def tasks_in_workers(snapshot: Snapshot) -> str | None:
+    newest = require(snapshot.epochs[-_FEW:] or None, "the processes of the tasks: no epoch has ended yet")
     for vertex, runs in _runs(newest).items():
         without = sum(sum(run.fallbacks.values()) for run in runs)
         if without:
             why = next(reason for run in reversed(runs) for reason in run.fallbacks)
             return (
                 f"{without:,} of {sum(run.tasks for run in runs):,} tasks of"
-                f" {name_of(query_of(facts), vertex)} in the last {len(newest)} epochs ran"
+                f" {name_of(snapshot, vertex)} in the last {len(newest)} epochs ran"
                 f" in Python workers, because no home was available: {why}. There, an epoch may read its task's"
                 ' whole log, and on_barrier="carry" waits for requests like "drain": check the log of the executors, or'
                 " set spark.pillarbox.homes to off if this platform cannot start processes"
@@ -297,8 +258,8 @@ def tasks_in_workers(facts: Facts) -> str | None:
     return None
 
 
-def slow_copies(facts: Facts) -> str | None:
-    newest = _epochs(facts)[-1]
+def slow_copies(snapshot: Snapshot) -> str | None:
+    newest = _epochs(snapshot)[-1]
     for vertex in newest.vertices:
         for name, took in vertex.counters.items():
             uid, is_copies, kind = name.rpartition(f".{COPY_MS}")

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from pillarbox_tools.doctor.facts import Facts
-from pillarbox_tools.doctor.query_rules import moments_of, query_of
+from pillarbox_tools.doctor.query_rules import moments_of
 from pillarbox_tools.model.condition import clock
-from pillarbox_tools.model.snapshot import Moment
+from pillarbox_tools.model.snapshot import Moment, Snapshot
 from pillarbox_tools.model.windows import HOUR, MINUTE, QUARTER, Fault, fault_in, within
 
 _SOME = 3
 
 
-def repeated_tasks(facts: Facts) -> str | None:
-    moments_of(facts)
+def repeated_tasks(snapshot: Snapshot) -> str | None:
+    moments_of(snapshot)
     fault = fault_in(
-        query_of(facts), lambda moment: moment.repeated, lambda moment: moment.epochs, least=2, share=0.05, window=HOUR
+        snapshot, lambda moment: moment.repeated, lambda moment: moment.epochs, least=2, share=0.05, window=HOUR
     )
     if fault is None:
         return None
@@ -27,10 +26,9 @@ def repeated_tasks(facts: Facts) -> str | None:
     )
 
 
-def restarting_homes(facts: Facts) -> str | None:
+def restarting_homes(snapshot: Snapshot) -> str | None:
     """Check that homes do not end repeatedly. The loss of all homes of an executor counts once."""
-    moments_of(facts)
-    snapshot = query_of(facts)
+    moments_of(snapshot)
     recent = [moment for moment in within(snapshot, HOUR) if moment.home_restarts]
     if len(recent) < _SOME or not any(moment.home_restarts for moment in within(snapshot, QUARTER)):
         return None
@@ -43,24 +41,23 @@ def restarting_homes(facts: Facts) -> str | None:
     )
 
 
-def lost_records(facts: Facts) -> str | None:
+def lost_records(snapshot: Snapshot) -> str | None:
     return _share_of_input(
-        facts,
+        snapshot,
         "late_records_dropped",
         "were late and dropped: raise the bound of the watermark strategy, or send them to a side output"
         " (side_output_late_data)",
     )
 
 
-def dead_letters(facts: Facts) -> str | None:
+def dead_letters(snapshot: Snapshot) -> str | None:
     return _share_of_input(
-        facts, "dead_letters", "became dead letters: read the side output of on_error for the records and errors"
+        snapshot, "dead_letters", "became dead letters: read the side output of on_error for the records and errors"
     )
 
 
-def _share_of_input(facts: Facts, counter: str, what: str) -> str | None:
-    snapshot = query_of(facts)
-    names = {name for moment in moments_of(facts) for name in moment.counters if name.endswith(f".{counter}")}
+def _share_of_input(snapshot: Snapshot, counter: str, what: str) -> str | None:
+    names = {name for moment in moments_of(snapshot) for name in moment.counters if name.endswith(f".{counter}")}
     for uid in sorted(name.rpartition(".")[0] for name in names):
         bad = partial(_counted, names=[f"{uid}.{counter}"])
         fault = fault_in(snapshot, bad, partial(_input, uid=uid), least=10, share=0.01)
@@ -75,8 +72,8 @@ def _share_of_input(facts: Facts, counter: str, what: str) -> str | None:
 _CALLS = ("completed", "failed", "timed_out")
 
 
-def failing_calls(facts: Facts) -> str | None:
-    moments, snapshot = moments_of(facts), query_of(facts)
+def failing_calls(snapshot: Snapshot) -> str | None:
+    moments = moments_of(snapshot)
     calls = {uid for vertex in snapshot.vertices for uid in vertex.calls}
     counters = {name for moment in moments for name in moment.counters}
     # An operator with service calls has all three counters; a function may have one of them.

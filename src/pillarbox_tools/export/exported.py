@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 
 from pillarbox_tools.export.metric import FAILURES, STARTS, Metric
-from pillarbox_tools.export.query_metrics import MetricValues, QueryMetrics, Values
+from pillarbox_tools.export.query_metrics import QueryMetrics, Values
 
 _MOST_ENDED = 20
 _MOST_SUMS = 2_000
@@ -30,29 +30,26 @@ class _ExportedQuery:
         self._starts += 1
         self.metrics = metrics
 
-    def values(self) -> MetricValues:
+    def values(self) -> Values:
         for earlier in [metrics for metrics in self._earlier if metrics.has_ended]:
-            _add(self._sums, earlier.values().counters)
+            _add(self._sums, earlier.values())
             self._earlier.remove(earlier)
             self._failures += earlier.has_failed
         values = self.metrics.values()
         if len(self._sums) > _MOST_SUMS:
             # Each run had other operators, sources or metric names.
-            self._sums = {series: sum_ for series, sum_ in self._sums.items() if series in values.counters}
-        for counters in (self._sums, *(earlier.values().counters for earlier in self._earlier)):
-            _add(values.counters, counters)
+            self._sums = {series: sum_ for series, sum_ in self._sums.items() if series in values}
+        for earlier_values in (self._sums, *(earlier.values() for earlier in self._earlier)):
+            _add(values, earlier_values)
         failures = self._failures + self.metrics.has_failed
         for metric, count in ((STARTS, self._starts), (FAILURES, failures)):
-            values.counters[metric, ()] = max(values.counters[metric, ()], count)
+            values[metric, ()] = max(values[metric, ()], count)
         return values
-
-
-_OF_ALL_RUNS = {(STARTS, ()), (FAILURES, ())}
 
 
 def _add(sums: Values, more: Values) -> None:
     for series, value in more.items():
-        if series not in _OF_ALL_RUNS:
+        if series[0].kind == "counter" and series[0] not in (STARTS, FAILURES):
             sums[series] = sums.get(series, 0) + value
 
 
@@ -91,8 +88,7 @@ class ExportedQueries:
         samples: dict[Metric, dict[tuple[str, ...], float]] = {}
         with self._lock:
             for label, exported in self._queries.items():
-                values = exported.values()
-                for (metric, labels), value in [*values.counters.items(), *values.gauges.items()]:
+                for (metric, labels), value in exported.values().items():
                     label_values = label, *labels
                     samples.setdefault(metric, {})[label_values] = value / metric.divisor
         return samples

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 _SUFFIXES = {"s": "_seconds", "By": "_bytes"}
 
@@ -17,6 +17,7 @@ class Metric(NamedTuple):
         unit: UCUM unit; a unit in braces is a word.
         labels: labels besides ``query``, which all metrics have.
         divisor: divides reported values (milliseconds) into the unit.
+        epoch: its attribute of ``EpochRun``, or empty.
         field: its field of ``OperatorReport``, or empty.
         counter: its operator counter, or empty.
     """
@@ -27,6 +28,7 @@ class Metric(NamedTuple):
     help: str
     labels: tuple[str, ...] = ()
     divisor: int = 1
+    epoch: str = ""
     field: str = ""
     counter: str = ""
 
@@ -47,21 +49,11 @@ METRICS: list[Metric] = []
 
 
 def _metric(
-    kind: Literal["counter", "gauge"],
-    name: str,
-    unit: str,
-    help: str,
-    labels: tuple[str, ...] = (),
-    *,
-    divisor: int | None = None,
-    field: str = "",
-    counter: str = "",
+    kind: Literal["counter", "gauge"], name: str, unit: str, help: str, labels: tuple[str, ...] = (), **source: Any
 ) -> Metric:
-    if field or counter:
+    if "field" in source or "counter" in source:
         labels = OPERATOR
-    if divisor is None:
-        divisor = 1000 if unit == "s" else 1
-    METRICS.append(Metric(kind, name, unit, help, labels, divisor, field, counter))
+    METRICS.append(Metric(kind, name, unit, help, labels, **{"divisor": 1000 if unit == "s" else 1, **source}))
     return METRICS[-1]
 
 
@@ -81,19 +73,19 @@ EPOCH_RUNNING = _gauge("epoch.running", "s", "Time since the running epoch began
 INPUT_AGE = _gauge("input.age", "s", "Time since the last epoch with rows ended.")
 TRIGGER = _gauge("trigger.interval", "s", "The query's trigger interval, if it has one.")
 EPOCHS = _counter("epochs", "{epoch}", "Committed epochs.")
-EPOCH_TIME = _counter("epoch.time", "s", "Total duration of epochs, from trigger to commit.")
-EPOCH_DURATION = _gauge("epoch.duration", "s", "Duration of the newest epoch.")
-EPOCH_NUMBER = _gauge("epoch.number", "", "Number of the newest epoch: Spark's batch id.")
-EPOCH_END = _gauge("epoch.end.timestamp", "s", "End of the newest epoch (Unix time).")
+EPOCH_TIME = _counter("epoch.time", "s", "Total duration of epochs, from trigger to commit.", epoch="duration")
+EPOCH_DURATION = _gauge("epoch.duration", "s", "Duration of the newest epoch.", epoch="duration")
+EPOCH_NUMBER = _gauge("epoch.number", "", "Number of the newest epoch: Spark's batch id.", epoch="number")
+EPOCH_END = _gauge("epoch.end.timestamp", "s", "End of the newest epoch (Unix time).", epoch="end")
 SPARK_TIME = _counter(
     "spark.time", "s", "Duration of Spark's phases of epochs; addBatch includes the tasks.", ("part",)
 )
-STATE_COMMIT = _counter("state.commit.time", "s", "Commit time of Spark's state stores.")
-ROWS_IN = _counter("rows.in", "{row}", "Rows from all sources.")
-ROWS_OUT = _counter("rows.out", "{row}", "Rows that the sink reports as written.")
+STATE_COMMIT = _counter("state.commit.time", "s", "Commit time of Spark's state stores.", epoch="state_commit")
+ROWS_IN = _counter("rows.in", "{row}", "Rows from all sources.", epoch="rows")
+ROWS_OUT = _counter("rows.out", "{row}", "Rows that the sink reports as written.", epoch="output_rows")
 SOURCE_ROWS = _counter("source.rows", "{row}", "Rows from a source.", ("source",))
 SOURCE_BACKLOG = _gauge("source.backlog", "{row}", "A source's newest offsets minus its read offsets.", ("source",))
-WORKER_MEMORY = _gauge("worker.memory", "By", "Resident memory of the largest worker process.")
+WORKER_MEMORY = _gauge("worker.memory", "By", "Resident memory of the largest worker process.", epoch="process_bytes")
 LEFT_OUT = _gauge("metrics.left_out", "", "Names of user metrics that are beyond the limit, and not exported.")
 
 # -- tasks: all of a vertex --
@@ -176,6 +168,7 @@ USER_COUNT = _counter("user.count", "", "Counters of functions; an epoch with a 
 USER_MIN = _gauge("user.gauge.min", "", "Lowest value of a function's gauge over all tasks.", _USER)
 USER_MAX = _gauge("user.gauge.max", "", "Highest value of a function's gauge over all tasks.", _USER)
 
+OF_EPOCHS = [metric for metric in METRICS if metric.epoch]
 OF_FIELDS = [metric for metric in METRICS if metric.field]
 #: Counter name -> metric of operators' own counters, with the value of its second label, if any.
 OF_COUNTERS: dict[str, tuple[Metric, tuple[str, ...]]] = {

@@ -20,37 +20,33 @@ class Names:
     """
 
     def __init__(self, plan: Plan | None) -> None:
-        self._chains: dict[VertexId, list[str]] = {}
-        # The uids of each task's operators, longest first: a uid may be another's prefix with a dot.
-        self._uids: dict[VertexId, list[tuple[str, str]]] = {}
+        # (uid, label) of each operator of a task.
+        self._operators: dict[VertexId, list[tuple[str, str]]] = {}
         self._callers: set[str] | None = None if plan is None else set()
         self.infos: list[tuple[str, str, str, str]] = []
         names: set[str] = set()
         for vertex in [] if plan is None else plan.vertices:
-            key = vertex_id(vertex)
-            chain = self._chains[key] = []
-            uids = self._uids[key] = []
+            operators = self._operators[vertex_id(vertex)] = []
             for operator in vertex.operators:
                 name = _unused(operator.uid or operator.name or f"vertex {vertex.number}", names, vertex.program)
                 names.add(name)
-                chain.append(name)
-                self.infos.append((name, operator.name, chain[0], str(vertex.level)))
-                if operator.uid:
-                    uids.append((operator.uid, name))
+                operators.append((operator.uid, name))
+                self.infos.append((name, operator.name, operators[0][1], str(vertex.level)))
                 if operator.uid in vertex.calls:
                     assert self._callers is not None
                     self._callers.add(name)
-            uids.sort(key=lambda pair: -len(pair[0]))
 
     def chain(self, vertex: VertexId) -> list[str]:
-        return self._chains.get(vertex) or ["{} {}".format(*vertex)]
+        return [name for _, name in self._operators.get(vertex, ())] or ["{} {}".format(*vertex)]
 
     def split(self, vertex: VertexId, counter: str) -> tuple[str, str]:
         """Split a counter or gauge, reported as ``uid.name``, into the operator's label and the name."""
-        for uid, name in self._uids.get(vertex, ()):
-            if counter.startswith(f"{uid}."):
-                return name, counter[len(uid) + 1 :]
-        return self.chain(vertex)[0], counter.lstrip(".")
+        operators = self._operators.get(vertex, ())
+        matches = [(uid, name) for uid, name in operators if uid and counter.startswith(f"{uid}.")]
+        if not matches:
+            return self.chain(vertex)[0], counter.lstrip(".")
+        uid, name = max(matches, key=lambda match: len(match[0]))  # a uid may be another's prefix with a dot
+        return name, counter[len(uid) + 1 :]
 
     def calls(self, operator: str) -> bool:
         return self._callers is None or operator in self._callers

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
 _lock = threading.Lock()
-# The queries of each provider; an instrument can be created once.
+# The queries of each provider, or of the API for the global one; an instrument can be created once.
 _of_providers: WeakKeyDictionary[Any, ExportedQueries] = WeakKeyDictionary()
-_of_global: list[ExportedQueries] = []
 
 
 def observe(query: QueryMetrics, provider: MeterProvider | None) -> None:
@@ -35,16 +34,12 @@ def observe(query: QueryMetrics, provider: MeterProvider | None) -> None:
             "export_otel(): meter_provider must be an OpenTelemetry MeterProvider, or None for the global one, not"
             f" {shorten(provider)}"
         )
+    # The API's meter switches to the provider that the program sets later.
+    source: Any = metrics if provider in (None, metrics.get_meter_provider()) else provider
     with _lock:
-        if provider is None or provider is metrics.get_meter_provider():
-            if not _of_global:
-                # The API's meter switches to the provider that the program sets later.
-                _of_global.append(_instrumented(metrics.get_meter("pillarbox", pillarbox.__version__)))
-            _of_global[0].add(query)
-            return
-        if provider not in _of_providers:
-            _of_providers[provider] = _instrumented(provider.get_meter("pillarbox", pillarbox.__version__))
-        _of_providers[provider].add(query)
+        if source not in _of_providers:
+            _of_providers[source] = _instrumented(source.get_meter("pillarbox", pillarbox.__version__))
+        _of_providers[source].add(query)
 
 
 def _instrumented(meter: Any) -> ExportedQueries:

@@ -35,10 +35,10 @@ class Collector:
                 f"{method} needs prometheus-client ({error}): pip install 'pillarbox[metrics]'"
             ) from error
         self.exported = ExportedQueries()
-        self._ledger_of = metrics_of
+        self._metrics_of = metrics_of
 
     def add(self, query: Any) -> None:
-        self.exported.add(self._ledger_of(query))
+        self.exported.add(self._metrics_of(query))
 
     def collect(self) -> Iterator[Family]:
         samples = self.exported.samples()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
+from pillarbox._copies import COPY_MS
+from pillarbox._reports.operator_report import OperatorReport
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.metric import Metric
-from pillarbox_tools.export.names import Names
-from pillarbox_tools.export.readings import readings_of
+from pillarbox_tools.export.names import Names, unique_labels
 from pillarbox_tools.model.condition import CONDITIONS, conditions_of, input_at
+from pillarbox_tools.model.epochs import backlog
 from pillarbox_tools.model.query_model import QueryModel
-from pillarbox_tools.model.snapshot import EpochRun, Snapshot
-from pillarbox_tools.model.trigger import trigger_interval
+from pillarbox_tools.model.settings import trigger_interval
+from pillarbox_tools.model.snapshot import EpochRun, Snapshot, vertex_id
 from pillarbox_tools.model.windows import now_of
 
 _log = logging.getLogger("pillarbox")
@@ -22,15 +24,14 @@ _log = logging.getLogger("pillarbox")
 MOST_NAMES = 200
 _USER = (m.USER_COUNT, m.USER_MIN, m.USER_MAX)
 
+#: (metric, label values without the query, value before division). None removes the gauge's value.
+Reading = tuple[Metric, tuple[str, ...], "float | None"]
+
+# Watermarks beyond these (epoch ms) mean "before all time" and "after all time".
+_ALL_TIME = 1 << 60
+
+#: Values by metric and label values, before division.
 Values = dict[tuple[Metric, tuple[str, ...]], float]
-
-
-@dataclass
-class MetricValues:
-    """Values by metric and label values, before division. Gauges are empty after the query's end."""
-
-    counters: Values = field(default_factory=dict)
-    gauges: Values = field(default_factory=dict)
 
 
 class QueryMetrics:
@@ -43,34 +44,32 @@ class QueryMetrics:
         self.name = snapshot.name
         self._names = Names(snapshot.plan)
         self._lock = threading.Lock()
-        self._has_ended = self._has_failed = False
-        self._counters: Values = {}
-        self._gauges: Values = {(m.LEFT_OUT, ()): 0}
+        self._values: Values = {(m.LEFT_OUT, ()): 0}
         self._user_names: set[tuple[str, ...]] = set()
         self._left_out: set[tuple[str, ...]] = set()
         versions = snapshot.run.versions
-        self._gauges[m.INFO, (snapshot.id, versions.get("spark", ""), versions.get("pillarbox", ""))] = 1
+        self._values[m.INFO, (snapshot.id, versions.get("spark", ""), versions.get("pillarbox", ""))] = 1
         interval = trigger_interval(snapshot.run.settings)
         if interval:
-            self._gauges[m.TRIGGER, ()] = interval
+            self._values[m.TRIGGER, ()] = interval
         for labels in self._names.infos:
-            self._gauges[m.OPERATOR_INFO, labels] = 1
-        model.follow(self)
+            self._values[m.OPERATOR_INFO, labels] = 1
+        model.follow(self._add)
 
     # -- called by the thread that feeds the model --
 
-    def progressed(self, epoch: EpochRun) -> None:
-        readings = list(readings_of(epoch, self._names))
+    def _add(self, epoch: EpochRun) -> None:
+        readings = list(_readings_of(epoch, self._names))
         with self._lock:
             for metric, labels, value in readings:
                 if metric in _USER and not self._is_exported(labels):
                     continue
                 if value is None:
-                    self._gauges.pop((metric, labels), None)
+                    self._values.pop((metric, labels), None)
                 elif metric.kind == "counter":
-                    self._counters[metric, labels] = self._counters.get((metric, labels), 0) + max(0, value)
+                    self._values[metric, labels] = self._values.get((metric, labels), 0) + max(0, value)
                 else:
-                    self._gauges[metric, labels] = value
+                    self._values[metric, labels] = value
 
     def _is_exported(self, labels: tuple[str, ...]) -> bool:
         if labels in self._user_names:
@@ -87,36 +86,30 @@ class QueryMetrics:
             )
         if len(self._left_out) < MOST_NAMES:
             self._left_out.add(labels)
-            self._gauges[m.LEFT_OUT, ()] = len(self._left_out)
+            self._values[m.LEFT_OUT, ()] = len(self._left_out)
         return False
-
-    def ended(self, status: str) -> None:
-        with self._lock:
-            self._has_ended = True
-            self._has_failed = status == "failed"
 
     # -- any thread --
 
     @property
     def has_ended(self) -> bool:
-        return self._has_ended
+        return self._model.has_ended
 
     @property
     def has_failed(self) -> bool:
-        return self._has_failed
+        return self._model.snapshot().run.has_crashed
 
-    def values(self) -> MetricValues:
+    def values(self) -> Values:
+        """Return the values now; after the query's end, without gauges."""
         snapshot = self._model.snapshot()
         run = snapshot.run
         with self._lock:
-            counters = {
-                **self._counters,
-                (m.STARTS, ()): run.starts,
-                (m.FAILURES, ()): run.crashes + run.has_crashed,
-            }
-            if self._has_ended:
-                return MetricValues(counters, {(m.UP, ()): 0})
-            return MetricValues(counters, {**self._gauges, (m.UP, ()): 1, **_current_gauges(snapshot)})
+            values = dict(self._values)
+        values |= {(m.STARTS, ()): run.starts, (m.FAILURES, ()): run.crashes + run.has_crashed}
+        if run.ended is not None:
+            values = {series: value for series, value in values.items() if series[0].kind == "counter"}
+            return {**values, (m.UP, ()): 0}
+        return {**values, (m.UP, ()): 1, **_current_gauges(snapshot)}
 
 
 def _current_gauges(snapshot: Snapshot) -> Values:
@@ -127,3 +120,60 @@ def _current_gauges(snapshot: Snapshot) -> Values:
     values[m.EPOCH_RUNNING, ()] = 0 if beat is None or beat.since is None else max(beat.at, now) - beat.since
     values[m.INPUT_AGE, ()] = now - (came or snapshot.run.began)
     return values
+
+
+def _readings_of(epoch: EpochRun, names: Names) -> Iterator[Reading]:
+    """Yield an epoch's readings: increments for counters, final values for gauges.
+
+    The vertices' keys, timers and state size include subtasks that did not run (``Subtasks``).
+    """
+    yield m.EPOCHS, (), 1
+    for metric in m.OF_EPOCHS:
+        value = getattr(epoch, metric.epoch)
+        if value is not None:
+            yield metric, (), value
+    for part, duration in epoch.parts.items():
+        yield m.SPARK_TIME, (part,), duration
+    for source, label in zip(epoch.sources, unique_labels(source.description for source in epoch.sources)):
+        yield m.SOURCE_ROWS, (label,), source.rows
+        yield m.SOURCE_BACKLOG, (label,), backlog(source)
+    for vertex in epoch.vertices:
+        yield from _of_vertex(vertex, names, epoch.end)
+
+
+def _of_vertex(vertex: OperatorReport, names: Names, end: int) -> Iterator[Reading]:
+    chain = names.chain(vertex_id(vertex))
+    head = (chain[0],)
+    for metric in m.OF_FIELDS:
+        value = getattr(vertex, metric.field)
+        if value is not None:
+            yield metric, head, value
+    yield m.UNFINISHED, head, len(vertex.unfinished)
+    yield m.FALLBACKS, head, sum(vertex.fallbacks.values())
+    yield m.MEAN, head, vertex.busy_ms / max(1, vertex.tasks)
+    watermark = vertex.watermark
+    if watermark is not None and abs(watermark) > _ALL_TIME:
+        watermark = None
+    yield m.WATERMARK, head, watermark
+    yield m.WATERMARK_LAG, head, None if watermark is None else end - watermark
+    for index, (operator, (came, went)) in enumerate(zip(chain, vertex.operators)):
+        # A broadcast record counts once, although each task receives it.
+        yield m.RECORDS_IN, (operator,), came if index else vertex.records_in
+        yield m.RECORDS_OUT, (operator,), went
+    for name, count in vertex.counters.items():
+        yield from _of_counter(*names.split(vertex_id(vertex), name), count, names)
+    for name, (lowest, highest) in vertex.gauges.items():
+        labels = names.split(vertex_id(vertex), name)
+        yield m.USER_MIN, labels, lowest
+        yield m.USER_MAX, labels, highest
+
+
+def _of_counter(operator: str, name: str, count: int, names: Names) -> Iterator[Reading]:
+    metric, labels = m.OF_COUNTERS.get(name, (m.USER_COUNT, (name,)))
+    if name.startswith(COPY_MS):
+        metric, labels = m.COPIES, (name[len(COPY_MS) :],)
+    if metric.name.startswith("async.") and not names.calls(operator):
+        metric, labels = m.USER_COUNT, (name,)
+    if metric is m.LATENCY and not count:
+        return
+    yield metric, (operator, *labels), count

@@ -9,8 +9,8 @@ from statistics import median
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox_tools.model.settings import is_batch, trigger_interval
 from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, VertexId, rows_per_second, vertex_id
-from pillarbox_tools.model.trigger import is_batch, trigger_interval
 from pillarbox_tools.model.windows import (
     HOUR,
     MINUTE,
@@ -23,16 +23,23 @@ from pillarbox_tools.model.windows import (
     usual_gap,
 )
 
-#: The conditions, worst first.
-GONE, CRASH_LOOP, HUNG, FUTURE, BEHIND, SILENT = (
-    "driver gone",
-    "crash loop",
-    "hung epoch",
-    "watermark in the future",
-    "falling behind",
-    "silent source",
-)
-CONDITIONS = (GONE, CRASH_LOOP, HUNG, FUTURE, BEHIND, SILENT)
+GONE, CRASH_LOOP, HUNG = "driver gone", "crash loop", "hung epoch"
+FUTURE, BEHIND, SILENT = "watermark in the future", "falling behind", "silent source"
+#: The conditions, worst first, with the next step.
+CONDITIONS = {
+    GONE: "check its machine and its log, and start it again; its checkpoint is intact",
+    CRASH_LOOP: "check the newest failure, and make the supervisor wait longer between starts",
+    HUNG: (
+        "check the running stages on the page and in Spark's UI; the likely cause is a function or sink that waits for"
+        " a service without a timeout"
+    ),
+    FUTURE: (
+        "drop or correct such records before event time is assigned; the watermark never goes back, so restart from an"
+        " earlier savepoint, or from an earlier copy of the checkpoint"
+    ),
+    BEHIND: "raise the parallelism with pillarbox rescale, or find the slowest operator on the page",
+    SILENT: "check the source and its producers; if no input is expected, nothing is wrong with the query",
+}
 
 _HEARD = 3 * MINUTE
 _SILENT = 4 * MINUTE
@@ -69,7 +76,7 @@ def conditions_of(snapshot: Snapshot) -> list[Condition]:
         conditions += [gone] if gone else [check(snapshot, now) for check in (_hung, _future, _behind, _silent)]
     return sorted(
         (condition for condition in conditions if condition is not None),
-        key=lambda condition: CONDITIONS.index(condition.name),
+        key=lambda condition: [*CONDITIONS].index(condition.name),
     )
 
 
@@ -106,15 +113,14 @@ def _hung(snapshot: Snapshot, now: int) -> Condition | None:
         return None
     took = max(beat.at, snapshot.at if snapshot.is_live else 0) - beat.since
     durations = [epoch.duration for epoch in snapshot.epochs]
-    if not durations:
-        if took <= _FIRST_EPOCH:
-            return None
-        line = f"Epoch {beat.epoch} has run for {duration(took)}, and no epoch has ended yet{_not_done(snapshot, beat)}"
-        return Condition(HUNG, beat.since, line)
-    usual = round(median(durations))
-    if took <= max(_HUNG, _USUAL * usual, _LONGEST * max(durations)):
+    if durations:
+        usual = round(median(durations))
+        limit, comparison = max(_HUNG, _USUAL * usual, _LONGEST * max(durations)), f" (usually {duration(usual)})"
+    else:
+        limit, comparison = _FIRST_EPOCH, ", and no epoch has ended yet"
+    if took <= limit:
         return None
-    line = f"Epoch {beat.epoch} has run for {duration(took)} (usually {duration(usual)}){_not_done(snapshot, beat)}"
+    line = f"Epoch {beat.epoch} has run for {duration(took)}{comparison}{_not_done(snapshot, beat)}"
     return Condition(HUNG, beat.since, line)
 
 
@@ -136,23 +142,16 @@ def _of_stage(snapshot: Snapshot, stage: Stage) -> str:
 
 
 def _future(snapshot: Snapshot, now: int) -> Condition | None:
-    for vertex in () if snapshot.newest is None else snapshot.newest.vertices:
-        watermark = vertex.watermark
-        if watermark is None or watermark == MAX_WATERMARK or watermark <= now + HOUR:
-            continue
-        key = vertex_id(vertex)
-        since = next(
-            (
-                epoch.began + epoch.duration
-                for epoch in snapshot.epochs
-                for vertex in epoch.vertices
-                if vertex_id(vertex) == key and (vertex.watermark or 0) > now + HOUR
-            ),
-            now,
-        )
-        name = name_of(snapshot, key)
-        return Condition(FUTURE, since, f"Event time of {name} is at {date(watermark)}: records until then are late")
-    return None
+    def future(epoch: EpochRun) -> dict[VertexId, int]:
+        watermarks = {vertex_id(vertex): vertex.watermark or 0 for vertex in epoch.vertices}
+        return {key: watermark for key, watermark in watermarks.items() if now + HOUR < watermark < MAX_WATERMARK}
+
+    if snapshot.newest is None or not (newest := future(snapshot.newest)):
+        return None
+    key, watermark = next(iter(newest.items()))
+    since = next(epoch.end for epoch in snapshot.epochs if key in future(epoch))
+    name = name_of(snapshot, key)
+    return Condition(FUTURE, since, f"Event time of {name} is at {date(watermark)}: records until then are late")
 
 
 def name_of(snapshot: Snapshot, vertex: VertexId) -> str:
@@ -168,7 +167,7 @@ def _behind(snapshot: Snapshot, now: int) -> Condition | None:
     before, recent = moment_at(moments, last.at - QUARTER), moment_at(moments, last.at - NOW)
     span = last.at - before.at
     condition = None
-    if span >= NOW // 2 and now - last.at <= max(NOW, usual_gap(moments) * 3 // 2):
+    if span >= NOW // 2 and _is_recent(snapshot, last.at):
         if last.backlog is not None and before.backlog is not None:
             condition = _by_backlog(snapshot, last, before, recent)
         elif last.newest is not None and before.newest is not None:
@@ -204,7 +203,7 @@ def _by_event_time(last: Moment, before: Moment, recent: Moment) -> Condition | 
 def behind_interval(snapshot: Snapshot) -> Condition | None:
     interval = trigger_interval(snapshot.run.settings)
     epochs = recent_epochs(snapshot, _FEW)
-    if not interval or len(epochs) < _FEW or not _is_recent(snapshot, epochs[-1]):
+    if not interval or len(epochs) < _FEW or not _is_recent(snapshot, epochs[-1].end):
         return None
     usual = median(epoch.duration for epoch in epochs)
     if usual <= interval:
@@ -216,8 +215,8 @@ def behind_interval(snapshot: Snapshot) -> Condition | None:
     )
 
 
-def _is_recent(snapshot: Snapshot, epoch: EpochRun) -> bool:
-    return now_of(snapshot) - epoch.began - epoch.duration <= max(NOW, usual_gap(snapshot.run.moments) * 3 // 2)
+def _is_recent(snapshot: Snapshot, at: int) -> bool:
+    return now_of(snapshot) - at <= max(NOW, usual_gap(snapshot.run.moments) * 3 // 2)
 
 
 def _silent(snapshot: Snapshot, now: int) -> Condition | None:
@@ -227,17 +226,15 @@ def _silent(snapshot: Snapshot, now: int) -> Condition | None:
     if beat is not None and beat.since is not None and beat.at - beat.since > MINUTE:
         return None
     came = input_at(snapshot)
-    with_rows = [moment for moment in snapshot.run.moments if moment.rows]
-    interval = trigger_interval(snapshot.run.settings) or 0
     silent = now - (came or snapshot.run.began)
-    if silent <= max(_SILENT, _GAPS * usual_gap(with_rows), _GAPS * interval):
+    if silent <= max(_SILENT, _usual_silence(snapshot)):
         return None
     when = "no rows since the start" if came is None else f"last rows at {clock(came)}"
     return Condition(SILENT, came or snapshot.run.began, f"No input for {duration(silent)}; {when}")
 
 
 def input_at(snapshot: Snapshot) -> int | None:
-    ends = [epoch.began + epoch.duration for epoch in snapshot.epochs if epoch.rows]
+    ends = [epoch.end for epoch in snapshot.epochs if epoch.rows]
     ends += [moment.at for moment in snapshot.run.moments if moment.rows]
     return max(ends, default=None)
 
@@ -247,9 +244,12 @@ def rate_now(snapshot: Snapshot) -> float | None:
     rate, came = rows_per_second(snapshot.epochs), input_at(snapshot)
     if rate is None or came is None or snapshot.run.ended is not None:
         return rate
+    return 0.0 if now_of(snapshot) - came > max(_QUIET, _usual_silence(snapshot)) else rate
+
+
+def _usual_silence(snapshot: Snapshot) -> int:
     gap = usual_gap([moment for moment in snapshot.run.moments if moment.rows])
-    quiet = max(_QUIET, _GAPS * max(gap, trigger_interval(snapshot.run.settings) or 0))
-    return 0.0 if now_of(snapshot) - came > quiet else rate
+    return _GAPS * max(gap, trigger_interval(snapshot.run.settings) or 0)
 
 
 def lag_now(snapshot: Snapshot) -> int | None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pillarbox_tools.model.growth import bytes_of
+from pillarbox_tools.model.settings import bytes_in, number_in
 from pillarbox_tools.model.snapshot import ExecutorRun, Snapshot
 
 _MIB = 1 << 20
@@ -140,14 +140,14 @@ def _is_local(settings: Mapping[str, str]) -> bool:
 
 def _heap(settings: Mapping[str, str]) -> int:
     name = "spark.driver.memory" if _is_local(settings) else "spark.executor.memory"
-    return bytes_of(settings.get(name)) or 1024 * _MIB
+    return bytes_in(settings, name) or 1024 * _MIB
 
 
 def _cores(settings: Mapping[str, str], executors: int) -> int | None:
-    setting, all_ = settings.get("spark.executor.cores", ""), settings.get("cores", "")
-    if setting.isdigit() and not _is_local(settings):
-        return int(setting)
-    return math.ceil(int(all_) / executors) if all_.isdigit() else None
+    cores, all_cores = number_in(settings, "spark.executor.cores"), number_in(settings, "cores")
+    if cores is not None and not _is_local(settings):
+        return cores
+    return None if all_cores is None else math.ceil(all_cores / executors)
 
 
 def _limit(reported: int | None, settings: Mapping[str, str], heap: int) -> int | None:
@@ -157,8 +157,8 @@ def _limit(reported: int | None, settings: Mapping[str, str], heap: int) -> int 
         return reported
     factor = _KUBERNETES_FACTOR if master.startswith("k8s") else _JVM_FACTOR
     setting = settings.get("spark.executor.memoryOverheadFactor", "")
-    overhead = bytes_of(settings.get("spark.executor.memoryOverhead"))
+    overhead = bytes_in(settings, "spark.executor.memoryOverhead")
     if overhead is None:
         overhead = max(round(heap * (float(setting) if setting else factor)), _JVM_LEAST)
-    asked = heap + overhead + (bytes_of(settings.get("spark.executor.pyspark.memory")) or 0)
+    asked = heap + overhead + (bytes_in(settings, "spark.executor.pyspark.memory") or 0)
     return asked if reported is None else min(reported, asked)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import linear_regression
 
+from pillarbox_tools.model.settings import bytes_in, number_in
 from pillarbox_tools.model.snapshot import Snapshot
 from pillarbox_tools.model.windows import DAY, HOUR, MINUTE, as_of
 
@@ -81,28 +83,10 @@ def memory_of(snapshot: Snapshot) -> Memory:
 def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float | None:
     if len(points) < _FEWEST or points[-1][0] - points[0][0] < shortest:
         return None
-    times = [time / DAY for time, _ in points]
-    mean, middle = sum(times) / len(points), sum(size for _, size in points) / len(points)
-    spread = sum((time - mean) ** 2 for time in times)
-    return sum((time - mean) * (size - middle) for time, (_, size) in zip(times, points)) / spread
+    return linear_regression([time / DAY for time, _ in points], [size for _, size in points]).slope
 
 
 def _limit(settings: Mapping[str, str]) -> int | None:
     """Return one worker's memory limit: Spark divides the setting by the executor's cores."""
-    limit, cores = bytes_of(settings.get("spark.executor.pyspark.memory")), settings.get("spark.executor.cores", "")
-    return limit if limit is None else limit // max(1, int(cores) if cores.isdigit() else 1)
-
-
-_UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
-
-
-def bytes_of(setting: str | None, unit: str = "m") -> int | None:
-    """Parse a size of Spark's configuration, such as ``2g``, into bytes. None if it is unset or invalid.
-
-    ``unit`` is the unit of a bare number.
-    """
-    text = (setting or "").strip().lower().removesuffix("ib").removesuffix("b")
-    if not text:
-        return None
-    number, letter = (text[:-1], text[-1]) if text[-1] in _UNITS else (text, unit)
-    return int(number) * _UNITS[letter] if number.isdigit() else None
+    limit, cores = bytes_in(settings, "spark.executor.pyspark.memory"), number_in(settings, "spark.executor.cores")
+    return limit if limit is None else limit // max(1, cores or 1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pillarbox._elements import TaskReport
 from pillarbox._reports.plan import PlanVertex
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox_tools.model.snapshot import Snapshot, VertexId, vertex_id
+from pillarbox_tools.model.snapshot import Snapshot, VertexId, by_vertex, vertex_id
 
 _UNKNOWN_PLACE = (
     "to identify the record, keep its position in the DataFrame: Kafka's columns topic, partition and offset, or"
@@ -45,14 +46,13 @@ class HeldWatermark:
 def held_watermarks(snapshot: Snapshot) -> list[HeldWatermark]:
     tasks = _latest_tasks(snapshot)
     vertices = {vertex_id(vertex): vertex for vertex in snapshot.vertices}
-    lowest: dict[VertexId, TaskReport] = {}
-    for task in tasks.values():
-        if task.watermark is None or task.watermark == MAX_WATERMARK:
-            continue
-        current = lowest.get(vertex_id(task))
-        if current is None or current.watermark is None or task.watermark < current.watermark:
-            lowest[vertex_id(task)] = task
-    return [_held(task, tasks, vertices) for _, task in sorted(lowest.items())]
+    return [_held(task, tasks, vertices) for task in sorted(lowest_tasks(tasks.values()), key=vertex_id)]
+
+
+def lowest_tasks(tasks: Iterable[TaskReport]) -> list[TaskReport]:
+    """Return the task with the lowest watermark of each vertex, except of vertices whose event time has ended."""
+    groups = by_vertex(task for task in tasks if task.watermark not in (None, MAX_WATERMARK))
+    return [min(group, key=lambda task: task.watermark or 0) for group in groups.values()]
 
 
 def _latest_tasks(snapshot: Snapshot) -> dict[tuple[str, int, int], TaskReport]:

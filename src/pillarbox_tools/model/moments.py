@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
-from pillarbox._reports.operator_report import OperatorReport
+from pillarbox._reports.operator_report import LARGEST_COUNTERS, OperatorReport
 from pillarbox._reports.plan import Plan
 from pillarbox_tools.model.epochs import rows_left
 from pillarbox_tools.model.snapshot import EpochRun, Moment, VertexId, vertex_id
@@ -15,7 +15,7 @@ _MINUTE = 60_000
 _MOST = 480
 _SUMS = ("epochs", "rows", "duration", "busy_ms", "back_pressured_ms", "repeated", "home_restarts", "fallbacks")
 # Counters that are maxima, not sums.
-_LARGEST = ("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms", "in_flight")
+_LARGEST = (*LARGEST_COUNTERS, "in_flight")
 
 
 class Moments:
@@ -43,14 +43,13 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
     uids = {} if plan is None else {vertex_id(vertex): vertex.uid for vertex in plan.vertices}
     stateful = [vertex for vertex in epoch.vertices if vertex.state_bytes is not None]
     watermarks = [vertex.watermark for vertex in stateful if vertex.watermark is not None]
-    end = epoch.began + epoch.duration
     times = [task.event_times[1] for task in epoch.tasks if task.is_source and task.event_times]
     lowest = min(watermarks, default=None)
     counters: dict[str, int] = {}
     for vertex in epoch.vertices:
         counters = _add_counters(counters, vertex.counters)
     return Moment(
-        at=end,
+        at=epoch.end,
         epochs=1,
         first=epoch.number,
         last=epoch.number,
@@ -62,29 +61,26 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
         state_bytes=_by_uid((_uid(uids, vertex), vertex.state_bytes or 0) for vertex in stateful),
         keys=_by_uid((_uid(uids, vertex), vertex.keys or 0) for vertex in stateful),
         timers=sum(vertex.timers or 0 for vertex in stateful),
-        lag=None if lowest is None or abs(lowest) > 1 << 60 else end - lowest,
+        lag=None if lowest is None or abs(lowest) > 1 << 60 else epoch.end - lowest,
         counters=counters,
         repeated=sum(vertex.repeated for vertex in epoch.vertices),
-        process_bytes=max((task.process_bytes for task in epoch.tasks if task.process_bytes), default=None),
+        process_bytes=epoch.process_bytes,
         home_restarts=sum(vertex.home_restarts for vertex in epoch.vertices),
         fallbacks=sum(sum(vertex.fallbacks.values()) for vertex in epoch.vertices),
-        inputs=_inputs(epoch, plan),
+        inputs=_by_uid(_inputs(epoch, plan)),
         backlog=rows_left(epoch),
         newest=max(times, default=None),
     )
 
 
-def _inputs(epoch: EpochRun, plan: Plan | None) -> dict[str, int]:
-    inputs: dict[str, int] = {}
+def _inputs(epoch: EpochRun, plan: Plan | None) -> Iterator[tuple[str, int]]:
     chains = {} if plan is None else {vertex_id(vertex): vertex.operators for vertex in plan.vertices}
     for vertex in epoch.vertices:
         for index, operator in enumerate(chains.get(vertex_id(vertex), ())):
             if index and index >= len(vertex.operators):
                 break
-            count = vertex.operators[index][0] if index else vertex.records_in
             if operator.uid:
-                inputs[operator.uid] = inputs.get(operator.uid, 0) + count
-    return inputs
+                yield operator.uid, vertex.operators[index][0] if index else vertex.records_in
 
 
 def _by_uid(counts: Iterable[tuple[str, int]]) -> dict[str, int]:

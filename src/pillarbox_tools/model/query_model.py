@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
+from pillarbox._errors import ConfigurationError
 from pillarbox._reports.failure import Failure, message_of
-from pillarbox._reports.plan import Plan
 from pillarbox._reports.progress import is_idle
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox_tools.model.epochs import epoch_of
@@ -29,49 +28,51 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Follower(Protocol):
-    """A receiver of each epoch, once. The thread that feeds the model calls it and waits for it."""
+class ShownQuery:
+    """A query on a dashboard. Here, its snapshot is constant, as a bundle's is. Any thread may call its methods."""
 
-    def progressed(self, epoch: EpochRun) -> None: ...
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._version = 0
 
-    def ended(self, status: str) -> None: ...
+    @property
+    def id(self) -> str:
+        return self._snapshot.id
+
+    @property
+    def has_ended(self) -> bool:
+        return self._snapshot.run.ended is not None
+
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        return self._snapshot.heartbeat
+
+    def refresh(self) -> int:
+        """Check for news, and return the version, which grows with each change of the snapshot."""
+        return self._version
+
+    def snapshot(self) -> Snapshot:
+        return self._snapshot
+
+    def key_life(self, uid: str, key: str) -> dict[str, Any]:
+        """Return the state and history of an operator's key, or raise ``PillarboxError`` with the reason."""
+        raise ConfigurationError("a bundle has no state: open the dashboard of the checkpoint to see a key")
 
 
-class QueryModel:
-    """One run of a query. Any thread may call its methods.
+class QueryModel(ShownQuery):
+    """One run of a query, from its first snapshot. Any thread may call its methods.
 
     Args:
-        checkpoint: its checkpoint location; empty if temporary.
-        plan: the plan of its programs, or None if unknown.
-        earlier: the earlier runs, newest first.
         clock: returns epoch milliseconds.
     """
 
-    def __init__(
-        self,
-        id: str,
-        name: str,
-        checkpoint: str,
-        plan: Plan | None,
-        run: Run,
-        *,
-        earlier: Sequence[Run] = (),
-        clock: Callable[[], int] = now_ms,
-    ) -> None:
-        self.id = id
-        self._name = name
-        self._checkpoint = checkpoint
-        self._plan = plan
-        self._run = run
-        self._earlier = list(earlier)
+    def __init__(self, snapshot: Snapshot, *, clock: Callable[[], int] = now_ms) -> None:
+        super().__init__(snapshot)
         self._clock = clock
-        self._epochs: deque[EpochRun] = deque(maxlen=EPOCHS)
         self._moments = Moments()
         self._subtasks = Subtasks()
-        self._heartbeat: Heartbeat | None = None
-        self._followers: list[Follower] = []
+        self._followers: list[Callable[[EpochRun], None]] = []
         self._feeding = threading.Lock()  # guards all fields
-        self._version = 0
 
     # -- called by the driver --
 
@@ -81,101 +82,67 @@ class QueryModel:
             return
         epoch = epoch_of(progress)
         with self._feeding:
-            if self._epochs and epoch.number <= self._epochs[-1].number:
+            newest = self._snapshot.newest
+            if newest is not None and epoch.number <= newest.number:
                 return
             epoch = self._subtasks.add(epoch)
-            self._epochs.append(epoch)
-            if len(self._epochs) > _WITH_TASKS:
-                self._epochs[-1 - _WITH_TASKS] = replace(self._epochs[-1 - _WITH_TASKS], tasks=[])
-            self._moments.add(epoch, self._plan)
-            self._take_versions(epoch)
-            self._version += 1
+            epochs = [*self._snapshot.epochs, epoch][-EPOCHS:]
+            if len(epochs) > _WITH_TASKS:
+                epochs[-1 - _WITH_TASKS] = replace(epochs[-1 - _WITH_TASKS], tasks=[])
+            self._moments.add(epoch, self._snapshot.plan)
+            versions = [*self._snapshot.run.worker_versions]
+            for task in epoch.tasks:
+                if task.versions and task.versions not in versions:
+                    versions.append(task.versions)
+            self._change(replace(self._snapshot.run, worker_versions=versions[:_VERSIONS]), epochs=epochs)
             for follower in self._followers:
-                follower.progressed(epoch)
+                follower(epoch)
+
+    def _change(self, run: Run | None = None, **changes: Any) -> None:
+        self._snapshot = replace(self._snapshot, run=run or self._snapshot.run, **changes)
+        self._version += 1
 
     def follows(self, earlier: Sequence[Run]) -> None:
         with self._feeding:
-            self._earlier = list(earlier)
+            run = self._snapshot.run
             if earlier:
                 before = earlier[0]
-                crashes = before.crashes + before.has_crashed
-                self._run = replace(self._run, starts=before.starts + 1, crashes=crashes)
-            self._version += 1
+                run = replace(run, starts=before.starts + 1, crashes=before.crashes + before.has_crashed)
+            self._change(run, earlier=list(earlier))
 
     def beat(self, heartbeat: Heartbeat) -> None:
         with self._feeding:
-            previous = self._heartbeat
-            self._heartbeat = heartbeat
-            if previous is None or (previous.epoch, previous.since) != (heartbeat.epoch, heartbeat.since):
-                self._version += 1
-
-    def _take_versions(self, epoch: EpochRun) -> None:
-        previous = self._run.worker_versions
-        versions = [*previous]
-        for task in epoch.tasks:
-            if task.versions and task.versions not in versions:
-                versions.append(task.versions)
-        if len(versions) > len(previous):
-            self._run = replace(self._run, worker_versions=versions[:_VERSIONS])
+            previous = self._snapshot.heartbeat
+            self._snapshot = replace(self._snapshot, heartbeat=heartbeat)
+            self._version += previous is None or (previous.epoch, previous.since) != (heartbeat.epoch, heartbeat.since)
 
     def failed(self, text: str) -> None:
         failure = Failure.of_text(text) or Failure("StreamingQueryException", message=message_of(text))
         with self._feeding:
-            self._run = replace(self._run, failures=[*self._run.failures, failure][-_FAILURES:])
+            run = self._snapshot.run
+            self._change(replace(run, failures=[*run.failures, failure][-_FAILURES:]))
             self._end("failed")
 
     def ended(self) -> None:
         """Record the end of the query. Does nothing after ``failed``."""
         with self._feeding:
-            if self._run.ended is None:
-                self._end("stopped")
+            self._end("stopped")
 
     def _end(self, status: str) -> None:
-        if self._run.ended is None:
-            self._heartbeat = None
-            self._run = replace(self._run, status=status, ended=self._clock())
-            for follower in self._followers:
-                follower.ended(status)
-        self._version += 1
+        if not self.has_ended:
+            self._change(replace(self._snapshot.run, status=status, ended=self._clock()), heartbeat=None)
 
     # -- called by readers --
 
-    @property
-    def has_ended(self) -> bool:
-        return self._run.ended is not None
-
-    @property
-    def run_id(self) -> str:
-        return self._run.id
-
-    @property
-    def heartbeat(self) -> Heartbeat | None:
-        return self._heartbeat
-
-    def refresh(self) -> int:
-        return self._version
-
-    def follow(self, follower: Follower) -> None:
-        """Add a follower. It receives the stored epochs at once, then each new one."""
+    def follow(self, follower: Callable[[EpochRun], None]) -> None:
+        """Add a follower. It receives the stored epochs at once, then each new epoch."""
         with self._feeding:
-            for epoch in self._epochs:
-                follower.progressed(epoch)
-            if self._run.ended is not None:
-                follower.ended(self._run.status)
+            for epoch in self._snapshot.epochs:
+                follower(epoch)
             self._followers.append(follower)
 
     def snapshot(self) -> Snapshot:
         with self._feeding:
-            run = replace(self._run, moments=self._moments.all(), executors=self._subtasks.executors())
-            return Snapshot(
-                id=self.id,
-                name=self._name,
-                checkpoint=self._checkpoint,
-                at=self._clock(),
-                is_live=True,
-                plan=self._plan,
-                run=run,
-                earlier=list(self._earlier),
-                epochs=list(self._epochs),
-                heartbeat=self._heartbeat,
-            )
+            moments, executors = self._moments.all(), self._subtasks.executors()
+            run = replace(self._snapshot.run, moments=moments, executors=executors)
+            return replace(self._snapshot, at=self._clock(), run=run)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from math import sqrt
 
 from pillarbox._elements import TaskReport
 from pillarbox._reports.operator_report import OperatorReport
-from pillarbox_tools.model.snapshot import EpochRun, VertexId, vertex_id
+from pillarbox_tools.model.snapshot import EpochRun, by_vertex, vertex_id
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,8 @@ _NAMED = 5
 
 
 def skew_of(epoch: EpochRun) -> list[Skew]:
-    groups: dict[VertexId, list[TaskReport]] = defaultdict(list)
-    for task in epoch.tasks:
-        groups[vertex_id(task)].append(task)
-    return [_skew(vertex, tasks) for vertex in epoch.vertices if (tasks := groups[vertex_id(vertex)])]
+    groups = by_vertex(epoch.tasks)
+    return [_skew(vertex, tasks) for vertex in epoch.vertices if (tasks := groups.get(vertex_id(vertex)))]
 
 
 def _skew(run: OperatorReport, tasks: list[TaskReport]) -> Skew:

@@ -5,9 +5,9 @@ Times are milliseconds; points in time are epoch milliseconds; None means unknow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pillarbox._elements import TaskReport
 from pillarbox._reports.failure import Failure
@@ -19,8 +19,15 @@ from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 FORMAT = 2
 
 
+#: Counters of an operator that calls a service.
+CALL_COUNTERS = (
+    *("requests", "retried", "completed", "failed", "timed_out", "dropped", "cache_hits", "in_flight"),
+    *("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms"),
+)
+
 # A vertex in its query: the program's name and the vertex's number.
 VertexId = tuple[str, int]
+Part = TypeVar("Part", PlanVertex, OperatorReport, TaskReport)
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,14 @@ class EpochRun:
     tasks: list[TaskReport] = field(default_factory=list)
     state_commit: int | None = None
     output_rows: int | None = None
+
+    @property
+    def end(self) -> int:
+        return self.began + self.duration
+
+    @property
+    def process_bytes(self) -> int | None:
+        return max((task.process_bytes for task in self.tasks if task.process_bytes), default=None)
 
 
 @dataclass(frozen=True)
@@ -208,6 +223,13 @@ def vertex_id(part: PlanVertex | OperatorReport | TaskReport) -> VertexId:
     return part.program, part.number
 
 
+def by_vertex(parts: Iterable[Part]) -> dict[VertexId, list[Part]]:
+    groups: dict[VertexId, list[Part]] = {}
+    for part in parts:
+        groups.setdefault(vertex_id(part), []).append(part)
+    return groups
+
+
 def rows_per_second(epochs: Sequence[EpochRun]) -> float | None:
-    took = epochs[-1].began + epochs[-1].duration - epochs[0].began if epochs else 0
+    took = epochs[-1].end - epochs[0].began if epochs else 0
     return 1000 * sum(epoch.rows for epoch in epochs) / took if took > 0 else None

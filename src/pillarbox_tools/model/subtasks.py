@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pillarbox._elements import TaskReport
 from pillarbox._reports.operator_report import OperatorReport
-from pillarbox_tools.model.snapshot import EpochRun, ExecutorRun, VertexId, vertex_id
+from pillarbox_tools.model.snapshot import EpochRun, ExecutorRun, VertexId, by_vertex, vertex_id
 
 # Source partitions can disappear: a subtask without a task in this many epochs is dropped.
 _SOURCE_EPOCHS = 20
@@ -31,37 +31,32 @@ class Subtasks:
         self._last = {
             subtask: (number, task) for subtask, (number, task) in self._last.items() if task.level or number > oldest
         }
-        groups: dict[VertexId, list[TaskReport]] = {}
-        for _, task in self._last.values():
-            groups.setdefault(vertex_id(task), []).append(task)
+        groups = by_vertex(task for _, task in self._last.values())
         return replace(epoch, vertices=[_completed(vertex, groups) for vertex in epoch.vertices])
 
     def executors(self) -> list[ExecutorRun]:
-        last = [task for _, task in sorted(self._last.values(), key=lambda pair: pair[0])]
-        living = [(task.host, task.executor, task) for task in last if task.host and task.process is not None]
-        sizes = {(host, task.process): task.private_bytes for host, _, task in living if task.private_bytes}
-        limits = {(host, executor): task.memory_limit for host, executor, task in living if task.memory_limit}
-        on_host: dict[str, set[int | None]] = {}
-        for host, executor, _ in living:
-            on_host.setdefault(host, set()).add(executor)
-        groups: dict[tuple[str, int | None], list[TaskReport]] = {}
-        for host, executor, task in living:
-            # Tasks without an executor id belong to their host's only executor, if any.
-            executors = on_host[host] - {None} or {None}
-            if executor is not None or len(executors) == 1:
-                groups.setdefault((host, next(iter(executors)) if executor is None else executor), []).append(task)
+        hosts: dict[str, list[TaskReport]] = {}
+        for _, task in sorted(self._last.values(), key=lambda pair: pair[0]):
+            if task.host and task.process is not None:
+                hosts.setdefault(task.host, []).append(task)
         runs: list[ExecutorRun] = []
-        for (host, executor), tasks in sorted(groups.items(), key=lambda group: (group[0][0], group[0][1] or 0)):
-            homes = {task.process for task in tasks if task.level and task.fallback is None}
-            workers = {task.process for task in tasks} - homes
-            home_bytes, worker_bytes = (
-                _sum([sizes.get((host, process)) for process in processes]) for processes in (homes, workers)
-            )
-            state_bytes, keys = (sum(getattr(task, name) or 0 for task in tasks) for name in ("state_bytes", "keys"))
-            limit = limits.get((host, executor), limits.get((host, None)))
-            counts = len(homes), len(workers), home_bytes, worker_bytes
-            runs.append(ExecutorRun(host, executor, *counts, state_bytes, keys, limit))
+        for host, tasks in sorted(hosts.items()):
+            executors = sorted({task.executor for task in tasks if task.executor is not None})
+            # Tasks without an executor id belong to their host's only executor, if any.
+            for executor in executors or (None,):
+                of_executor = [task for task in tasks if len(executors) < 2 or task.executor == executor]
+                runs.append(_executor_run(host, executor, of_executor))
         return runs
+
+
+def _executor_run(host: str, executor: int | None, tasks: list[TaskReport]) -> ExecutorRun:
+    homes = {task.process for task in tasks if task.level and task.fallback is None}
+    workers = {task.process for task in tasks} - homes
+    sizes = {task.process: task.private_bytes for task in tasks if task.private_bytes}
+    home_bytes, worker_bytes = (_sum([sizes.get(process) for process in processes]) for processes in (homes, workers))
+    state_bytes, keys = (sum(getattr(task, name) or 0 for task in tasks) for name in ("state_bytes", "keys"))
+    limit = next((task.memory_limit for task in reversed(tasks) if task.memory_limit), None)
+    return ExecutorRun(host, executor, len(homes), len(workers), home_bytes, worker_bytes, state_bytes, keys, limit)
 
 
 def _completed(vertex: OperatorReport, groups: dict[VertexId, list[TaskReport]]) -> OperatorReport:

@@ -101,7 +101,7 @@ def recent_epochs(snapshot: Snapshot, fewest: int, span: int = NOW) -> list[Epoc
     """Return the epochs with rows of the last ``span`` ms, and at least the newest ``fewest`` of them."""
     now = as_of(snapshot)
     rows = [epoch for epoch in snapshot.epochs if epoch.rows]
-    recent = [epoch for epoch in rows if epoch.began + epoch.duration > now - span]
+    recent = [epoch for epoch in rows if epoch.end > now - span]
     return recent if len(recent) >= fewest else rows[-fewest:]
 
 

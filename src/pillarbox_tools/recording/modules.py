@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import distributions
-from types import ModuleType
 from typing import Any, NamedTuple
 
 _OURS = frozenset({"__main__", "__mp_main__", "pillarbox", "pillarbox_tools", "pyspark", "py4j"})
@@ -53,8 +52,8 @@ def sources_here() -> dict[str, Source]:
     """Return the user's modules that this process has imported, and the modules that they import later, by name."""
     sources: dict[str, Source] = {}
     pending = [(name, getattr(module, "__spec__", None)) for name, module in list(sys.modules.items())]
-    main = sys.modules.get("__main__")
-    imported = set(_imports_of(_text_of_main(main), "", False))
+    main = str(getattr(sys.modules.get("__main__"), "__file__", ""))
+    imported = set(_imports_of(_text_of(main), "", False))
     while pending or imported:
         for name, spec in pending:
             if name not in sources and is_users(name, spec):
@@ -63,11 +62,6 @@ def sources_here() -> dict[str, Source]:
         pending = [(name, _find_once(name)) for name in imported - sources.keys()]
         imported = set()
     return sources
-
-
-@cache
-def _find_once(name: str) -> ModuleSpec | None:
-    return find_module(name)
 
 
 def find_module(name: str) -> ModuleSpec | None:
@@ -80,6 +74,9 @@ def find_module(name: str) -> ModuleSpec | None:
     return spec
 
 
+_find_once = cache(find_module)
+
+
 def _source_of(name: str, spec: Any) -> Source:
     text = None
     if spec.loader is None or spec.origin is None:
@@ -87,13 +84,12 @@ def _source_of(name: str, spec: Any) -> Source:
     with suppress(Exception):
         text = spec.loader.get_source(name)
     if text is None and str(spec.origin).endswith(".py"):
-        with suppress(OSError, SyntaxError, UnicodeDecodeError), tokenize.open(spec.origin) as file:
-            text = file.read()
+        text = _text_of(spec.origin)
     return Source(text, spec.submodule_search_locations is not None, str(spec.origin or ""))
 
 
-def _text_of_main(main: ModuleType | None) -> str | None:
-    with suppress(OSError, SyntaxError, UnicodeDecodeError), tokenize.open(str(getattr(main, "__file__", ""))) as file:
+def _text_of(path: str) -> str | None:
+    with suppress(OSError, SyntaxError, UnicodeDecodeError), tokenize.open(path) as file:
         return file.read()
     return None
 

@@ -28,7 +28,6 @@ class Receiver:
 
     Attributes:
         facts: the task's description of itself.
-        end: the task's summary of the input.
         state: the chunks of its log.
         bytes: the size of its input.
     """
@@ -42,7 +41,6 @@ class Receiver:
         self._limit = limit
         self._clocks = clocks
         self.facts: dict[str, Any] = {}
-        self.end: dict[str, Any] = {}
         self.state: dict[int, bytes] = {}
         self.bytes: int = 0
         self.error: Exception | None = None
@@ -104,7 +102,6 @@ class Receiver:
                         )
                     file.write(content)
                 elif kind is MessageType.END:
-                    self.end = content
                     break
                 else:
                     raise AssertionError(f"a worker has sent a message of kind {kind}")

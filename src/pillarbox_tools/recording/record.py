@@ -31,7 +31,7 @@ from pillarbox._runtime.spark.tasks.replacement import REPLACEMENT
 from pillarbox._time.clock_log import ClockLog
 from pillarbox_tools.recording.receiver import Receiver
 from pillarbox_tools.recording.recorded import RecordedTask
-from pillarbox_tools.recording.recording import RecordingMetadata, input_of, write_recording
+from pillarbox_tools.recording.recording import RecordingMetadata, input_of, portions_in, write_recording
 from pillarbox_tools.recording.sources import check_sources
 from pillarbox_tools.recording.target import Target, doubts_of, epoch_to_record, find_target
 
@@ -108,7 +108,7 @@ def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_cal
     """Refuse an epoch whose repetition would call services."""
     earlier = target.earlier
     for program in () if allow_calls else planned:
-        plan = None if program.summary is None else program.summary.plan
+        plan = program.summary.plan
         for vertex in () if plan is None else plan.vertices:
             is_other = program.id != target.program.id
             if not vertex.calls or not (is_other or vertex.number in earlier):
@@ -174,7 +174,7 @@ def _record(
         is_pickled=receiver.facts.get("is_pickled", False),
         failure=target.failure,
         calls=target.vertex.calls,
-        doubts=doubts_of(target, receiver.end),
+        doubts=doubts_of(target, portions_in(folder)),
         bytes=receiver.bytes,
         hash_seed=receiver.facts["hash_seed"],
     )

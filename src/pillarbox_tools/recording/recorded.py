@@ -10,16 +10,12 @@ import json
 import os
 import pickle
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-import pyarrow as pa
-
-from pillarbox._elements import Buffer
-from pillarbox._rows import batch_to_bytes
 from pillarbox._runtime.spark.tasks.channel import Channel
 from pillarbox._state.chunks.head import META, LogIdentity, open_head
 from pillarbox._state.chunks.store import ChunkStore
@@ -90,42 +86,15 @@ class RecordedTask:
         finally:
             driver.close()
 
-    def send(self, facts: dict[str, Any], store: ChunkStore, portions: Iterable[list[Buffer]]) -> None:
+    def send(self, facts: dict[str, Any], portions: Iterable[Any], store: ChunkStore | None = None) -> None:
         """Send a task's description, log and input to the driver, and wait until they are stored."""
-        channels: set[int] = set()
-
-        def pickled() -> Iterator[bytes]:
-            for portion in portions:
-                channels.update(buffer.channel for buffer in portion)
-                yield pickle.dumps(list(map(tuple, portion)))
-
-        self._send(facts, chunks_of(store), pickled(), lambda: {"channels": sorted(channels)})
-
-    def send_source(self, facts: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> None:
-        rows = 0
-
-        def pickled() -> Iterator[bytes]:
-            nonlocal rows
-            for batch in batches:
-                rows += batch.num_rows
-                yield pickle.dumps(batch_to_bytes(batch))
-
-        self._send(facts, (), pickled(), lambda: {"rows": rows})
-
-    def _send(
-        self,
-        facts: dict[str, Any],
-        chunks: Iterable[tuple[int, bytes]],
-        portions: Iterable[bytes],
-        end: Callable[[], dict[str, Any]],
-    ) -> None:
         with self._connected() as driver:
             driver.send((MessageType.METADATA, {**facts, "hash_seed": os.environ.get("PYTHONHASHSEED")}))
-            for chunk in chunks:
+            for chunk in () if store is None else chunks_of(store):
                 driver.send((MessageType.CHUNK, chunk))
             for portion in portions:
-                driver.send((MessageType.PORTION, portion))
-            driver.ask(MessageType.END, end())
+                driver.send((MessageType.PORTION, pickle.dumps(portion)))
+            driver.ask(MessageType.END, None)
 
 
 def chunks_of(store: ChunkStore) -> Iterator[tuple[int, bytes]]:

@@ -16,10 +16,11 @@ import json
 import pickle
 import platform
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 
 import pillarbox
 from pillarbox._errors import ConfigurationError, advice_on_version, describe
@@ -98,19 +99,25 @@ class Recording:
     broadcasts: dict[int, bytes]
 
     def modules(self) -> tuple[dict[str, Source], dict[str, str]]:
-        try:
+        with _damage_of(self.folder):
             document = json.loads((self.folder / _SOURCES).read_text())
             return {name: Source(*fields) for name, fields in document["sources"].items()}, document["versions"]
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(f"{self.folder} is damaged: {describe(error)}") from error
 
     def portions(self) -> Iterator[Any]:
-        with input_of(self.folder).open("rb") as file:
-            while True:
-                try:
-                    yield pickle.load(file)
-                except EOFError:
-                    return
+        return portions_in(self.folder)
+
+
+def portions_in(folder: Path) -> Iterator[Any]:
+    with input_of(folder).open("rb") as file:
+        yield from pickles_in(file)
+
+
+def pickles_in(file: IO[bytes]) -> Iterator[Any]:
+    while True:
+        try:
+            yield pickle.load(file)
+        except EOFError:
+            return
 
 
 def write_recording(
@@ -162,11 +169,17 @@ def read_recording(folder: Path) -> Recording:
     size = input_of(folder).stat().st_size if input_of(folder).exists() else 0
     if size != facts.bytes:
         raise ConfigurationError(f"{folder} is damaged: its input has {size:,} of {facts.bytes:,} bytes")
-    try:
-        state = pickle.loads((folder / _STATE).read_bytes())
+    with _damage_of(folder):
+        state, shipped, broadcasts = (
+            pickle.loads((folder / name).read_bytes()) for name in (_STATE, _PROGRAM, _BROADCASTS)
+        )
         after = pickle.loads((folder / _AFTER).read_bytes()) if (folder / _AFTER).exists() else None
-        shipped = pickle.loads((folder / _PROGRAM).read_bytes())
-        broadcasts = pickle.loads((folder / _BROADCASTS).read_bytes())
-    except (OSError, EOFError, pickle.UnpicklingError) as error:
+        return Recording(folder, facts, shipped, state, after, broadcasts)
+
+
+@contextmanager
+def _damage_of(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, EOFError, pickle.UnpicklingError) as error:
         raise ConfigurationError(f"{folder} is damaged: {describe(error)}") from error
-    return Recording(folder, facts, shipped, state, after, broadcasts)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox._elements import edge_of_channel
+from pillarbox._elements import Buffer, edge_of_channel
 from pillarbox._errors import CheckpointMismatchError, ProgramError, is_count, shorten
 from pillarbox._reports.failure import Failure
 from pillarbox._reports.plan import Plan, PlanVertex
+from pillarbox._rows import batch_from_bytes
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.look import read_epoch
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
@@ -46,7 +47,7 @@ class Target(NamedTuple):
 
     @property
     def _plan(self) -> Plan:
-        plan = None if self.program.summary is None else self.program.summary.plan
+        plan = self.program.summary.plan
         assert plan is not None, "the vertex was found in it"
         return plan
 
@@ -127,9 +128,7 @@ def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:
 
 
 def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, uid: str, text: str) -> int:
-    facts = program.summary
-    assert facts is not None, "the vertex was found in it"
-    layout = facts.description.with_layout(program.layout)
+    layout = program.summary.description.with_layout(program.layout)
     operator = next((operator for operator in layout["operators"] if operator["uid"] == uid), None)
     if operator is None or operator["key"] is None:
         raise ProgramError(f"record(): {uid!r} has no keys, so select the subtask to record: pass subtask=...")
@@ -146,31 +145,31 @@ def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, u
 def _subtask_in_state(uid: str, text: str, keys: Sequence[Any], files: CheckpointState) -> int:
     head = next(iter(operator_with(files, uid)[1].values()))
     subtasks = {subtask_of_key(key, head.max_parallelism, head.parallelism) for key in keys}
-    if len(subtasks) > 1:
-        chosen = key_in_state(files, uid, text, keys)
-        return subtask_of_key(chosen, head.max_parallelism, head.parallelism)
-    return subtasks.pop()
+    chosen = keys[0] if len(subtasks) == 1 else key_in_state(files, uid, text, keys)
+    return subtask_of_key(chosen, head.max_parallelism, head.parallelism)
 
 
-def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:
-    """Return how the sources differ from the epoch's first run. ``end`` summarizes the task's input."""
+def doubts_of(target: Target, portions: Iterable[Any]) -> list[str]:
+    """Return how the sources differ from the epoch's first run. ``portions`` is the task's recorded input."""
     epoch = target.epoch_run
     if epoch is None:
         return []
     program, key = target.vertex.program, (target.vertex.number, target.subtask)
-    if "rows" in end:
+    if not target.vertex.level:
+        rows = sum(batch_from_bytes(portion).num_rows for portion in portions)
         before = [
             task.records_in for task in epoch.tasks if (task.program, task.number, task.subtask) == (program, *key)
         ]
         return [
-            f"partition {target.subtask} of the source had {then:,} records then, and {end['rows']:,} in the recording"
+            f"partition {target.subtask} of the source had {then:,} records then, and {rows:,} in the recording"
             for then in before[:1]
-            if then != end["rows"]
+            if then != rows
         ]
-    channels = Counter(sender_of_edge(edge_of_channel(channel)) for channel in end["channels"])
+    channels = {Buffer(*fields).channel for portion in portions for fields in portion}
+    senders = Counter(sender_of_edge(edge_of_channel(channel)) for channel in channels)
     return [
-        f"the source had {vertex.tasks:,} partitions then, and {channels[vertex.number]:,} in the recording, so the"
+        f"the source had {vertex.tasks:,} partitions then, and {senders[vertex.number]:,} in the recording, so the"
         " order of its records may differ"
         for vertex in epoch.vertices
-        if vertex.program == program and vertex.number in target.sources and channels[vertex.number] != vertex.tasks
+        if vertex.program == program and vertex.number in target.sources and senders[vertex.number] != vertex.tasks
     ]

@@ -1,7 +1,7 @@
-"""Refuses calls that user code makes in a replay: to services and to other programs.
+"""Refuses calls in a replay: to services and to other programs.
 
-Python's audit events announce them. A C library that opens its own sockets raises no events; only a network namespace
-stops it (``cli/replay_process.py``).
+Operators that call services are replaced. Python's audit events announce the calls of other user code. A C library that
+opens its own sockets raises no events; only a network namespace stops it (``cli/replay_process.py``).
 """
 
 from __future__ import annotations
@@ -10,23 +10,28 @@ import ipaddress
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakSet
 
-from pillarbox._errors import shorten
+from pillarbox._elements import Records
+from pillarbox._errors import shorten, shorten_record
 from pillarbox._operators.frame.operator import StreamOperator
+from pillarbox._task.vertex import Vertex
 from pillarbox_tools.replay.nondeterminism import is_code_of_user
 
 _PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.startfile"}
 _NAMES = {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"}
 _SENDS = {"socket.connect", "socket.sendto", "socket.sendmsg"}
+_NAMED = 5
 
 
 class RefusedCallError(BaseException):
-    """User code is about to make a call. Not an ``Exception``, which retries and dead letters would catch."""
+    """A task is about to make a call. Not an ``Exception``, which retries and dead letters would catch."""
 
 
 class Refused:
@@ -63,6 +68,9 @@ class Refused:
             f"{_caller(frame, self._uid)} would {action}. A replay makes no calls and has stopped here; pass"
             " --allow-calls to make them, to a test service"
         )
+        self.refuse(message)
+
+    def refuse(self, message: str) -> NoReturn:
         self.first = self.first or message
         raise RefusedCallError(message)
 
@@ -129,26 +137,53 @@ def _caller(frame: FrameType, uid: str) -> str:
     return f"operator {(uid if operator is None else operator.context.uid)!r}{location}"
 
 
-class _Hook:
-    """The audit hook of this process, which Python cannot remove."""
+# The newest is in force.
+_refusing: list[Refused] = []
 
-    refused: Refused | None = None
-    is_installed = False
 
-    @classmethod
-    def hear(cls, event: str, arguments: tuple[Any, ...]) -> None:
-        if cls.refused is not None:
-            cls.refused.hear(event, arguments)
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if _refusing:
+        _refusing[-1].hear(event, arguments)
+
+
+@cache
+def _install_hook() -> None:
+    sys.addaudithook(_hear)  # Python cannot remove it
 
 
 @contextmanager
 def refused_calls(uid: str) -> Iterator[Refused]:
-    if not _Hook.is_installed:
-        sys.addaudithook(_Hook.hear)
-        _Hook.is_installed = True
-    before, refused = _Hook.refused, Refused(uid)
-    _Hook.refused = refused
+    _install_hook()
+    _refusing.append(Refused(uid))
     try:
-        yield refused
+        yield _refusing[-1]
     finally:
-        _Hook.refused = before
+        _refusing.pop()
+
+
+class UnansweredOperator(StreamOperator):
+    """Replaces an operator that calls a service, and stops at its first request."""
+
+    def process_records(self, records: Records) -> None:
+        self._refuse(records.values)
+
+    def restore_state(self, state: Any) -> None:
+        entries = state or ()
+        carried = [value for what, *content in entries if what in ("request", "answer") for value in content[0]]
+        carried += [content[2] for what, *content in entries if what == "element"]
+        carried += [f"timers of key {content[0]!r}" for what, *content in entries if what == "visit"]
+        if carried:
+            self._refuse(carried)
+
+    def _refuse(self, requests: Sequence[Any]) -> NoReturn:
+        more = f", and {len(requests) - _NAMED} more" if len(requests) > _NAMED else ""
+        (_refusing or [Refused(self.context.uid)])[-1].refuse(
+            f"operator {self.context.uid!r} calls a service, and the recording has no answers. Pending requests:"
+            f" {', '.join(map(shorten_record, requests[:_NAMED]))}{more}. Pass --allow-calls to make the calls"
+        )
+
+
+def without_calls(vertex: Vertex) -> None:
+    for node in vertex.nodes:
+        if node.factory.wakes_up:
+            node.factory = replace(node.factory, make=UnansweredOperator, wakes_up=False)

@@ -10,7 +10,7 @@ import pickle
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
@@ -21,13 +21,11 @@ from pillarbox._elements import Buffer, Records, decode, encode
 from pillarbox._errors import causes_of, describe, shorten, shorten_record
 from pillarbox._runtime.failures import located
 from pillarbox._runtime.shipping import ShippedVertex
-from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
-from pillarbox_tools.recording.recording import Recording
-from pillarbox_tools.replay.calls import RefusedCallError, refused_calls
-from pillarbox_tools.replay.rerun import Rerun
-from pillarbox_tools.replay.states import compare_logs
-from pillarbox_tools.replay.unanswered import UnansweredError
+from pillarbox_tools.recording.recording import Recording, pickles_in
+from pillarbox_tools.replay.nondeterminism import fixed_inputs
+from pillarbox_tools.replay.rerun import Outcome, Rerun, run_once
+from pillarbox_tools.replay.states import compare_logs, different_entries
 from pillarbox_tools.replay.values import MISSING, difference_text, digest, first_difference, tree_of
 from pillarbox_tools.replay.versions import check_installed, recorded_modules
 
@@ -94,23 +92,21 @@ class _Event(NamedTuple):
     text: str
 
 
-@dataclass
-class _FullRun:
-    outputs: Counter[bytes] = field(default_factory=Counter)
-    texts: dict[bytes, str] = field(default_factory=dict)
-    store: MemoryChunkStore = field(default_factory=MemoryChunkStore)
-    records: int = 0
-    error: _Event | None = None
-    unanswered: str | None = None
+class _FullRun(NamedTuple):
+    outputs: Counter[bytes]
+    texts: dict[bytes, str]
+    outcome: Outcome
+    error: _Event | None
 
 
 def compare_programs(
     recording: Recording,
     other: ShippedVertex,
-    clock: int | None = None,
-    *,
-    allow_calls: bool = False,
     broadcasts: Mapping[int, bytes] = MappingProxyType({}),
+    *,
+    seed: int | None = None,
+    clock: int | None = None,
+    allow_calls: bool = False,
 ) -> Comparison:
     """Run the recorded program and another one on the recorded input, and compare their results.
 
@@ -118,9 +114,10 @@ def compare_programs(
 
     Args:
         other: the other program's vertex.
+        broadcasts: pickled values of Spark's broadcast variables in the other vertex, by number.
+        seed: seed of user code's random numbers, or None.
         clock: fixed time of both clocks (epoch ms). None repeats the recorded readings.
         allow_calls: whether programs may make calls; otherwise each stops at its first one.
-        broadcasts: pickled values of Spark's broadcast variables in the other vertex, by number.
     """
 
     def recorded() -> Rerun:
@@ -129,14 +126,22 @@ def compare_programs(
         return rerun
 
     changed = partial(Rerun, recording, other, clock, allow_calls=allow_calls, broadcasts=broadcasts)
-    first = _ComparedProgram(recording, recorded, partial(recorded_modules, recording), allow_calls=allow_calls)
-    second = _ComparedProgram(recording, changed, nullcontext, allow_calls=allow_calls)
+    first = _ComparedProgram(recording, recorded, partial(recorded_modules, recording), allow_calls)
+    second = _ComparedProgram(recording, changed, nullcontext, allow_calls)
+    with fixed_inputs(seed, clock):
+        return _compare(first, second)
+
+
+def _compare(first: _ComparedProgram, second: _ComparedProgram) -> Comparison:
     then, now = first.full_run(), second.full_run()
-    comparison = Comparison(records=then.records, sent=(then.outputs.total(), now.outputs.total()))
-    comparison.unanswered = then.unanswered or now.unanswered
+    comparison = Comparison(sent=(then.outputs.total(), now.outputs.total()))
+    comparison.unanswered = then.outcome.unanswered or now.outcome.unanswered
     states = []
-    if then.error is None and now.error is None and recording.facts.level:
-        states = compare_logs(then.store, now.store, recording.facts.subtask)
+    task, other_task = then.outcome.rerun, now.outcome.rerun
+    if task is not None:
+        comparison.records = task.task.metrics.records_in
+    if task and other_task and then.error is None and now.error is None and first.recording.facts.level:
+        states = compare_logs(task.store, other_task.store, first.recording.facts.subtask)
         comparison.keys = len({state.owner for state in states})
     if then.outputs == now.outputs and _tree(then.error) == _tree(now.error) and not states:
         return comparison
@@ -169,19 +174,13 @@ def _first_difference(recorded: _ComparedProgram, other: _ComparedProgram) -> Fi
     with tempfile.TemporaryFile() as file:
         recorded.step(lambda trace: pickle.dump(trace, file, pickle.HIGHEST_PROTOCOL))
         file.seek(0)
-        number = 0
+        traces = enumerate(pickles_in(file))
 
-        def compare(now: _StepTrace) -> bool:
-            nonlocal number, difference
-            try:
-                then: _StepTrace = pickle.load(file)
-            except EOFError:
-                return True
-            parts = then.parts_that_differ(now)
-            if parts or then.error != now.error:
+        def compare(now: _StepTrace) -> None:
+            nonlocal difference
+            number, then = (0, None) if difference is not None else next(traces, (0, None))
+            if then is not None and ((parts := then.parts_that_differ(now)) or then.error != now.error):
                 difference = FirstDifference(number, then.record, then.key, then.before, then.step, now.step, parts)
-            number += 1
-            return difference is not None
 
         other.step(compare)
     return difference
@@ -203,11 +202,9 @@ class _StepTrace(NamedTuple):
         values = (tuple(MISSING if tree is None else tree[2] for tree in pair) for pair in zip_longest(*trees))
         for then, now in values:
             parts.append(("output", first_difference(then, now) or ("", then, now)))
-        for name in self.states.keys() | other.states.keys():
-            (label, then), (other_label, now) = (trace.states.get(name, ("", MISSING)) for trace in (self, other))
-            difference = first_difference(then, now)
-            if difference is not None:
-                parts.append((f"state {label or other_label}", difference))
+        for state, other_state, difference in different_entries(self.states, other.states, lambda state: state[1]):
+            label, _ = state or other_state or ("", None)
+            parts.append((f"state {label}", difference))
         return [difference_text(name, part, "the recorded program", "the other") for name, part in parts[:10]]
 
 
@@ -217,90 +214,56 @@ def _only_in(values: list[Any], other: list[Any]) -> list[Any]:
     return [trees[name] for name in (Counter(names) - Counter(map(digest, other))).elements()]
 
 
-class _EnoughError(BaseException): ...
-
-
-class _ComparedProgram:
+class _ComparedProgram(NamedTuple):
     """One of the programs, run in the calling thread as often as needed."""
 
-    def __init__(
-        self,
-        recording: Recording,
-        rerun: Callable[[], Rerun],
-        modules: Callable[[], AbstractContextManager[None]],
-        *,
-        allow_calls: bool,
-    ) -> None:
-        self._recording = recording
-        self._rerun = rerun
-        self._modules = modules
-        self._allow_calls = allow_calls
+    recording: Recording
+    make: Callable[[], Rerun]
+    modules: Callable[[], AbstractContextManager[None]]
+    allow_calls: bool
 
-    def _run(self, run: Callable[[Rerun], None]) -> tuple[_Event | None, str | None]:
-        error: BaseException | None = None
-        with nullcontext() if self._allow_calls else refused_calls(self._recording.facts.uid) as refused:
-            rerun = self._rerun()
-            try:
-                run(rerun)
-            except (Exception, RefusedCallError) as raised:
-                error = raised
-            finally:
-                rerun.task.cancel()
-        call = None if refused is None else refused.first
-        if call is None and error is not None:
-            call = next((str(cause) for cause in causes_of(error) if isinstance(cause, UnansweredError)), None)
-        if call is not None:
-            return _Event("call", call), call
-        if error is None:
-            return None, None
-        causes = tuple((type(cause).__qualname__, str(cause)) for cause in causes_of(error))
-        facts = self._recording.facts
-        return _Event(causes, describe(located(error, facts.name, facts.subtask)).split("\n", 1)[0]), None
+    def _run(self, run: Callable[[Rerun], None]) -> tuple[Outcome, _Event | None]:
+        outcome = run_once(self.recording, self.make, run, allow_calls=self.allow_calls)
+        if outcome.unanswered is not None:
+            return outcome, _Event("call", outcome.unanswered)
+        if outcome.error is None:
+            return outcome, None
+        causes = tuple((type(cause).__qualname__, str(cause)) for cause in causes_of(outcome.error))
+        facts = self.recording.facts
+        return outcome, _Event(causes, describe(located(outcome.error, facts.name, facts.subtask)).split("\n", 1)[0])
 
     def full_run(self) -> _FullRun:
-        whole = _FullRun()
+        outputs: Counter[bytes] = Counter()
+        texts: dict[bytes, str] = {}
 
         def run(rerun: Rerun) -> None:
-            whole.store = rerun.store
-            try:
-                for buffers in rerun.run():
-                    for output in _outputs(rerun, buffers):
-                        name = digest(output.tree)
-                        whole.outputs[name] += 1
-                        whole.texts.setdefault(name, output.text)
-            finally:
-                whole.records = rerun.task.metrics.records_in
+            for buffers in rerun.run():
+                for output in _outputs(rerun, buffers):
+                    name = digest(output.tree)
+                    outputs[name] += 1
+                    texts.setdefault(name, output.text)
 
-        with self._modules():
-            whole.error, whole.unanswered = self._run(run)
-        return whole
+        with self.modules():
+            return _FullRun(outputs, texts, *self._run(run))
 
-    def step(self, take: Callable[[_StepTrace], object]) -> None:
-        """Run it record by record.
+    def step(self, take: Callable[[_StepTrace], None]) -> None:
+        """Run it record by record, with a step before the first record, after each record, and at the end."""
+        steps: list[_StepRun] = []
 
-        ``take`` receives a step before the first record, after each record, and at the end. If it returns True, the run
-        ends.
-        """
-        with self._modules():
-            steps: list[_StepRun] = []
+        def run(rerun: Rerun) -> None:
+            steps.append(_StepRun(rerun, take))
+            steps[0].run()
 
-            def run(rerun: Rerun) -> None:
-                steps.append(_StepRun(rerun, take))
-                steps[0].run()
-
-            try:
-                error, _ = self._run(run)
-            except _EnoughError:
-                return
+        with self.modules():
+            _, error = self._run(run)
             if error is not None and steps:
-                with suppress(_EnoughError):
-                    steps[0].report(error)
+                steps[0].report(error)
 
 
 class _StepRun:
     """A run with one record at a time. The task has finished a record when it asks for the next portion of input."""
 
-    def __init__(self, rerun: Rerun, take: Callable[[_StepTrace], object]) -> None:
+    def __init__(self, rerun: Rerun, take: Callable[[_StepTrace], None]) -> None:
         self._rerun = rerun
         self._take = take
         self._record: str | None = None
@@ -314,7 +277,7 @@ class _StepRun:
         self.report()
 
     def report(self, error: _Event | None = None) -> None:
-        """Report the results since the last call. Raises :class:`_EnoughError` to end the run."""
+        """Report the results since the last call."""
         sent, self._sent = self._sent, []
         outputs = list(_outputs(self._rerun, sent))
         states = dict(self._states())
@@ -325,34 +288,25 @@ class _StepRun:
         )
         trees = {name: (label, tree_of(value)) for name, (label, value) in states.items()}
         key = shorten(self._key[0], _SHOWN) if self._key else None
-        trace = _StepTrace(
-            self._record, key, self._before, step, [output.tree for output in outputs], trees, _tree(error)
-        )
-        if self._take(trace) is True:
-            raise _EnoughError
+        sent_trees = [output.tree for output in outputs]
+        self._take(_StepTrace(self._record, key, self._before, step, sent_trees, trees, _tree(error)))
 
     def _single_records(self) -> Iterator[Any]:
         numbers: defaultdict[tuple[int, int], int] = defaultdict(int)
         for portion in self._rerun.input():
-            if isinstance(portion, Records):
-                yield from self._steps_of(portion, None)
-                continue
-            for buffer in portion:
-                element = decode(buffer.payload)
-                if not isinstance(element, Records):
+            buffers: list[Any] = [None] if isinstance(portion, Records) else portion
+            for buffer in buffers:
+                records = portion if buffer is None else decode(buffer.payload)
+                if not isinstance(records, Records):
                     yield [_numbered(buffer, buffer.payload, numbers)]
                     continue
-                for record in self._steps_of(element, buffer.channel):
-                    yield [_numbered(buffer, encode(record), numbers)]
+                for index in range(len(records)):
+                    record = records.slice(index, index + 1)
+                    self._end_step()
+                    self._begin_step(record, None if buffer is None else buffer.channel)
+                    yield record if buffer is None else [_numbered(buffer, encode(record), numbers)]
         self._end_step()
         self._record, self._key, self._before = None, [], {}
-
-    def _steps_of(self, records: Records, channel: int | None) -> Iterator[Records]:
-        for index in range(len(records)):
-            record = records.slice(index, index + 1)
-            self._end_step()
-            self._begin_step(record, channel)
-            yield record
 
     def _begin_step(self, record: Records, channel: int | None) -> None:
         self._record = shorten_record(record.values[0])

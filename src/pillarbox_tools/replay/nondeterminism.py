@@ -94,34 +94,19 @@ def fixed_inputs(seed: int | None, clock: int | None) -> Iterator[None]:
     """
     with ExitStack() as stack:
         if seed is not None:
-            stack.enter_context(_seeded(seed))
+            stack.callback(random.setstate, random.getstate())
+            random.seed(seed)
+            numpy: Any = sys.modules.get("numpy")
+            if numpy is not None:
+                numpy.random.seed(seed % (1 << 32))
+            stack.enter_context(mock.patch("os.urandom", random.Random(seed).randbytes))
         if clock is not None:
-            stack.enter_context(_frozen(clock))
-        yield
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    states = random.getstate()
-    random.seed(seed)
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % (1 << 32))
-    drawn = random.Random(seed)
-    with mock.patch("os.urandom", drawn.randbytes):
-        try:
-            yield
-        finally:
-            random.setstate(states)
-
-
-@contextmanager
-def _frozen(clock: int) -> Iterator[None]:
-    try:
-        import time_machine
-    except ImportError as error:
-        raise ConfigurationError(
-            "a fixed clock needs the package time-machine, which is not installed: pip install 'pillarbox[cli]'"
-        ) from error
-    with time_machine.travel(dt.datetime.fromtimestamp(clock / 1000, dt.timezone.utc), tick=False):
+            try:
+                import time_machine
+            except ImportError as error:
+                raise ConfigurationError(
+                    "a fixed clock needs the package time-machine, which is not installed: pip install 'pillarbox[cli]'"
+                ) from error
+            at = dt.datetime.fromtimestamp(clock / 1000, dt.timezone.utc)
+            stack.enter_context(time_machine.travel(at, tick=False))
         yield

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import bdb
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 from pillarbox._elements import Records
 from pillarbox._errors import causes_of, shorten
@@ -16,12 +16,10 @@ from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._task.stream_task import StreamTask
 from pillarbox._time.clock_log import ClockLog
 from pillarbox_tools.recording.recording import Recording
-from pillarbox_tools.replay.calls import refused_calls
 from pillarbox_tools.replay.debugger import Debugger, look_back
 from pillarbox_tools.replay.nondeterminism import fixed_inputs, nondeterministic_calls
-from pillarbox_tools.replay.rerun import Rerun
+from pillarbox_tools.replay.rerun import Rerun, run_once
 from pillarbox_tools.replay.states import Difference, compare_logs
-from pillarbox_tools.replay.unanswered import UnansweredError
 
 
 @dataclass
@@ -30,6 +28,7 @@ class Replay:
 
     Attributes:
         records: input records up to the end or the failure.
+        error: its error as text.
         differs: differences from the recording; empty if equal.
         state: differences between its final state and the checkpoint's, or None if not compared.
         reasons: messages about possible reasons for differences.
@@ -40,7 +39,7 @@ class Replay:
     records: int = 0
     sent: int = 0
     failure: Failure | None = None
-    error: BaseException | None = None
+    error: str | None = None
     differs: list[str] = field(default_factory=list)
     state: list[Difference] | None = None
     reasons: list[str] = field(default_factory=list)
@@ -81,9 +80,8 @@ def replay(
     with fixed_inputs(seed, clock):
         result = _run(recording, clock, stop, allow_calls=allow_calls, debug=debug, diff=diff)
     if not result.is_same and result.unanswered is None:
-        calls: list[str] = []
-        with fixed_inputs(seed, clock):
-            _run(recording, clock, None, allow_calls=allow_calls, calls=calls)
+        with fixed_inputs(seed, clock), nondeterministic_calls() as calls:
+            _run(recording, clock, None, allow_calls=allow_calls)
         result.reasons += [f"it calls {call}" for call in calls]
         result.reasons += _reasons(recording, clock)
     return result
@@ -97,59 +95,40 @@ def _run(
     allow_calls: bool,
     debug: bool = False,
     diff: bool = False,
-    calls: list[str] | None = None,
 ) -> Replay:
     result, facts = Replay(), recording.facts
-    look: AbstractContextManager[list[str]] = nullcontext([]) if calls is None else nondeterministic_calls()
-    rerun: Rerun | None = None
-    with look as seen, refused_calls(facts.uid) if not allow_calls else nullcontext() as refused:
-        try:
-            rerun = Rerun(recording, clock=clock, allow_calls=allow_calls)
-            if stop is not None:
-                _stop_at(rerun.task, stop, debug=debug)
-            for buffers in rerun.run():
-                result.sent += sum(len(records) for _, records in rerun.outputs(buffers))
-        except BaseException as error:
-            unanswered = next((cause for cause in causes_of(error) if isinstance(cause, UnansweredError)), None)
-            if unanswered is not None:
-                result.unanswered = str(unanswered)
-            elif refused is not None and refused.first is not None:
-                pass
-            elif any(isinstance(cause, (_StopError, bdb.BdbQuit)) for cause in causes_of(error)):
-                result.stopped = True
-            elif isinstance(error, Exception) and rerun is not None:
-                result.error = located(error, facts.name, facts.subtask)
-                if debug and stop is None:
-                    look_back(result.error)
-                if any(isinstance(cause, ModuleNotFoundError) for cause in causes_of(error)):
-                    result.reasons.append("a module is missing: put its folder on PYTHONPATH")
-                result.failure = Failure.of(result.error, facts.subtask, Attempt(facts.number, facts.epoch, None))
-            else:
-                raise
-        finally:
-            if rerun is not None:
-                rerun.task.cancel()
-    if refused is not None and refused.first is not None:
-        result.unanswered = refused.first
-    if calls is not None:
-        calls += seen
-    result.records = 0 if rerun is None else rerun.task.metrics.records_in
+
+    def run(rerun: Rerun) -> None:
+        if stop is not None:
+            _stop_at(rerun.task, stop, debug=debug)
+        for buffers in rerun.run():
+            result.sent += sum(len(records) for _, records in rerun.outputs(buffers))
+
+    def on_error(error: Exception) -> None:
+        if any(isinstance(cause, (_StopError, bdb.BdbQuit)) for cause in causes_of(error)):
+            result.stopped = True
+            return
+        failure = located(error, facts.name, facts.subtask)
+        result.error = str(failure)
+        if debug and stop is None:
+            look_back(failure)
+        if any(isinstance(cause, ModuleNotFoundError) for cause in causes_of(error)):
+            result.reasons.append("a module is missing: put its folder on PYTHONPATH")
+        result.failure = Failure.of(failure, facts.subtask, Attempt(facts.number, facts.epoch, None))
+
+    make = partial(Rerun, recording, clock=clock, allow_calls=allow_calls)
+    outcome = run_once(recording, make, run, allow_calls=allow_calls, on_error=on_error)
+    result.unanswered = outcome.unanswered
+    result.records = 0 if outcome.rerun is None else outcome.rerun.task.metrics.records_in
     if diff and result.unanswered is not None:
         result.differs.append("it stopped at a service call, so nothing can be compared")
-    elif diff and not result.stopped and rerun is not None:
-        _compare(recording, result, rerun.store)
+    elif diff and not result.stopped and outcome.rerun is not None:
+        _compare(recording, result, outcome.rerun.store)
     return result
 
 
 def _stop_at(task: StreamTask, number: int, *, debug: bool) -> None:
-    for input_ in task.chain.head.inputs:
-        _wrap(task, input_, number, debug=debug)
-
-
-def _wrap(task: StreamTask, input_: Any, number: int, *, debug: bool) -> None:
-    process = input_.process_records
-
-    def stopping(records: Records) -> None:
+    def stopping(process: Callable[[Records], None], records: Records) -> None:
         # The task counts a run before processing it.
         first = task.metrics.records_in - len(records) + 1
         offset = number - first
@@ -164,7 +143,8 @@ def _wrap(task: StreamTask, input_: Any, number: int, *, debug: bool) -> None:
         task.metrics.run = len(rest)
         Debugger(task).runcall(process, rest)
 
-    input_.process_records = stopping
+    for input_ in task.chain.head.inputs:
+        input_.process_records = partial(stopping, input_.process_records)  # type: ignore[method-assign]
 
 
 def _compare(recording: Recording, result: Replay, store: MemoryChunkStore) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from pillarbox._elements import (
@@ -29,7 +31,7 @@ from pillarbox._task.stream_task import StreamTask
 from pillarbox._task.vertex import REPORT_TARGET, Vertex
 from pillarbox._time.clock_log import ClockLog, ReplayedClock
 from pillarbox_tools.recording.recording import Recording
-from pillarbox_tools.replay.unanswered import without_calls
+from pillarbox_tools.replay.calls import RefusedCallError, refused_calls, without_calls
 
 
 class Rerun:
@@ -103,6 +105,51 @@ class Rerun:
             for buffer in buffers
             if buffer.target != REPORT_TARGET and isinstance(element := decode(buffer.payload), Records)
         ]
+
+
+@dataclass
+class Outcome:
+    """The end of a run.
+
+    Attributes:
+        error: the error that ended it.
+        unanswered: message about the first call that was refused.
+    """
+
+    rerun: Rerun | None = None
+    error: Exception | None = None
+    unanswered: str | None = None
+
+
+def run_once(
+    recording: Recording,
+    make: Callable[[], Rerun],
+    run: Callable[[Rerun], None],
+    *,
+    allow_calls: bool,
+    on_error: Callable[[Exception], None] = lambda error: None,
+) -> Outcome:
+    """Make a task, run it, and cancel it. Raises the errors of the making.
+
+    Args:
+        on_error: receives the run's error before the task is cancelled.
+    """
+    outcome = Outcome()
+    with nullcontext() if allow_calls else refused_calls(recording.facts.uid) as refused:
+        try:
+            outcome.rerun = make()
+            run(outcome.rerun)
+        except (Exception, RefusedCallError) as error:
+            if refused is None or refused.first is None:
+                if outcome.rerun is None or not isinstance(error, Exception):
+                    raise
+                outcome.error = error
+                on_error(error)
+        finally:
+            if outcome.rerun is not None:
+                outcome.rerun.task.cancel()
+    outcome.unanswered = None if refused is None else refused.first
+    return outcome
 
 
 def _laid_out(recording: Recording, shipped: ShippedVertex) -> Vertex:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pillarbox._errors import shorten
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.slots import state_name
 from pillarbox._state.types.opaque import Opaque
-from pillarbox_tools.replay.values import MISSING, digest, first_difference, shown, tree_of
+from pillarbox_tools.replay.values import MISSING, ValueDifference, digest, first_difference, shown, tree_of
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,21 @@ class _Entry(NamedTuple):
 
 
 def compare_logs(then: MemoryChunkStore, now: MemoryChunkStore, subtask: int) -> list[Difference]:
-    recorded, replayed = _entries(then, subtask), _entries(now, subtask)
-    pairs = ((recorded.get(key), replayed.get(key)) for key in recorded.keys() | replayed.keys())
-    differences = [difference for pair in pairs if (difference := _difference(*pair)) is not None]
+    differing = different_entries(_entries(then, subtask), _entries(now, subtask), lambda entry: tree_of(entry.value))
+    differences = [_difference(*pair) for pair in differing]
     return sorted(differences, key=lambda difference: (difference.owner, difference.state))
+
+
+def different_entries(
+    then: Mapping[bytes, T], now: Mapping[bytes, T], tree: Callable[[T], Any]
+) -> Iterator[tuple[T | None, T | None, ValueDifference]]:
+    """Yield entries with different values, with their first difference. ``tree`` returns an entry's value as a tree."""
+    for name in then.keys() | now.keys():
+        pair = then.get(name), now.get(name)
+        left, right = (MISSING if entry is None else tree(entry) for entry in pair)
+        difference = first_difference(left, right)
+        if difference is not None:
+            yield *pair, difference
 
 
 def _entries(store: MemoryChunkStore, subtask: int) -> dict[bytes, _Entry]:
@@ -60,13 +74,9 @@ def _entries(store: MemoryChunkStore, subtask: int) -> dict[bytes, _Entry]:
     return entries
 
 
-def _difference(recorded: _Entry | None, replayed: _Entry | None) -> Difference | None:
+def _difference(recorded: _Entry | None, replayed: _Entry | None, difference: ValueDifference) -> Difference:
     entry = recorded or replayed
     assert entry is not None, "one of the logs has it"
-    then, now = (MISSING if side is None else tree_of(side.value) for side in (recorded, replayed))
-    difference = first_difference(then, now)
-    if difference is None:
-        return None
     path, before, after = difference
     part = f"{path} was {shown(before)}, and is {shown(after)}" if path else ""
     return Difference(entry.owner, entry.state, _shown(recorded), _shown(replayed), part)

@@ -28,13 +28,11 @@ class Tree(NamedTuple):
 
     Attributes:
         kind: its type, and everything else that identifies it besides its parts.
-        labels: label of each part, such as ``.price`` or ``['x']``.
-        parts: plain values and trees.
+        parts: plain values and trees, with their labels, such as ``.price`` or ``['x']``.
     """
 
     kind: Any
-    labels: tuple[str, ...]
-    parts: tuple[Any, ...]
+    parts: tuple[tuple[str, Any], ...] = ()
 
 
 def tree_of(value: Any) -> Any:
@@ -42,7 +40,7 @@ def tree_of(value: Any) -> Any:
     try:
         return _tree_of(value)
     except RecursionError:
-        return Tree(("pickle", type(value).__qualname__), (), (pickled(value),))
+        return Tree(("pickle", type(value).__qualname__), (("", pickled(value)),))
 
 
 def _tree_of(value: Any) -> Any:
@@ -50,61 +48,44 @@ def _tree_of(value: Any) -> Any:
     if kind in _ATOMS:
         return value
     if kind is list or kind is tuple:
-        return _numbered(kind.__name__, value)
+        return Tree(kind.__name__, _numbered(value))
     if kind is dict:
         return _of_pairs("dict", value.items())
     if kind is set or kind is frozenset:
         parts = sorted(map(_tree_of, value), key=digest)
-        return Tree((kind.__name__, *map(digest, parts)), tuple(f"{{{shown(part)}}}" for part in parts), tuple(parts))
-    if isinstance(value, Row):
-        return _of_fields("Row", value)
+        return Tree((kind.__name__, *map(digest, parts)), tuple((f"{{{shown(part)}}}", part) for part in parts))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return _of_fields(f"{kind.__module__}.{kind.__qualname__}", value)
+        name = "Row" if isinstance(value, Row) else f"{kind.__module__}.{kind.__qualname__}"
+        fields = tuple((f".{field}", _tree_of(part)) for field, part in zip(value._fields, value))
+        return Tree((name, *value._fields), fields)
     if isinstance(value, Opaque):
         return _of_steps(value)
     if isinstance(value, type) and issubclass(value, Opaque):
-        return Tree(("name", *value.where), (), ())
+        return Tree(("name", *value.where))
     return _of_object(value)
 
 
-def _numbered(kind: Any, values: Iterable[Any]) -> Tree:
-    parts = tuple(map(_tree_of, values))
-    return Tree(kind, tuple(f"[{index}]" for index in range(len(parts))), parts)
-
-
-def _of_fields(kind: str, value: Any) -> Tree:
-    return Tree((kind, *value._fields), tuple(f".{name}" for name in value._fields), tuple(map(_tree_of, value)))
+def _numbered(values: Iterable[Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple((f"[{index}]", _tree_of(value)) for index, value in enumerate(values))
 
 
 def _of_pairs(kind: Any, pairs: Iterable[tuple[Any, Any]]) -> Tree:
-    entries = [(digest(_tree_of(key)), f"[{shorten(key, 40)}]", _tree_of(value)) for key, value in pairs]
+    entries = [(digest(_tree_of(key)), (f"[{shorten(key, 40)}]", _tree_of(value))) for key, value in pairs]
     entries.sort(key=lambda entry: entry[0])
-    keys, labels, parts = zip(*entries) if entries else ((), (), ())
-    return Tree((kind, keys), labels, parts)
+    return Tree((kind, tuple(key for key, _ in entries)), tuple(part for _, part in entries))
 
 
 def _of_steps(value: Opaque) -> Tree:
-    state = value._state
-    labels: list[str] = []
-    parts: list[Any] = []
-    for slots in state if type(state) is tuple else (state,):
+    parts: list[tuple[str, Any]] = []
+    for slots in value._state if type(value._state) is tuple else (value._state,):
         if isinstance(slots, dict) and all(type(name) is str for name in slots):
-            labels += (f".{name}" for name in slots)
-            parts += map(_tree_of, slots.values())
+            parts += ((f".{name}", _tree_of(part)) for name, part in slots.items())
         elif slots is not None:
-            labels.append("")
-            parts.append(_tree_of(slots))
-    named = sorted(zip(labels, parts), key=lambda pair: (pair[0], digest(pair[1])))
-    for label, more in (
-        ("", value.args if not isinstance(value._new, Opaque) else (value._new, *value._args)),
-        ("", value._items),
-    ):
-        named += ((f"{label}[{index}]", _tree_of(item)) for index, item in enumerate(more))
-    if value._pairs:
-        pairs = _of_pairs("pairs", value._pairs)
-        named += zip(pairs.labels, pairs.parts)
-    kind = ("object", *type(value).where, *(label for label, _ in named))
-    return Tree(kind, tuple(label for label, _ in named), tuple(part for _, part in named))
+            parts.append(("", _tree_of(slots)))
+    parts.sort(key=lambda part: (part[0], digest(part[1])))
+    arguments = value.args if not isinstance(value._new, Opaque) else (value._new, *value._args)
+    parts += (*_numbered(arguments), *_numbered(value._items), *_of_pairs("pairs", value._pairs).parts)
+    return Tree(("object", *type(value).where, *(label for label, _ in parts)), tuple(parts))
 
 
 def _of_object(value: Any) -> Any:
@@ -114,13 +95,13 @@ def _of_object(value: Any) -> Any:
         try:
             payload = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
         except Exception:
-            return Tree(("text", type(value).__qualname__), (), (shorten(value, 10_000),))
+            return Tree(("text", type(value).__qualname__), (("", shorten(value, 10_000)),))
     read = loads_allowed(payload, AnyNames())
     kind = type(read)
     # Objects of subclasses of these types are opaque.
     if kind in _ATOMS or isinstance(read, (list, tuple, dict, set, frozenset, Opaque, type(Opaque))):
         return _tree_of(read)
-    return Tree((kind.__module__, kind.__qualname__), (), (repr(read),))
+    return Tree((kind.__module__, kind.__qualname__), (("", repr(read)),))
 
 
 def digest(tree: Any) -> bytes:
@@ -131,7 +112,7 @@ def digest(tree: Any) -> bytes:
 
 def _plain(tree: Any) -> Any:
     if isinstance(tree, Tree):
-        return ("tree", _plain(tree.kind), tuple(map(_plain, tree.parts)))
+        return ("tree", _plain(tree.kind), tuple(_plain(part) for _, part in tree.parts))
     return tuple(map(_plain, tree)) if type(tree) is tuple else tree
 
 
@@ -139,18 +120,17 @@ def first_difference(left: Any, right: Any, path: str = "") -> ValueDifference |
     if digest(left) == digest(right):
         return None
     if isinstance(left, Tree) and isinstance(right, Tree):
+        pairs: Iterable[tuple[str, Any, Any]] = ()
         if left.kind == right.kind and len(left.parts) == len(right.parts):
-            parts = zip(left.labels, left.parts, right.parts)
-            for label, left_part, right_part in parts:
-                difference = first_difference(left_part, right_part, path + label)
-                if difference is not None:
-                    return difference
+            pairs = ((label, had, has) for (label, had), (_, has) in zip(left.parts, right.parts))
         elif _name(left) == _name(right):
-            had, has = dict(zip(left.labels, left.parts)), dict(zip(right.labels, right.parts))
-            for label in (*left.labels, *right.labels):
-                difference = first_difference(had.get(label, MISSING), has.get(label, MISSING), path + label)
-                if difference is not None:
-                    return difference
+            had_parts, has_parts = dict(left.parts), dict(right.parts)
+            labels = [label for label, _ in (*left.parts, *right.parts)]
+            pairs = ((label, had_parts.get(label, MISSING), has_parts.get(label, MISSING)) for label in labels)
+        for label, had, has in pairs:
+            difference = first_difference(had, has, path + label)
+            if difference is not None:
+                return difference
     if type(left) is type(right) and isinstance(left, (str, bytes)):
         shorter = min(len(left), len(right))
         begins = next((index for index in range(shorter) if left[index] != right[index]), shorter)
@@ -169,11 +149,11 @@ def shown(tree: Any, limit: int = _SHOWN) -> str:
         return "missing"
     if not isinstance(tree, Tree):
         return shorten(tree, limit)
-    name = _name(tree)
-    if name in ("object", "name"):
-        name = tree.kind[2]
-    parts = ", ".join(f"{label} {shown(part, 30)}" for label, part in zip(tree.labels[:10], tree.parts))
-    text = f"{name}({parts})" if tree.labels else str(tree.parts[0]) if tree.parts else str(name)
+    name = tree.kind[2] if _name(tree) in ("object", "name") else _name(tree)
+    parts = ", ".join(f"{label} {shown(part, 30)}" for label, part in tree.parts[:10])
+    text = f"{name}({parts})" if parts else str(name)
+    if name == _name(tree) and [label for label, _ in tree.parts] == [""]:
+        text = str(tree.parts[0][1])  # of a value that has no parts
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 

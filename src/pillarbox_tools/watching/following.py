@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -46,33 +47,26 @@ def watched(started: StartedQuery) -> WatchedQuery:
         if query is None:
             query = _watched[started] = WatchedQuery(started)
             if not started.is_watched:
-                _Follower(started, query).start()
+                name = f"pillarbox watches query {started.query.id}"
+                follow = partial(_follow, started, query, ProgressReader(started.query))
+                threading.Thread(target=follow, name=name, daemon=True).start()
     return query
 
 
-class _Follower(threading.Thread):
-    """Follows a query that was started by its writer's own ``start()``, without hooks."""
+def _follow(started: StartedQuery, query: WatchedQuery, progress: ProgressReader) -> None:
+    """Follow a query that was started by its writer's own ``start()``, without hooks, until its end."""
 
-    def __init__(self, started: StartedQuery, watched: WatchedQuery) -> None:
-        super().__init__(name=f"pillarbox watches query {started.query.id}", daemon=True)
-        self._managed = started  # `_started` is an attribute of Thread
-        self._watched = watched
-        self._progress = ProgressReader(started.query)
+    def log_failure(error: Exception) -> None:
+        query.log_missing_progress(describe(error))
 
-    def run(self) -> None:
-        while (end := self._managed.end_within(_READ_EVERY, self._log_failure)) is None:
-            self._take_progress()
-        self._take_progress()
+    end = None
+    while end is None:
+        end = started.end_within(_READ_EVERY, log_failure)
         try:
-            self._watched.end(end.failure)
+            query.take(progress.new())
         except Exception as error:
-            self._log_failure(error)
-
-    def _take_progress(self) -> None:
-        try:
-            self._watched.take(self._progress.new())
-        except Exception as error:
-            self._log_failure(error)
-
-    def _log_failure(self, error: Exception) -> None:
-        self._watched.log_missing_progress(describe(error))
+            log_failure(error)
+    try:
+        query.end(end.failure)
+    except Exception as error:
+        log_failure(error)

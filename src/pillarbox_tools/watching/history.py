@@ -18,8 +18,9 @@ from pillarbox._graph.description import json_object
 from pillarbox._json import plain, read
 from pillarbox._runtime.spark.session.folders import HadoopFolder
 from pillarbox._runtime.spark.session.session import session_of
+from pillarbox_tools.model.held_watermarks import lowest_tasks
 from pillarbox_tools.model.query_model import QueryModel, now_ms
-from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, VertexId, vertex_id
+from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,9 +82,9 @@ class HistoryWriter:
         if folder is None:
             session.folder(self._folder).add_line(text)
             return
-        began, before = self._model.snapshot().run.began, self._file
+        run, before = self._model.snapshot().run, self._file
         self._written += 1
-        name = f"{began:013d}-{self._model.run_id[:8]}-{self._written:06d}.txt"
+        name = f"{run.began:013d}-{run.id[:8]}-{self._written:06d}.txt"
         if before is None:
             _forget_old_runs(folder)
         folder.add(name, f"{text}\n")
@@ -109,7 +110,7 @@ def _condensed(epoch: EpochRun) -> EpochRun:
     tasks = sorted(epoch.tasks, key=lambda task: -task.busy_ms)[:_TASKS]
     tasks += sorted(epoch.tasks, key=lambda task: -task.records_in)[: _TASKS // 4]
     by_place = {(task.program, task.number, task.subtask): task for task in epoch.tasks}
-    for lowest in _lowest(epoch):
+    for lowest in lowest_tasks(epoch.tasks):
         task: TaskReport | None = lowest
         while task is not None and task not in tasks:
             tasks.append(task)
@@ -117,15 +118,6 @@ def _condensed(epoch: EpochRun) -> EpochRun:
     fullest = max(epoch.tasks, key=lambda task: task.process_bytes or 0)
     places = {id(task) for task in (*tasks, fullest)}
     return replace(epoch, tasks=[task for task in epoch.tasks if id(task) in places])
-
-
-def _lowest(epoch: EpochRun) -> list[TaskReport]:
-    lowest: dict[VertexId, TaskReport] = {}
-    for task in epoch.tasks:
-        current = lowest.get(vertex_id(task))
-        if task.watermark is not None and (current is None or task.watermark < (current.watermark or 0)):
-            lowest[vertex_id(task)] = task
-    return list(lowest.values())
 
 
 def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:

@@ -1,4 +1,4 @@
-"""Facts about a machine for the doctor: this process and a worker."""
+"""A machine's versions and settings for the doctor: of this process and a worker."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import pyarrow as pa
 
 from pillarbox._runtime.spark.session.configuration import configuration_of
 from pillarbox._runtime.spark.session.packages import packages_here
-from pillarbox_tools.doctor.facts import Facts
+from pillarbox_tools.doctor.facts import machine_snapshot
+from pillarbox_tools.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def facts_of_session(spark: SparkSession) -> Facts:
+def snapshot_of_session(spark: SparkSession) -> Snapshot:
     settings, versions = configuration_of(spark)
-    return Facts(versions, [worker_versions(spark)], settings)
+    return machine_snapshot(versions, settings, [worker_versions(spark)])
 
 
 def worker_versions(spark: SparkSession) -> dict[str, str]:

@@ -13,8 +13,7 @@ from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.reading.key_life import key_life
 from pillarbox._runtime.spark.running.heartbeat import FRESH_MS, newest_heartbeat
 from pillarbox_tools.model.condition import last_report_at
-from pillarbox_tools.model.query_model import now_ms
-from pillarbox_tools.model.shown import StoredQuery
+from pillarbox_tools.model.query_model import ShownQuery, now_ms
 from pillarbox_tools.model.snapshot import Run, Snapshot
 from pillarbox_tools.watching.history import read_history, with_earlier
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 _FRESH = 15.0
 
 
-class CheckpointQuery(StoredQuery):
+class CheckpointQuery(ShownQuery):
     """The query of a checkpoint, which runs elsewhere or has stopped. Any thread may call its methods."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
@@ -34,7 +33,6 @@ class CheckpointQuery(StoredQuery):
         self._spark = spark
         self._checkpoint = checkpoint
         self._reading = threading.Lock()
-        self._version = 1
         self._read_at = time.monotonic()
 
     def refresh(self) -> int:

@@ -13,9 +13,7 @@ from pillarbox._reports.plan import Plan
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.reading.key_life import key_life, no_checkpoint
 from pillarbox._runtime.spark.session.configuration import configuration_of
-from pillarbox_tools.doctor.facts import Facts
-from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES
-from pillarbox_tools.doctor.warnings import warn_of_findings
+from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES, warn_of_findings
 from pillarbox_tools.export.query_metrics import QueryMetrics
 from pillarbox_tools.model.query_model import QueryModel, now_ms
 from pillarbox_tools.model.snapshot import Run, Snapshot
@@ -46,14 +44,9 @@ class WatchedQuery(QueryModel):
         self._unread = ""
         self._reading = threading.Lock()
         configuration = started.configuration or configuration_of(self._spark)
-        run = Run(
-            id=str(query.runId),
-            began=now_ms(),
-            settings=configuration.settings,
-            versions=configuration.versions,
-        )
-        plan = plan_in(started.programs, started.layouts)
-        super().__init__(str(query.id), query.name or "", started.checkpoint or "", plan, run)
+        run = Run(str(query.runId), now_ms(), settings=configuration.settings, versions=configuration.versions)
+        plan, checkpoint = plan_in(started.programs, started.layouts), started.checkpoint or ""
+        super().__init__(Snapshot(str(query.id), query.name or "", checkpoint, 0, True, plan, run))
         self.metrics = QueryMetrics(self)
         self._has_read = started.checkpoint is None
         self._history = None if started.checkpoint is None else HistoryWriter(self._spark, started.checkpoint, self)
@@ -69,16 +62,12 @@ class WatchedQuery(QueryModel):
     def _take(self, progress: Progress) -> None:
         try:
             self.progressed(progress)
-            if not self._examined:
-                self._examine()
+            newest = self._snapshot.newest
+            if not self._examined and newest is not None and newest.tasks:
+                self._examined = True
+                warn_of_findings(super().snapshot(), FIRST_EPOCH_RULES)
         except Exception as error:  # The query does not need its model, and its waiting caller must not fail.
             self.log_missing_progress(describe(error))
-
-    def _examine(self) -> None:
-        snapshot = super().snapshot()
-        if snapshot.newest is not None and snapshot.newest.tasks:
-            self._examined = True
-            warn_of_findings(Facts.of(snapshot), FIRST_EPOCH_RULES)
 
     def log_missing_progress(self, why: str) -> None:
         """Log that progress is missing: a warning the first time, then at debug level."""
@@ -105,14 +94,14 @@ class WatchedQuery(QueryModel):
             self._has_read = True
             try:
                 snapshot = super().snapshot()
-                self.follows(with_earlier(snapshot, read_history(self._spark, self._checkpoint)).earlier)
+                self.follows(with_earlier(snapshot, read_history(self._spark, self._snapshot.checkpoint)).earlier)
             except Exception as error:
                 self._unread = f"Earlier runs are unknown, because the history cannot be read: {describe(error)}."
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
-        if not self._checkpoint:
+        if not self._snapshot.checkpoint:
             raise no_checkpoint()
-        return key_life(self._spark, self._checkpoint, uid, key)
+        return key_life(self._spark, self._snapshot.checkpoint, uid, key)
 
 
 def plan_in(programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = ()) -> Plan | None:

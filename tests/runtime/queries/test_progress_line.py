@@ -66,7 +66,7 @@ def test_what_goes_wrong_with_it_is_no_concern_of_the_query() -> None:
     line = ProgressLine(terminal, gone, is_batch=True)
     line.update()
     assert terminal.getvalue() == ""
-    line._shown = "something"
+    line.shown = "something"
     terminal.close()
     line.clear()
 

@@ -20,8 +20,8 @@ from pillarbox import KeyedProcessFunction, TimeDomain, ValueStateDescriptor
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox.testing import ProgramTestHarness
 from pillarbox_tools.recording.recording import read_recording
+from pillarbox_tools.replay.calls import RefusedCallError, UnansweredOperator
 from pillarbox_tools.replay.replay import Replay, replay
-from pillarbox_tools.replay.unanswered import UnansweredError, UnansweredOperator
 from tests.support.recorded import recorded
 
 
@@ -192,5 +192,5 @@ def test_a_replay_stops_at_work_of_the_epoch_before(entry: tuple[Any, ...], name
     """Trap T21: the operator is replaced, so nothing would happen."""
     operator = UnansweredOperator(OperatorContext("ask", "ask", 0, 1, Mock(), Mock()))
     operator.restore_state(None)
-    with pytest.raises(UnansweredError, match=f"'ask' calls a service, .* Pending requests: .*{name}"):
+    with pytest.raises(RefusedCallError, match=f"'ask' calls a service, .* Pending requests: .*{name}"):
         operator.restore_state([("watermark", 5), entry])

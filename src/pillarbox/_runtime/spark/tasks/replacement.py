@@ -7,9 +7,6 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any, Protocol
 
-import pyarrow as pa
-
-from pillarbox._elements import Buffer
 from pillarbox._runtime.spark.tasks.task_info import local_property
 from pillarbox._state.chunks.store import ChunkStore
 
@@ -28,9 +25,8 @@ class Replacement(Protocol):
     def clock(self, program: str, number: int, subtask: int) -> bytes | None:
         """Return another task's recorded clock, or None."""
 
-    def send(self, facts: dict[str, Any], store: ChunkStore, portions: Iterable[list[Buffer]]) -> None: ...
-
-    def send_source(self, facts: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> None: ...
+    def send(self, facts: dict[str, Any], portions: Iterable[Any], store: ChunkStore | None = None) -> None:
+        """Take the task's input: tuples of buffers, or a source's Arrow batches as bytes."""
 
 
 def replacement_here() -> Replacement | None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Buffer, Records, pickled_records
 from pillarbox._reports.failure import Attempt
+from pillarbox._rows import batch_to_bytes
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.rows.output import Output
@@ -46,7 +47,7 @@ class SourceHost:
         replacement = replacement_here()
         if replacement is not None and replacement.is_task(self._layout.program, self._shipped.number, facts.partition):
             epoch = {"is_last": facts.is_last, "layout": list(facts.layout), "is_pickled": self._columns is None}
-            replacement.send_source(epoch, map(self._named, batches))
+            replacement.send(epoch, (batch_to_bytes(self._named(batch)) for batch in batches))
             return
         if replacement is not None and replacement.is_left_out(self._layout.program, self._shipped.number):
             return

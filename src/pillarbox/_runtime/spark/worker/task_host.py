@@ -124,7 +124,7 @@ class TaskHost:
         buffers = _without_wakes(rows) if facts.is_last else _buffers(rows)
         if self._replacement is not None and self._replacement.is_task(self._program.program, *address):
             epoch = {"time": now, "is_last": facts.is_last, "layout": list(facts.layout)}
-            self._replacement.send(epoch, self._store, buffers)
+            self._replacement.send(epoch, (list(map(tuple, portion)) for portion in buffers), self._store)
             return
         if self._replacement is not None:
             if self._replacement.is_left_out(self._program.program, address[0]):
