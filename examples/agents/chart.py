@@ -49,7 +49,7 @@ def draw(stats: dict[str, Any], epochs: Sequence[dict[str, Any]], killed: float 
     zero = stats["began"] + first / BUCKETS
     carried.step(
         [epoch["time"] - zero for epoch in epochs], [epoch["carried"] for epoch in epochs],
-        where="post", color=COLORS["answered"], label="lines in flight at the end of an epoch",
+        where="post", color=COLORS["answered"], label="lines and timers in flight at the end of an epoch",
     )  # fmt: skip
     carried.plot([epoch["time"] - zero for epoch in epochs], [epoch["carried"] for epoch in epochs], ".", color="black")
     carried.set_ylabel("carried over")

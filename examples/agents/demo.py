@@ -118,7 +118,7 @@ def summary(stats: dict[str, Any], epochs: list[dict[str, Any]], out: Path) -> N
     )
     print(f"  {outcomes['429']:6,} refused with 429, {outcomes['dead']:,} unanswered, {outcomes['422']:,} with 422")
     carried = [epoch["carried"] for epoch in epochs]
-    print(f"{len(epochs)} epochs; at most {max(carried)} lines were carried from one epoch to the next.")
+    print(f"{len(epochs)} epochs; at most {max(carried):,} lines and timers were carried from one epoch to the next.")
 
 
 def dollars(tokens: int) -> str:
