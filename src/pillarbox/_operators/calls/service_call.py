@@ -6,10 +6,12 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, is_retried, retry_after_millis, retry_strategy
+from pillarbox._operators.async_io.loop.threads import outcome_of
 from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.calls.digests import Callee
@@ -133,20 +135,7 @@ async def _called(function: Callable[..., Any], callee: Callee, args: tuple[Any,
     """Call a function, in a thread unless it is an ``async def``."""
     if callee.is_async:
         return await function(*args, **keywords)
-    result, error = await asyncio.to_thread(_outcome, function, args, keywords)
+    result, error = await asyncio.to_thread(outcome_of, partial(function, *args, **keywords))
     if error is not None:
         raise error
     return await result if inspect.isawaitable(result) else result
-
-
-def _outcome(
-    function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
-) -> tuple[Any, BaseException | None]:
-    try:
-        return function(*args, **keywords), None
-    except StopIteration as error:
-        stopped = RuntimeError("the function raised StopIteration")
-        stopped.__cause__ = error
-        return None, stopped
-    except BaseException as error:
-        return None, error

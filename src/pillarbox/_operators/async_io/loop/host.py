@@ -24,7 +24,7 @@ from pillarbox._operators.async_io.loop.event_loop import (
     context_of,
     hold_for_good,
 )
-from pillarbox._operators.async_io.loop.threads import DaemonThreads
+from pillarbox._operators.async_io.loop.threads import DaemonThreads, outcome_of
 from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.async_io.loop.workers import CallSlots, RequestWorkers, most_stuck
 from pillarbox._operators.frame.operator import OperatorContext
@@ -225,15 +225,11 @@ class _PlainCalls:
         return self._copied(await result) if inspect.isawaitable(result) else result
 
     def _outcome(self, context: Context, value: Any) -> tuple[Any, BaseException | None]:
-        try:
+        def call() -> Any:
             result = context.run(self._function, value)
-            return result if inspect.isawaitable(result) else self._copied(result), None
-        except StopIteration as error:
-            stopped = RuntimeError("the function raised StopIteration")
-            stopped.__cause__ = error
-            return None, stopped
-        except BaseException as error:
-            return None, error
+            return result if inspect.isawaitable(result) else self._copied(result)
+
+        return outcome_of(call)
 
 
 def _as_it_is(result: Any) -> Any:

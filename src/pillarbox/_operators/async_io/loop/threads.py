@@ -82,3 +82,13 @@ def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         return call(), None
     except BaseException as error:
         return None, error
+
+
+def outcome_of(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """Return a call's result or error. No future can hold a StopIteration, which becomes a RuntimeError."""
+    result, error = _outcome(call)
+    if isinstance(error, StopIteration):
+        stopped = RuntimeError("the function raised StopIteration")
+        stopped.__cause__ = error
+        return None, stopped
+    return result, error
