@@ -78,9 +78,8 @@ class AsyncKeyedOperator(KeyedOperator):
         # Whether the epoch has brought records.
         self._had_input = False
         self._opened: ElementRunner | None = None
-        # A manual clock's timer for the loop, and the time of the loop's own timer.
-        self._alarm: tuple[ScheduledTimer, float] | None = None
-        self._alarm_at: int | None = None
+        # A manual clock's timer for the loop, its time (epoch ms), and the time of the loop's own timer.
+        self._alarm: tuple[ScheduledTimer, int, float] | None = None
         # In batch mode, the key whose records continue in the next run.
         self._last_key: Any = None
 
@@ -256,19 +255,19 @@ class AsyncKeyedOperator(KeyedOperator):
             return
         due = loop.next_due()
         if self._alarm is not None:
-            timer, time = self._alarm
+            timer, _, time = self._alarm
             if time == due and not timer.done():
                 return
             timer.cancel()
-            self._alarm = self._alarm_at = None
+            self._alarm = None
         if due is not None:
-            self._alarm_at = at = clock.current_processing_time() + max(0, ceil((due - loop.time()) * 1000 - _ROUNDING))
-            self._alarm = clock.register_timer(at, self._post_turn), due
+            at = clock.current_processing_time() + max(0, ceil((due - loop.time()) * 1000 - _ROUNDING))
+            self._alarm = clock.register_timer(at, self._post_turn), at, due
 
     @property
     def alarm_at(self) -> int | None:
         """The next time (epoch ms) of the event loop, with a manual clock."""
-        return self._alarm_at
+        return None if self._alarm is None else self._alarm[1]
 
     def _post_turn(self, timestamp: int) -> None:
         self._post(self._turn, "run the event loop of %s")
