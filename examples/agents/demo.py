@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 
 from examples.agents.chart import draw
 from examples.agents.oracle import Expected
-from examples.agents.service import ROOT, RunningService, running_service
+from examples.agents.service import running_service
 from examples.flights.demo import positive, shown
+from examples.service_process import ROOT, RunningService
 from pillarbox.examples import examples
 
 PRICE = 0.01  # dollars for 1,000 tokens

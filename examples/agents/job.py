@@ -86,7 +86,7 @@ class Agent(KeyedProcessFunction[Row, Any, Line]):
         over, timers = self.over.value(), ctx.timer_service()
         if over is not None:
             timers.delete_event_time_timer(over)
-            if ctx.timestamp() >= over:  # this line begins the next chat, and event time is not there yet
+            if ctx.timestamp() >= over:  # this line begins the next chat, and event time has not reached that end
                 yield await self.sum_up(line.customer, ctx)
         end = max(over or 0, ctx.timestamp() + GAP)
         self.over.update(end)

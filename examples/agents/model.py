@@ -11,6 +11,11 @@ ORDER = re.compile(r"order (\d{5})")
 SUMMARIZE = "Summarize the chat."
 
 
+def order_state(number: int) -> dict[str, Any]:
+    """Return the state of an order."""
+    return {"order": number, "state": ("sent", "packed", "lost")[number % 3]}
+
+
 def answer(messages: Messages) -> dict[str, Any]:
     """Return the text of the answer, the order to look up (or None), and the tokens to pay for."""
     role, last = messages[-1]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.agents.job import GAP, Line
-from examples.agents.model import CARD, SUMMARIZE, Messages, answer
+from examples.agents.model import CARD, SUMMARIZE, Messages, answer, order_state
 
 
 class Expected:
@@ -54,8 +54,7 @@ class Expected:
             memory.append(("agent", result["text"]))
             if result["order"] is None:
                 break
-            order = result["order"]
-            memory.append(("order", json.dumps({"order": order, "state": ("sent", "packed", "lost")[order % 3]})))
+            memory.append(("order", json.dumps(order_state(result["order"]))))
         self.lines[customer, number, "answer", result["text"]] += 1
 
     def _sum_up(self, customer: str, memory: Messages) -> None:

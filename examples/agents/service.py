@@ -14,28 +14,20 @@ the service is overloaded. A card number is refused with status 422. A dead serv
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import hashlib
 import json
-import os
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from pathlib import Path
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
-from urllib.request import Request, urlopen
 
 from aiohttp import web
 
-from examples.agents.model import CARD, Messages, answer
+from examples.agents.model import CARD, Messages, answer, order_state
+from examples.service_process import RunningService, run_service, running
 
-ROOT = Path(__file__).resolve().parents[2]
 BUCKETS = 4  # a second
 
 
@@ -140,8 +132,7 @@ class Service:
 
     async def order(self, request: web.Request) -> web.Response:
         """Return the state of an order."""
-        number = int(request.match_info["number"])
-        return web.json_response({"order": number, "state": ("sent", "packed", "lost")[number % 3]})
+        return web.json_response(order_state(int(request.match_info["number"])))
 
     async def stats(self, request: web.Request) -> web.Response:
         """Return the bill and the counts."""
@@ -166,70 +157,10 @@ class Service:
         return web.json_response(vars(self.troubles))
 
 
-async def serve(troubles: Troubles, port: int) -> None:
-    """Run until the process ends. The first line of the output is the address."""
-    runner = web.AppRunner(Service(troubles).app(), access_log=None, handler_cancellation=True)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port, backlog=1024).start()
-    host, bound, *_ = runner.addresses[0]
-    print(f"http://{host}:{bound}", flush=True)
-    await asyncio.Event().wait()
-
-
-def main() -> None:
-    """Read the command line and serve."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--port", type=int, default=0, help="0: any free port")
-    parser.add_argument("--while-stdin", action="store_true", help="end with the standard input")
-    for field in fields(Troubles):
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
-    arguments = vars(parser.parse_args())
-    port = arguments.pop("port")
-    if arguments.pop("while_stdin"):
-        threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
-    asyncio.run(serve(Troubles(**arguments), port))
-
-
-class RunningService:
-    """A service in its process, which ends with this one.
-
-    Attributes:
-        url: its address, such as ``http://127.0.0.1:41234``.
-    """
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def control(self, **troubles: float) -> None:
-        """Change its troubles."""
-        with urlopen(Request(f"{self.url}/control", json.dumps(troubles).encode()), timeout=100) as response:
-            response.read()
-
-    def stats(self) -> dict[str, Any]:
-        """Return the bill and the counts so far."""
-        with urlopen(f"{self.url}/stats", timeout=100) as response:
-            stats: dict[str, Any] = json.load(response)
-            return stats
-
-
-@contextmanager
-def running_service(**troubles: float) -> Iterator[RunningService]:
-    """Run the service in its own process until the end of the block."""
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in troubles.items()]
-    command = [sys.executable, "-m", "examples.agents.service", "--while-stdin", *options]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        url = process.stdout.readline().strip()
-        if not url:
-            raise RuntimeError(f"the service did not start: exit code {process.wait()}")
-        yield RunningService(url)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+def running_service(**troubles: float) -> AbstractContextManager[RunningService]:
+    """Run the service in its own process. It ends with the block, or with this process."""
+    return running("examples.agents.service", 0, **troubles)
 
 
 if __name__ == "__main__":
-    main()
+    run_service(__doc__, Troubles, lambda troubles: Service(troubles).app())

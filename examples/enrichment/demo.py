@@ -20,8 +20,9 @@ import pillarbox
 from examples.enrichment.data import flights
 from examples.enrichment.oracle import COLUMNS, expected
 from examples.enrichment.run import read_enriched, start_streaming
-from examples.enrichment.service import RunningService, running_service
+from examples.enrichment.service import running_service
 from examples.flights.demo import EIGHTHS, positive, shown
+from examples.service_process import RunningService
 from pillarbox import local_session
 
 LATE = 15  # minutes

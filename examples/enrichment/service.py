@@ -14,27 +14,20 @@ From Python, ``with running_service(errors=0.02) as service:`` runs it for a whi
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import math
-import os
 import random
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 from aiohttp import web
 
-ROOT = Path(__file__).resolve().parents[2]
+from examples.service_process import RunningService, run_service, running
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -216,75 +209,10 @@ def answer_once_more(request: web.Request, response: web.StreamResponse, after: 
     asyncio.get_running_loop().call_later(after, write)
 
 
-async def serve(troubles: Troubles, port: int) -> None:
-    """Run for ever; the first line of the output is the address."""
-    runner = web.AppRunner(Service(troubles).app(), access_log=None, handler_cancellation=True)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port, backlog=1024)
-    await site.start()
-    host, bound, *_ = runner.addresses[0]
-    print(f"http://{host}:{bound}", flush=True)
-    await asyncio.Event().wait()
-
-
-def main() -> None:
-    """Read the command line and serve."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--port", type=int, default=0, help="0: any that is free")
-    parser.add_argument("--while-stdin", action="store_true", help="end when the standard input does")
-    for field in fields(Troubles):
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
-    arguments = vars(parser.parse_args())
-    port = arguments.pop("port")
-    if arguments.pop("while_stdin"):
-        threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
-    asyncio.run(serve(Troubles(**arguments), port))
-
-
-# -- the same from outside --
-
-
-@dataclass
-class RunningService:
-    """A service in its process.
-
-    Attributes:
-        url: where it listens, such as ``http://127.0.0.1:41234``.
-    """
-
-    url: str
-    pid: int
-
-    def control(self, **troubles: float) -> None:
-        """Change its troubles."""
-        with urlopen(Request(f"{self.url}/control", json.dumps(troubles).encode()), timeout=100) as answer:
-            answer.read()
-
-    def stats(self) -> dict[str, Any]:
-        """Return the counts so far."""
-        with urlopen(f"{self.url}/stats", timeout=100) as answer:
-            stats: dict[str, Any] = json.load(answer)
-            return stats
-
-
-@contextmanager
-def running_service(port: int = 0, **troubles: float) -> Iterator[RunningService]:
-    """Run the service in a process of its own. It ends with the block, or with this process."""
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in troubles.items()]
-    command = [sys.executable, "-m", "examples.enrichment.service", f"--port={port}", "--while-stdin", *options]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        url = process.stdout.readline().strip()
-        if not url:
-            raise RuntimeError(f"the service did not start: exit code {process.wait()}")
-        yield RunningService(url, process.pid)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+def running_service(port: int = 0, **troubles: float) -> AbstractContextManager[RunningService]:
+    """Run the service in its own process. It ends with the block, or with this process."""
+    return running("examples.enrichment.service", port, **troubles)
 
 
 if __name__ == "__main__":
-    main()
+    run_service(__doc__, Troubles, lambda troubles: Service(troubles).app())

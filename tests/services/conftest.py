@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from examples.enrichment.service import RunningService, running_service
+from examples.enrichment.service import running_service
+from examples.service_process import RunningService
 from tests.services.redis_server import MISSING, find_redis, running_redis
 
 

@@ -12,7 +12,8 @@ from urllib.request import urlopen
 import pytest
 
 from examples.enrichment.data import aircraft, flights, weather
-from examples.enrichment.service import RunningService, running_service
+from examples.enrichment.service import running_service
+from examples.service_process import RunningService
 
 pytestmark = pytest.mark.slow("a server in a process of its own")
 

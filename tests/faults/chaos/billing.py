@@ -21,7 +21,8 @@ from pathlib import Path
 
 from examples.agents.demo import check, split, start
 from examples.agents.oracle import Expected
-from examples.agents.service import RunningService, running_service
+from examples.agents.service import running_service
+from examples.service_process import RunningService
 from tests.faults.processes import kill, members
 
 # Weights of the faults.

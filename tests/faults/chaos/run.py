@@ -11,7 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from examples.enrichment.service import RunningService, running_service
+from examples.enrichment.service import running_service
+from examples.service_process import RunningService
 from tests.faults.chaos.cluster import Driver, reason, spark_home
 from tests.faults.chaos.outcome import Outcome
 from tests.faults.chaos.sinks import SINKS
