@@ -1,6 +1,6 @@
 """A golden log of states with a time-to-live: ``python -m tests.data.make_ttl``.
 
-It has each kind of stamp, some of large maps and lists, some from before the states had a time-to-live.
+It has each kind of stamp, some of large maps and lists, some older than the time-to-live of their states.
 """
 
 from __future__ import annotations

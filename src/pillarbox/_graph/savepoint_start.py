@@ -182,7 +182,7 @@ class SavepointStart:
 
 
 def _without_batch(state: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
-    """Return an operator's event-time state for a query whose micro-batches are counted anew."""
+    """Return an operator's event-time state for a query whose micro-batch numbers start again."""
     batch = state.pop("batch", None)
     return state if batch in (None, manifest.epoch) else {**state, "watermark": manifest.sources.watermark}
 

@@ -233,7 +233,7 @@ def time(timestamp: int | None) -> str:
 
 
 def rows(console: Console, columns: list[str], lines: Sequence[str], limit: int) -> None:
-    """Print rows of state, from JSON lines. There is a line more if the limit omits rows."""
+    """Print rows of state, from JSON lines. A last line reports rows that the limit omits."""
     documents = map(json.loads, lines[: limit or None])
     cells = [{name: _cell(row.get(name)) for name in columns} for row in documents]
     _print(console, cells, columns, widest=_WIDEST)

@@ -1,4 +1,4 @@
-"""State from before a time-to-live expires from the end of the first epoch with one."""
+"""State older than its time-to-live setting expires from the end of the first epoch with one."""
 
 from __future__ import annotations
 

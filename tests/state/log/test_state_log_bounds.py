@@ -147,7 +147,7 @@ def test_the_log_and_what_an_epoch_writes_are_bounded_in_bytes(phases, seed):
 
 
 class BoundsOfCollections:
-    """A log of maps and lists, beside values. An epoch's changes are the touched elements."""
+    """A log of maps, lists and values. An epoch's changes are the touched elements."""
 
     def __init__(self):
         self.task = Task(MemoryChunkStore())

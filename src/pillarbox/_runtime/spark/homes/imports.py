@@ -44,7 +44,7 @@ def import_and_freeze() -> None:
         if isinstance(finder, zipimport.zipimporter):
             del sys.path_importer_cache[path]
     gc.collect()
-    gc.freeze()  # `gc` must not touch objects from before the fork
+    gc.freeze()  # `gc` must not touch inherited objects
     _separate_forks()
 
 

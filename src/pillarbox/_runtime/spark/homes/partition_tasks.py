@@ -1,6 +1,7 @@
 """A guest of a home: the tasks of one level and state partition, and their thread.
 
-At the maximum of homes on the executor, guests share a home, and one of them runs functions at a time.
+Between epochs, the thread runs the event loop of async keyed functions. At the maximum of homes on the executor, guests
+share a home, and one of them runs functions at a time.
 """
 
 from __future__ import annotations

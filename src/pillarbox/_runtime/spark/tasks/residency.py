@@ -231,7 +231,7 @@ class Residency:
 
         State rarely has cycles, so a full collection may take a small share of the work. PySpark's daemon collects
         after each task, which takes a second for a million keys, so a worker with many objects freezes them. Homes and
-        small workers keep objects from before the fork frozen: a collection would copy them.
+        small workers keep inherited objects frozen: a collection would copy their pages.
         """
         if self._worked() - self._collected_at >= self._collecting_seconds / _COLLECTING_SHARE:
             self._collect()
