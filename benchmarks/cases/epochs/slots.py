@@ -303,11 +303,11 @@ def in_words(results: Results) -> str:
     said = results["slots"]
     in_step = "All subtasks" if said["in_step"] == 1 else f"In {said['in_step']:.1%} of the epochs, subtasks"
     return paragraph(
-        "`make bench-slots` runs a keyed count in 8 partitions with 2, 8 and 16 task slots. With 8 slots, the count takes"
-        f" {said['ratio']:.2f} times the processor time and {said['memory_ratio']:.2f} times the memory for state that it"
-        f" takes with 2 slots. {in_step} found the state of Spark's last committed epoch in their home. A worker takes"
-        f" {said['relay_mb']:.0f} MB of unshared memory. A home takes {said['home_mb']:.0f} MB, and about 4 MB of this"
-        " are Arrow buffers."
+        "`make bench-slots` runs a keyed count in 8 partitions with 2, 8 and 16 task slots. With 8 slots, the count"
+        f" takes {said['ratio']:.2f} times the processor time and {said['memory_ratio']:.2f} times the memory for state"
+        f" that it takes with 2 slots. {in_step} found the state of Spark's last committed epoch in their home."
+        f" A worker takes {said['relay_mb']:.0f} MB of unshared memory. A home takes {said['home_mb']:.0f} MB, and"
+        " about 4 MB of this are Arrow buffers."
     )
 
 
