@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Budget, KeyedProcessFunction, OperatorError, ProgramError
+from pillarbox import Budget, KeyedProcessFunction, OperatorError, OutputTag, ProgramError
 from pillarbox.testing import FakeService, ProgramTestHarness, TooManyRequestsError, harness_for, row
+
+BAD = OutputTag("bad")
 
 
 class Charge(KeyedProcessFunction[Any, Any]):
@@ -170,3 +172,16 @@ def test_copies_of_a_function_share_its_service() -> None:
 def test_wrong_scripts(script: Any, message: str) -> None:
     with pytest.raises(ProgramError, match=message):
         script(FakeService(receipt))
+
+
+def test_a_request_that_hangs_ends_by_the_timeout_of_its_record() -> None:
+    bank = FakeService(receipt)
+    bank.hang(after=1)
+    with opened(bank, timeout="1 minute", on_error=BAD) as harness:
+        harness.push(("ann", 5))
+        harness.push(("ann", 6))
+        harness.advance_processing_time(59_999)
+        assert (harness.get_output(), outcomes(bank)) == (["ann paid 5"], ["answered", "in flight"])
+        harness.advance_processing_time(1)
+        assert [letter.value for letter in harness.get_side_output(BAD)] == [("ann", 6)]
+    assert outcomes(bank) == ["answered", "cancelled"]

@@ -132,6 +132,15 @@ class FakeService:
         """
         self._plan("twice", times, after)
 
+    def hang(self, times: int = 1, *, after: int = 0) -> None:
+        """Receive requests, and never act on them or answer them.
+
+        Args:
+            times: the number of requests to leave unanswered.
+            after: the number of requests to answer first.
+        """
+        self._plan("hung", times, after)
+
     def crash(self, outage: DurationLike = "1 second", *, after: int = 0) -> None:
         """Crash when a request arrives, without acting on it or on the requests in flight.
 
@@ -178,6 +187,8 @@ class FakeService:
             raise TooManyRequestsError(self._retry_after[number])
         crashes = self._crashes
         try:
+            if trouble == "hung":
+                await asyncio.get_running_loop().create_future()
             await asyncio.sleep(self._latency)
         except asyncio.CancelledError:
             request.outcome = "cancelled"
