@@ -21,10 +21,10 @@ arguments that you must not change. `AllWindowedStream` has the same methods as 
   [plain data](security.md#state-of-declared-types). State marked as pickled is always pickled.
 - **Late records** arrive after the watermark has passed their timestamps. To keep them, use the side output of windows
   and joins, or `allowed_lateness` of windows.
-- **Batch mode** describes how the results differ from the results of a stream that ends ([how batch mode
+- **Batch mode** compares the results to the results of a stream that ends ([how batch mode
   works](execution.md#batch-mode)).
-- **Changes** are changed arguments that the state depends on. If a change is refused, give the operator another
-  `uid(...)` ([all other changes](operations.md#i-want-to-change-x-what-do-i-do)).
+- **Changes** are the arguments that you must not change, because the state depends on them. If a change is refused,
+  give the operator another `uid(...)` ([all other changes](operations.md#i-want-to-change-x-what-do-i-do)).
 
 | method | state | late records | batch mode | changes |
 | --- | --- | --- | --- | --- |
