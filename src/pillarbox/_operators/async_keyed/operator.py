@@ -16,7 +16,7 @@ from threading import get_ident
 from typing import Any
 
 from pillarbox._elements import Records, Watermark, WatermarkStatus
-from pillarbox._errors import ProgramError
+from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_io.api.request import Event, RequestState
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_keyed.carried import CarriedElements, entry_of, restored_from
@@ -44,6 +44,8 @@ _CLOSING = 30.0
 _LINGERS = 0.1
 # Error of times in seconds (ms).
 _ROUNDING = 1e-3
+# Maximum characters of a key in a task report.
+_KEY = 60
 # Turns of the loop at the end of an epoch.
 TURNS = 50
 
@@ -368,9 +370,10 @@ class AsyncKeyedOperator(KeyedOperator):
                 self._timers.fire_overdue_processing_time_timers()
                 self.drain()
         self._had_input = False
-        figures = self.runner.figures
-        self.context.counters.update(in_flight=len(self._queue), **figures, **self.runner.caller.take_counts())
-        figures.update(dict.fromkeys(figures, 0))
+        runner = self.runner
+        self.hot_key = shorten(runner.hot_key, _KEY) if runner.figures["longest_key"] else None
+        self.context.counters.update(in_flight=len(self._queue), **runner.figures, **runner.caller.take_counts())
+        runner.begin_figures()
 
     def _linger(self) -> None:
         """In an epoch without records, wait a little for an element to end: starting another epoch takes longer."""

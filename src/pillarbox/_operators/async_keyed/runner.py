@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from decimal import getcontext
 from functools import partial
+from operator import itemgetter
 from time import perf_counter
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
@@ -72,7 +73,8 @@ class ElementRunner:
         caller: makes the calls of services.
         dropped_timers: reports timers set at the end of their key, in batch mode.
         count_last_timer: limits the timers that fire after the end of the data.
-        figures: the most concurrent elements, the longest line of a key, and the timeouts of the epoch.
+        figures: the epoch's most concurrent elements, longest line of a key, timeouts, and longest slow step (ms).
+        hot_key: the key with the longest line.
     """
 
     def __init__(
@@ -123,6 +125,8 @@ class ElementRunner:
         # Workers before their first step; the number of workers to start next: it doubles while elements wait.
         self._starting = 0
         self._burst = 1
+        # Elements that run.
+        self._running = 0
         self.cut_off: set[WorkerSteps] = set()
         self._later: asyncio.TimerHandle | None = None
         seconds_each = options.timeout_seconds
@@ -140,7 +144,8 @@ class ElementRunner:
         )
         self.dropped_timers = DroppedTimers(self.name)
         self.count_last_timer: Callable[[int], None] = timers.count_last_timers()
-        self.figures = {"in_flight_max": 0, "longest_key": 0, "timed_out": 0}
+        self.figures = {"in_flight_max": 0, "longest_key": 0, "timed_out": 0, "blocked_ms": 0}
+        self.hot_key: Any = None
         # Each worker runs in a copy. Python's decimals keep their context in it, made at the first use.
         self._base = copy_context()
         self._base.run(getcontext)
@@ -159,6 +164,7 @@ class ElementRunner:
             line.append(element)
             if len(line) > self.figures["longest_key"]:
                 self.figures["longest_key"] = len(line)
+                self.hot_key = key
 
     def _take_from_run(self) -> Element | None:
         """Return the next record of the run whose key is free, or None without records or room."""
@@ -179,6 +185,9 @@ class ElementRunner:
     def first_wait(self, element: Element, steps: WorkerSteps) -> None:
         """Queue an element that waits for the first time, and watch its timeout."""
         element.steps = steps
+        self._running += 1
+        if self._running > self.figures["in_flight_max"]:
+            self.figures["in_flight_max"] = self._running
         if not element.is_queued:
             element.is_queued = True
             self._queue.put(element)
@@ -189,9 +198,16 @@ class ElementRunner:
     def busy_keys(self) -> list[Any]:
         return list(self._lines)
 
+    def begin_figures(self) -> None:
+        """Begin an epoch's figures. Carried elements count from its start."""
+        lines = [(len(line), key) for key, line in self._lines.items() if line]
+        length, self.hot_key = max(lines, key=itemgetter(0), default=(0, None))
+        self.figures.update(in_flight_max=self._running, longest_key=length, timed_out=0, blocked_ms=0)
+
     def end(self, element: Element) -> None:
         """End a queued element: the next of its key becomes ready."""
         element.state = _SETTLED
+        self._running -= element.steps is not None
         element.steps = element.notes = None
         self._queue.complete(element)
         lines, key = self._lines, element.key
@@ -257,7 +273,6 @@ class ElementRunner:
             self._workers.add(steps)
             steps.task = self._base.copy().run(partial(asyncio.Task, steps, loop=loop))
         self._burst = min(2 * self._burst, self._options.capacity)
-        self.figures["in_flight_max"] = max(self.figures["in_flight_max"], len(self._workers))
 
     @property
     def places_taken(self) -> int:
@@ -331,7 +346,7 @@ class ElementRunner:
                     undo.leave()
                 now = stopwatch()
                 if now - steps.began > SLOW_STEP:
-                    report_slow_step(steps, now, self.context)
+                    report_slow_step(steps, now)
                 steps.began = now
                 steps.element = None
                 if element.is_queued:
