@@ -107,7 +107,7 @@ def test_pending_calls_of_a_key_are_those_with_the_key_in_their_record(form: Any
     description = describe_key("ann", 3, [3], result)
     assert description["calls"] == calls
     count = of_key["carried"]["ask"]
-    assert f"{count} requests of 'ask' in this subtask are carried into the next epoch" in description["messages"]
+    assert f"{count} records of 'ask' in this subtask are carried into the next epoch" in description["messages"]
 
 
 def test_the_key_of_an_asynchronous_operator_itself() -> None:

@@ -323,7 +323,7 @@ def describe_key(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[d
     visits = [(domain, limit) for look in now for domain, limit in look["visits"]]
     of_subtask = [look for look in now if look["subtask"] == subtask]
     for uid, count in sorted({uid: count for look in of_subtask for uid, count in look["carried"].items()}.items()):
-        messages.append(f"{count:,} requests of {uid!r} in this subtask are carried into the next epoch")
+        messages.append(f"{count:,} records of {uid!r} in this subtask are carried into the next epoch")
     return {
         "key": rows[0]["key"] if rows else text,
         "subtask": subtask,
