@@ -12,17 +12,22 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from examples.agents.demo import check, split, start
+import pyspark
+
+from examples.agents.demo import check, split
 from examples.agents.oracle import Expected
 from examples.agents.service import running_service
 from examples.service_process import RunningService
+from tests.faults.chaos.agents_query import add_session_arguments
 from tests.faults.processes import kill, members
 
 # Weights of the faults.
@@ -33,10 +38,15 @@ PATIENCE = 300  # seconds without a request
 
 
 class Billing:
-    """A run of the demo under faults."""
+    """A run of the demo under faults.
 
-    def __init__(self, out: Path, service: RunningService, seed: int) -> None:
+    Args:
+        session: arguments that describe the session.
+    """
+
+    def __init__(self, out: Path, service: RunningService, seed: int, session: Sequence[str]) -> None:
         self.out, self.service = out, service
+        self.session = session
         self.rng = random.Random(seed)
         self.faults: Counter[str] = Counter()
         self.drivers = 0
@@ -44,7 +54,10 @@ class Billing:
         self.start()
 
     def start(self) -> None:
-        self.process = start(self.out, self.service)
+        program = "tests.faults.chaos.agents_query"
+        command = [sys.executable, "-m", program, str(self.out), self.service.url, *self.session]
+        with (self.out / "spark.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stderr=log, start_new_session=True)
         self.drivers += 1
 
     def await_requests(self, count: int) -> bool:
@@ -93,14 +106,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20, help="number of faults (%(default)s)")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the faults; else the clock")
+    add_session_arguments(parser)
     arguments = parser.parse_args()
+    session = [f"--slots={arguments.slots}", *(["--connect"] if arguments.connect else [])]
+    session += [] if arguments.homes is None else [f"--homes={arguments.homes}"]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, running_service() as service:
         out = Path(folder)
         lines = split(out / "chats", 20, copies=-(-arguments.kills // KILLS_EACH))
         expected = Expected(out / "chats")
         requests = expected.billed.total()
-        billing = Billing(out, service, arguments.seed)
+        billing = Billing(out, service, arguments.seed, session)
         for number in range(arguments.kills):
             if not billing.await_requests(requests * (number + 1) // (arguments.kills + 2)):
                 break
@@ -111,6 +127,8 @@ def main() -> int:
         is_equal = check(expected, stats, out)
     result = {
         "seed": arguments.seed,
+        "session": session,
+        "spark": pyspark.__version__,
         "is_equal": is_equal,
         "lines": lines,
         "requests": stats["requests"],

@@ -31,6 +31,7 @@ from pillarbox._operators.async_keyed.steps import SLOW_STEP, WorkerSteps, repor
 from pillarbox._operators.async_keyed.timeouts import Timeouts
 from pillarbox._operators.calls.caller import Caller
 from pillarbox._operators.calls.journal import Journal
+from pillarbox._operators.calls.replayed import ReplayedJournal
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters, concerns_record
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import TimeDomain
@@ -138,9 +139,17 @@ class ElementRunner:
         self._threads: DaemonThreads | None = None
         if options.journal is not None:
             self._threads = self.loop.new_threads(2, f"{self.name} journal")
-            journal = Journal(options.journal, context, self.loop.loop, self._threads)
+            arguments = context, self.loop.loop, self._threads
+            if options.replayed is None:
+                journal = Journal(options.journal, *arguments)
+            else:
+                journal = ReplayedJournal(options.replayed.entries or {}, *arguments)
         self.caller: Caller = Caller(
-            context, keeps_records=options.keeps_records, journal=journal, budgets=options.budgets
+            context,
+            keeps_records=options.keeps_records,
+            journal=journal,
+            budgets=options.budgets,
+            replayed=options.replayed,
         )
         self.dropped_timers = DroppedTimers(self.name)
         self.count_last_timer: Callable[[int], None] = timers.count_last_timers()

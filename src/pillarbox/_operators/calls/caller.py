@@ -15,6 +15,7 @@ from pillarbox._operators.budgets.gate import RATE_LIMITED
 from pillarbox._operators.calls.digests import Callee, digest, numbered
 from pillarbox._operators.calls.journal import Entry, Journal
 from pillarbox._operators.calls.records import ElementCalls, Name, Record
+from pillarbox._operators.calls.replayed import ReplayedCalls
 from pillarbox._operators.calls.service_call import CallOptions, ServiceCall
 from pillarbox._operators.frame.operator import OperatorContext
 
@@ -44,17 +45,25 @@ class Caller:
         keeps_records: whether elements may run again with the records of their calls.
         journal: writes records before they are used, or None.
         budgets: the budgets of the operator.
+        replayed: in a replay, the recorded calls.
 
     Attributes:
         numbers: the number of elements with equal content so far, by key and digest.
     """
 
     def __init__(
-        self, context: OperatorContext, *, keeps_records: bool, journal: Journal | None, budgets: Sequence[Budget]
+        self,
+        context: OperatorContext,
+        *,
+        keeps_records: bool,
+        journal: Journal | None,
+        budgets: Sequence[Budget],
+        replayed: ReplayedCalls | None = None,
     ) -> None:
         self._context = context
         self._keeps_records = keeps_records
         self._journal = journal
+        self._replayed = replayed
         scope = context.budget_scope
         tasks = scope.tasks(context.parallelism, 1)
         self._turns = {budget.name: Turns(None, [budget], scope, context.uid, tasks) for budget in budgets}
@@ -69,7 +78,7 @@ class Caller:
         callee = Callee.of(function)
         needs_key = callee.takes_key or options.reconcile is not None
         if not (self._keeps_records or needs_key or options.key is not None):
-            self._made += 1
+            await self._begin(callee, args)
             return await ServiceCall(function, callee, args, options, turns).answer(was_begun=False)
         where = f"operator {self._context.name!r}: ctx.call() of {callee}"
         fingerprint = _fingerprint(callee, args, options.key, where)
@@ -94,9 +103,9 @@ class Caller:
         idempotency_key = options.key
         if needs_key and isinstance(name, tuple):
             idempotency_key = numbered(self._identity(element, calls, where) + fingerprint, name[1]).hex()
-        self._made += 1
         calls.in_flight.add(name)
         try:
+            await self._begin(callee, args)
             if options.reconcile is not None and record is None:
                 await self._write(calls, name, Record.begun(fingerprint))
             try:
@@ -113,6 +122,11 @@ class Caller:
             return answer
         finally:
             calls.in_flight.discard(name)
+
+    async def _begin(self, callee: Callee, args: tuple[Any, ...]) -> None:
+        self._made += 1
+        if self._replayed is not None:
+            await self._replayed.before_call(f"{callee}({', '.join(map(shorten, args))})")
 
     async def _write(self, calls: ElementCalls, name: Name, record: Record) -> None:
         """Add a record. It is in the next snapshot even if the journal takes longer."""
