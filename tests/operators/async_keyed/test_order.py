@@ -105,7 +105,7 @@ def test_a_hot_key_is_counted() -> None:
             gate.open(harness, name)
         harness.snapshot()
         harness.snapshot()
-        assert (counters["longest_key"], harness.operator.hot_key) == (0, None)
+        assert (counters["longest_key"], counters["in_flight_max"], harness.operator.hot_key) == (0, 0, None)
 
 
 class Timing(Stateful):

@@ -16,7 +16,7 @@ from threading import get_ident
 from typing import Any
 
 from pillarbox._elements import Records, Watermark, WatermarkStatus
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import ProgramError
 from pillarbox._operators.async_io.api.request import Event, RequestState
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_keyed.carried import CarriedElements, entry_of, restored_from
@@ -44,8 +44,6 @@ _CLOSING = 30.0
 _LINGERS = 0.1
 # Error of times in seconds (ms).
 _ROUNDING = 1e-3
-# Maximum characters of a key in a task report.
-_KEY = 60
 # Turns of the loop at the end of an epoch.
 TURNS = 50
 
@@ -371,8 +369,9 @@ class AsyncKeyedOperator(KeyedOperator):
                 self.drain()
         self._had_input = False
         runner = self.runner
-        self.hot_key = shorten(runner.hot_key, _KEY) if runner.figures["longest_key"] else None
-        self.context.counters.update(in_flight=len(self._queue), **runner.figures, **runner.caller.take_counts())
+        self.hot_key = runner.figures.hot_key
+        counters = {**runner.figures.counters(), **runner.caller.take_counts()}
+        self.context.counters.update(in_flight=len(self._queue), **counters)
         runner.begin_figures()
 
     def _linger(self) -> None:

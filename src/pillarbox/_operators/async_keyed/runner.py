@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from decimal import getcontext
 from functools import partial
-from operator import itemgetter
 from time import perf_counter
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
@@ -25,6 +24,7 @@ from pillarbox._operators.async_io.loop.threads import DaemonThreads
 from pillarbox._operators.async_io.loop.workers import CallSlots, differs, most_stuck
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
+from pillarbox._operators.async_keyed.figures import Figures
 from pillarbox._operators.async_keyed.loop import NextTurn, OwnedLoop, lease_loop
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
 from pillarbox._operators.async_keyed.steps import SLOW_STEP, WorkerSteps, report_slow_step
@@ -74,8 +74,7 @@ class ElementRunner:
         caller: makes the calls of services.
         dropped_timers: reports timers set at the end of their key, in batch mode.
         count_last_timer: limits the timers that fire after the end of the data.
-        figures: the epoch's most concurrent elements, longest line of a key, timeouts, and longest slow step (ms).
-        hot_key: the key with the longest line.
+        figures: the epoch's counters.
     """
 
     def __init__(
@@ -126,8 +125,6 @@ class ElementRunner:
         # Workers before their first step; the number of workers to start next: it doubles while elements wait.
         self._starting = 0
         self._burst = 1
-        # Elements that run.
-        self._running = 0
         self.cut_off: set[WorkerSteps] = set()
         self._later: asyncio.TimerHandle | None = None
         seconds_each = options.timeout_seconds
@@ -153,8 +150,7 @@ class ElementRunner:
         )
         self.dropped_timers = DroppedTimers(self.name)
         self.count_last_timer: Callable[[int], None] = timers.count_last_timers()
-        self.figures = {"in_flight_max": 0, "longest_key": 0, "timed_out": 0, "blocked_ms": 0}
-        self.hot_key: Any = None
+        self.figures = Figures()
         # Each worker runs in a copy. Python's decimals keep their context in it, made at the first use.
         self._base = copy_context()
         self._base.run(getcontext)
@@ -171,9 +167,8 @@ class ElementRunner:
             lines[key] = deque([element])
         else:
             line.append(element)
-            if len(line) > self.figures["longest_key"]:
-                self.figures["longest_key"] = len(line)
-                self.hot_key = key
+            if len(line) > self.figures.longest_key:
+                self.figures.add_line(key, len(line))
 
     def _take_from_run(self) -> Element | None:
         """Return the next record of the run whose key is free, or None without records or room."""
@@ -194,9 +189,7 @@ class ElementRunner:
     def first_wait(self, element: Element, steps: WorkerSteps) -> None:
         """Queue an element that waits for the first time, and watch its timeout."""
         element.steps = steps
-        self._running += 1
-        if self._running > self.figures["in_flight_max"]:
-            self.figures["in_flight_max"] = self._running
+        self.figures.add_running()
         if not element.is_queued:
             element.is_queued = True
             self._queue.put(element)
@@ -208,15 +201,12 @@ class ElementRunner:
         return list(self._lines)
 
     def begin_figures(self) -> None:
-        """Begin an epoch's figures. Carried elements count from its start."""
-        lines = [(len(line), key) for key, line in self._lines.items() if line]
-        length, self.hot_key = max(lines, key=itemgetter(0), default=(0, None))
-        self.figures.update(in_flight_max=self._running, longest_key=length, timed_out=0, blocked_ms=0)
+        self.figures.begin_epoch((key, len(line)) for key, line in self._lines.items() if line)
 
     def end(self, element: Element) -> None:
         """End a queued element: the next of its key becomes ready."""
         element.state = _SETTLED
-        self._running -= element.steps is not None
+        self.figures.running -= element.steps is not None
         element.steps = element.notes = None
         self._queue.complete(element)
         lines, key = self._lines, element.key

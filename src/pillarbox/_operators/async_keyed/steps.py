@@ -127,8 +127,8 @@ class ChildSteps(Coroutine[Any, Any, Any]):
 
 def report_slow_step(steps: WorkerSteps, now: float) -> None:
     """Log a step that has blocked the task (R18), and note the epoch's longest."""
-    context, figures = steps._runner.context, steps._runner.figures
-    figures["blocked_ms"] = max(figures["blocked_ms"], round(1000 * (now - steps.began)))
+    context = steps._runner.context
+    steps._runner.figures.add_slow_step(now - steps.began)
     frame = getattr(steps.coroutine, "cr_frame", None) or getattr(steps.coroutine, "ag_frame", None)
     _log.warning(
         "a step of %s took %.1f s%s, in which nothing else of the task could proceed: await an asyncio client, or"
