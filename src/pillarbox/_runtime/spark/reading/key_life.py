@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 _EPOCHS = 5
 # Maximum characters of a value.
 _VALUE = 2000
+# Maximum elements of a key's queue.
+_QUEUE = 20
 _reading = threading.Lock()
 
 
@@ -219,14 +221,17 @@ def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
     carried: dict[str, int] = {}
     calls: list[dict[str, Any]] = []
     visits: list[tuple[str, int]] = []
+    more = 0
     for uid, state in operators.items():
         entries = [entry for entry in state if type(entry) is tuple] if isinstance(state, list) else []
         if count := sum(len(entry[1]) if entry[0] == "request" else 1 for entry in entries if entry[0] in CARRIED):
             carried[uid] = count
         of_keys = [entry for entry in entries if _index_of(entry, keys) is not None]
-        calls += [{"uid": uid, **call} for call in (*_requests(entries, keys), *_elements(of_keys, keys))]
+        elements = [*_elements(of_keys, keys)]
+        more += len(elements[_QUEUE:])
+        calls += [{"uid": uid, **call} for call in (*_requests(entries, keys), *elements[:_QUEUE])]
         visits += [(_domain(entry), entry[2]) for entry in of_keys if entry[0] == "visit"]
-    return {"carried": carried, "calls": calls, "visits": visits}
+    return {"carried": carried, "calls": calls, "more_calls": more, "visits": visits}
 
 
 def _requests(entries: list[tuple[Any, ...]], keys: list[Any]) -> Iterator[dict[str, Any]]:
@@ -324,6 +329,8 @@ def describe_key(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[d
     of_subtask = [look for look in now if look["subtask"] == subtask]
     for uid, count in sorted({uid: count for look in of_subtask for uid, count in look["carried"].items()}.items()):
         messages.append(f"{count:,} records of {uid!r} in this subtask are carried into the next epoch")
+    if more := sum(look["more_calls"] for look in now):
+        messages.append(f"{more:,} more records wait for their turn of this key")
     return {
         "key": rows[0]["key"] if rows else text,
         "subtask": subtask,
