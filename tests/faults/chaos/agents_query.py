@@ -16,14 +16,18 @@ from pyspark.sql import SparkSession
 
 from examples.agents.job import MODEL
 from examples.agents.run import run
-from pillarbox import local_session
+from pillarbox import Budget, local_session
+
+# Tokens of the most expensive answer.
+MOST = 1_000
 
 
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that describe the session."""
+    """Add the arguments that describe the session, and the budget's ceiling."""
     parser.add_argument("--slots", type=int, default=2, help="concurrent tasks (%(default)s)")
     parser.add_argument("--homes", type=int, help="the most homes, which then share processes")
     parser.add_argument("--connect", action="store_true", help="a session of Spark Connect, without a ceiling")
+    parser.add_argument("--ceiling", type=int, help="tokens; the lines that would exceed them become dead letters")
 
 
 def session_of(arguments: argparse.Namespace) -> SparkSession:
@@ -49,6 +53,14 @@ def session_of(arguments: argparse.Namespace) -> SparkSession:
     return session
 
 
+def budget_of(arguments: argparse.Namespace) -> Budget:
+    if arguments.connect:
+        return replace(MODEL, ceiling=None)
+    if arguments.ceiling is None:
+        return MODEL
+    return replace(MODEL, ceiling=(arguments.ceiling, "1 day"), estimate=MOST, when_exceeded="fail")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
@@ -57,7 +69,7 @@ def main() -> None:
     arguments = parser.parse_args()
     spark = session_of(arguments)
     try:
-        run(spark, arguments.folder, arguments.url, replace(MODEL, ceiling=None) if arguments.connect else MODEL)
+        run(spark, arguments.folder, arguments.url, budget_of(arguments))
     finally:
         spark.stop()
 

@@ -108,6 +108,7 @@ class ElementRunner:
         self._letters = letters
         self._queue = queue
         self._most = options.most_elements
+        self._visits = 0
         self._announce = announce
         self._loop = lease_loop(context)
         self.loop: OwnedLoop = self._loop.resource
@@ -155,9 +156,15 @@ class ElementRunner:
         self._base = copy_context()
         self._base.run(getcontext)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the operator has no room for another record. Visits come with each watermark, and need none."""
+        return len(self._queue) - self._visits >= self._most
+
     def admit(self, element: Element) -> None:
         """Take an element: it runs after earlier elements of its key."""
         element.is_queued = True
+        self._visits += type(element) is Visit
         self._queue.put(element)
         lines, key = self._lines, element.key
         if key not in lines:
@@ -173,7 +180,7 @@ class ElementRunner:
     def _take_from_run(self) -> Element | None:
         """Return the next record of the run whose key is free, or None without records or room."""
         run, lines = self.run, self._lines
-        if run is None or len(self._queue) >= self._most:
+        if run is None or self.is_full:
             return None
         call, watermark, records = run
         for value, key, timestamp in records:
@@ -181,7 +188,7 @@ class ElementRunner:
             if key not in lines:
                 return element
             self.admit(element)
-            if len(self._queue) >= self._most:
+            if self.is_full:
                 return None
         self.run = None
         return None
@@ -208,6 +215,7 @@ class ElementRunner:
         element.state = _SETTLED
         self.figures.running -= element.steps is not None
         element.steps = element.notes = None
+        self._visits -= type(element) is Visit
         self._queue.complete(element)
         lines, key = self._lines, element.key
         line = lines[key]
