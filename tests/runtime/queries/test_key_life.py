@@ -119,8 +119,9 @@ def test_the_key_of_an_asynchronous_operator_itself() -> None:
     assert [json.loads(call["record"]) for call in calls] == [{"card": "ann", "shop": "ann", "amount": 9}]
 
 
-def test_records_and_timers_of_an_async_keyed_function() -> None:
+def test_records_and_timers_of_an_async_keyed_function(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate()
+    messages: list[str] = []
 
     class Charge(Stateful):
         async def process_element(self, value: Any, ctx: Any) -> Any:
@@ -142,6 +143,7 @@ def test_records_and_timers_of_an_async_keyed_function() -> None:
         [timers] = [row["timers"] for rows in LogView(store, 0).rows() for row in module._rows_of(rows, [key])] or [[]]
         of_key = {**_row("1", timers=timers), "states": {}}
         history = describe_key(key, 1, [1], [json.loads(json.dumps(_look(1, rows=[of_key], **facts)))])
+        messages[:] = history["messages"]
         calls = [[call["record"], call["arrived"], call["waits"], call["recorded"]] for call in history["calls"]]
         return calls, [timer["waits"] for timer in history["timers"]]
 
@@ -151,10 +153,13 @@ def test_records_and_timers_of_an_async_keyed_function() -> None:
         first = ['["ann",1]', 1, "the end of its function", paid]
         assert pending(harness, "ann") == ([first, ['["ann",2]', 1, "1 earlier of its key", []]], [])
         assert pending(harness, "cat") == ([], [])
+        monkeypatch.setattr(module, "_QUEUE", 1)
+        assert pending(harness, "ann") == ([first], [])
+        assert messages[-1] == "1 more records wait for their turn of this key"
         harness.push_watermark(9)
         gate.open(harness, ("ann", 1))
         gate.open(harness, ("ann", 2))
-        timers = ["timers of event time", 3, "the end of its function", []]
+        timers = ["timers of event time", 4, "the end of its function", []]
         assert pending(harness, "ann") == ([timers], ["the end of its function, or earlier records of its key"])
 
 
@@ -181,6 +186,7 @@ def _look(epoch: int, **values: Any) -> dict[str, Any]:
         "rows": [],
         "carried": {},
         "calls": [],
+        "more_calls": 0,
         "visits": [],
     }
     return {"epoch": epoch, **empty, **values}
