@@ -66,6 +66,7 @@ class ElementRunner:
 
     Attributes:
         ready: elements that wait for a place only.
+        lines: by busy key: None while one element runs or waits for a place, or the elements that wait for the key.
         run: records that workers may still take, or None.
         get_broadcast_state: returns a broadcast state for reading, or None if no stream is broadcast.
         failure: the error that fails the task, or None.
@@ -120,8 +121,7 @@ class ElementRunner:
         self._plenty = max(_PLENTY, options.capacity // 2)
         self.ready: deque[Element] = deque()
         self.run: tuple[int, int, Iterator[tuple[Any, Any, int | None]]] | None = None
-        # By key: None while an element of it runs or waits for a place, or a deque of the elements that wait for it.
-        self._lines: dict[Any, deque[Element] | None] = {}
+        self.lines: dict[Any, deque[Element] | None] = {}
         self._workers: set[WorkerSteps] = set()
         # Workers before their first step; the number of workers to start next: it doubles while elements wait.
         self._starting = 0
@@ -158,7 +158,7 @@ class ElementRunner:
 
     @property
     def is_full(self) -> bool:
-        """Whether the operator has no room for another record. Visits come with each watermark, and need none."""
+        """Whether the operator has no room for another record. Visits, which each watermark adds, need no room."""
         return len(self._queue) - self._visits >= self._most
 
     def admit(self, element: Element) -> None:
@@ -166,7 +166,7 @@ class ElementRunner:
         element.is_queued = True
         self._visits += type(element) is Visit
         self._queue.put(element)
-        lines, key = self._lines, element.key
+        lines, key = self.lines, element.key
         if key not in lines:
             lines[key] = None
             self.ready.append(element)
@@ -179,7 +179,7 @@ class ElementRunner:
 
     def _take_from_run(self) -> Element | None:
         """Return the next record of the run whose key is free, or None without records or room."""
-        run, lines = self.run, self._lines
+        run, lines = self.run, self.lines
         if run is None or self.is_full:
             return None
         call, watermark, records = run
@@ -200,15 +200,9 @@ class ElementRunner:
         if not element.is_queued:
             element.is_queued = True
             self._queue.put(element)
-            self._lines[element.key] = None
+            self.lines[element.key] = None
         if self._timeouts is not None:
             self._timeouts.watch(element)
-
-    def busy_keys(self) -> list[Any]:
-        return list(self._lines)
-
-    def begin_figures(self) -> None:
-        self.figures.begin_epoch((key, len(line)) for key, line in self._lines.items() if line)
 
     def end(self, element: Element) -> None:
         """End a queued element: the next of its key becomes ready."""
@@ -217,7 +211,7 @@ class ElementRunner:
         element.steps = element.notes = None
         self._visits -= type(element) is Visit
         self._queue.complete(element)
-        lines, key = self._lines, element.key
+        lines, key = self.lines, element.key
         line = lines[key]
         if line is None:
             del lines[key]

@@ -69,9 +69,9 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
           None; and ``values``, one per epoch. An operator by columns has the rows of the key;
         - ``timers``: a list of ``domain``, ``at`` (epoch milliseconds) and ``waits``, the reason why it has not fired;
         - ``calls``: requests, and the first 20 records and timers of async keyed functions, that the epoch has carried
-          into the next one: ``uid``; ``record`` as text, or the kind of the timers; ``asked``, the time of the request, or None;
-          ``arrived``, the epoch of the record, or None; ``waits``, the reason why it is pending; ``recorded``, its
-          recorded calls with their outcome: "begun", "result" or "error";
+          into the next one: ``uid``; ``record`` as text, or the kind of the timers; ``asked``, the time of the
+          request, or None; ``arrived``, the epoch of the record, or None; ``waits``, the reason why it is pending;
+          ``recorded``, its recorded calls with their outcome: "begun", "result" or "error";
         - ``messages``, as text, and ``took_ms``.
 
     Raises:
