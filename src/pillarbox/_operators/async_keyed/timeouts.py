@@ -40,7 +40,7 @@ class Timeouts:
 
     def error(self) -> TimeoutError:
         """Return the error of an overdue element, and count it."""
-        self._runner.figures["timed_out"] += 1
+        self._runner.figures.timed_out += 1
         return TimeoutError(f"no end within {self._seconds:g} s")
 
     def _expire(self) -> None:
