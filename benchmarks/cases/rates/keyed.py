@@ -264,8 +264,8 @@ def where_the_time_goes(results: Results) -> str:
     return paragraph(
         f"A keyed count with timers takes {seconds['pillarbox']:.1f} s for 1,000,000 rows (`make bench-keyed`,"
         f" {said['keys']:,} keys). Of this time, {seconds['identity']:.1f} s ({share['identity']}) are spent on passing"
-        f" the rows through two empty Python stages, and {seconds['bare']:.1f} s ({share['bare']}) on a plain Python"
-        f" loop that calls the function. The task runtime takes the other {rest:.1f} s ({share['rest']})."
+        f" the rows through two Python stages without a function, and {seconds['bare']:.1f} s ({share['bare']}) on a"
+        f" plain Python loop that calls the function. The task runtime takes the other {rest:.1f} s ({share['rest']})."
     )
 
 
