@@ -187,9 +187,9 @@ def in_words(results: Results) -> str:
     ours, theirs = said["latency_ms"]["pillarbox"], said["latency_ms"]["spark"]
     return paragraph(
         f"At {said['rate']:,} records a second (`make bench-latency`), the median latency from the source to the sink"
-        f" is {ours['p50']} ms with pillarbox and {theirs['p50']} ms with `transformWithState`, a ratio of"
-        f" {ours['p50'] / theirs['p50']:.2f}. The 99th percentiles are {ours['p99']} ms and {theirs['p99']} ms, a ratio"
-        f" of {ours['p99'] / theirs['p99']:.2f}."
+        f" is {ours['p50']} ms with pillarbox and {theirs['p50']} ms with `transformWithState` (ratio"
+        f" {ours['p50'] / theirs['p50']:.2f}). The 99th percentile is {ours['p99']} ms with pillarbox and"
+        f" {theirs['p99']} ms with `transformWithState` (ratio {ours['p99'] / theirs['p99']:.2f})."
     )
 
 
