@@ -67,7 +67,7 @@ def test_the_page_shows_all_pictures_and_there_are_no_others():
 
 def test_the_program_below_the_pictures_prints_what_the_page_says(capsys):
     match = re.search(
-        r"^```python\n((?:(?!^```).)*)^```\n\nIt prints\n\n```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
+        r"^```python\n((?:(?!^```).)*)^```\n\nThe program prints\n\n```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
     )
     assert match is not None
     exec(compile(match[1], "windows.md", "exec"), {"env": StreamExecutionEnvironment(), "__name__": "__main__"})
