@@ -136,7 +136,7 @@ def test_a_peer_that_does_not_run_is_left_out_and_says_why(tmp_path):
 @pytest.mark.parametrize(("half", "parity"), [("0", 0), ("1", 1)])
 def test_a_job_has_half_of_the_keys(tmp_path, half, parity):
     batches = Windows(tmp_path).batches(2)
-    text = (batches.place(2, "csv") / half / "rows.csv").read_text()
+    text = (batches.path(2, "csv") / half / "rows.csv").read_text()
     keys = [int(line.split(",")[0]) for line in text.splitlines()]
     assert keys and all(key % 2 == parity for key in keys)
     assert summary(batches.of_job(2))[1] == sum(batches.columns(2)["amount"])

@@ -75,13 +75,13 @@ def windows(tmp_path, work="tumbling"):
 
 def test_micro_batches_are_written_for_each_form(tmp_path):
     batches = windows(tmp_path)
-    parquet = batches.place(3, "parquet")
+    parquet = batches.path(3, "parquet")
     rows = sum(pq.read_table(path).num_rows for path in parquet.iterdir())
     assert rows == batches.length(3) == 1_000 and batches.length(0) == 100
-    assert batches.place(3, "parquet") == parquet
-    csv = batches.place(3, "csv")
+    assert batches.path(3, "parquet") == parquet
+    csv = batches.path(3, "csv")
     assert sorted(path.name for path in csv.iterdir()) == ["0", "1", "whole"]
-    whole = pa_csv.read_csv(batches.place(3, "csv-whole") / "rows.csv")
+    whole = pa_csv.read_csv(batches.path(3, "csv-whole") / "rows.csv")
     assert whole.column_names == ["key", "ts", "amount"] and whole.num_rows == 1_000
 
 

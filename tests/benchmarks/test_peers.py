@@ -24,7 +24,7 @@ def test_the_bare_loop_gives_what_numpy_expects(tmp_path, case, kind):
     batches = kind(arguments, 1, tmp_path)
     side = BareLoop(case.__name__)
     side.begin("bare", str(tmp_path), {}, {"work": case.WORK})
-    collected = [side.step("bare", str(batches.place(number, "parquet")))["results"] for number in range(4)]
+    collected = [side.step("bare", str(batches.path(number, "parquet")))["results"] for number in range(4)]
     side.close()
     assert collected == [batches.expected(number, "bare") for number in range(4)]
     assert all(results[0] > 0 for results in collected[1:])
