@@ -67,8 +67,8 @@ class Windows(Contest):
         self.liars: set[str] = set()
         self.broken: set[str] = set()
 
-    def new_batches(self, share: int, place: Path) -> WindowBatches:
-        return WindowBatches(WORKS["tumbling"], 200 // share, 40 // share, 20 // share, place)
+    def new_batches(self, share: int, path: Path) -> WindowBatches:
+        return WindowBatches(WORKS["tumbling"], 200 // share, 40 // share, 20 // share, path)
 
     def new_process(self, name: str, kind: str) -> Any:
         return Said(self, name, kind)

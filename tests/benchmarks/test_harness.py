@@ -121,7 +121,7 @@ def test_a_job_whose_watermark_goes_on_may_count_what_came_until_then(tmp_path):
     arguments = argparse.Namespace(rows=500, warm_up_rows=50, keys=9, flink_rows=300, flink_warm_up_rows=30)
     batches = CountBatches(arguments, 1, tmp_path)
     key, minute, n = batches.of_job(1)
-    total = np.array([n[(key == each) & (minute <= end)].sum() for each, end in zip(key, minute)])
+    total = np.array([n[(key == k) & (minute <= end)].sum() for k, end in zip(key, minute)])
     assert batches.wrong_job(1, [key, minute, total]) == ""
     assert batches.wrong_job(1, [key, minute, total - 1]) != ""
     assert batches.wrong_job(1, [key[1:], minute[1:], total[1:]]) != ""

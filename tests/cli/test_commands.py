@@ -217,9 +217,9 @@ FOUND = {
 }
 
 
-def shown(found) -> str:
+def shown(checkpoint) -> str:
     console = Console(file=io.StringIO(), width=200)
-    show.checkpoint(console, found)
+    show.checkpoint(console, checkpoint)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

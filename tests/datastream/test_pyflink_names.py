@@ -77,9 +77,9 @@ def parameters_of(owner: Any, method: str) -> Iterator[inspect.Parameter]:
     return iter(parameters)
 
 
-def differs(owner: Any, method: str, wanted: list[str]) -> bool:
+def differs(owner: Any, method: str, names: list[str]) -> bool:
     parameters = parameters_of(owner, method)
-    for name in wanted:
+    for name in names:
         match = next(parameters, None)
         if match is None:
             return True

@@ -87,8 +87,8 @@ def test_a_rule_that_fails_stops_no_query(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_rules_of_a_start_know_their_facts_then() -> None:
-    def is_known(rule: Rule, given: Snapshot) -> bool:
-        return examine(given, [rule])[0].status != "unknown"
+    def is_known(rule: Rule, snapshot: Snapshot) -> bool:
+        return examine(snapshot, [rule])[0].status != "unknown"
 
     of_workers = {"workers_python", "version_skew"}
     assert {rule.__name__ for rule in START_RULES if not is_known(rule, started())} == of_workers

@@ -20,7 +20,7 @@ from tests.support.sessions import environment_without_spark
 pytestmark = pytest.mark.fault
 
 ROOT = Path(__file__).resolve().parents[2]
-ELSEWHERE = sorted(place.name.partition("-")[2] for place in (ROOT / ".venvs").glob("spark-*"))
+ELSEWHERE = sorted(path.name.partition("-")[2] for path in (ROOT / ".venvs").glob("spark-*"))
 
 
 @pytest.mark.parametrize(

@@ -266,9 +266,9 @@ def test_a_query_that_starts_again_and_again_is_in_a_loop() -> None:
     day.now += 6 * MINUTE
     day.epoch()
     assert day.found() == set(), "it has run for a while"
-    one = Day()
-    one.model.follows(earlier[:1])
-    assert one.found() == set(), "one failure is no loop"
+    new_day = Day()
+    new_day.model.follows(earlier[:1])
+    assert new_day.found() == set(), "one failure is no loop"
 
 
 @pytest.mark.slow("two days of epochs")

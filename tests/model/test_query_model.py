@@ -100,16 +100,16 @@ def test_moments_add_up_to_the_epochs_and_are_bounded(given_epochs: list[tuple[i
         moments.add(_epoch(number, rows, at), plan())
     result = moments.all()
     assert len(result) <= 480
-    assert sum(each.epochs for each in result) == len(given_epochs)
-    assert sum(each.rows for each in result) == sum(rows for rows, _ in given_epochs)
-    assert sum(each.counters["count.late_records_dropped"] for each in result) == len(given_epochs)
-    assert [each.at for each in result] == sorted(each.at for each in result)
+    assert sum(moment.epochs for moment in result) == len(given_epochs)
+    assert sum(moment.rows for moment in result) == sum(rows for rows, _ in given_epochs)
+    assert sum(moment.counters["count.late_records_dropped"] for moment in result) == len(given_epochs)
+    assert [moment.at for moment in result] == sorted(moment.at for moment in result)
     last, count = result[-1], len(given_epochs) - 1
     assert (last.last, last.keys, last.state_bytes) == (count, {"count": count}, {"count": 10 * count})
     assert last.counters["ask.latency_p99_us"] == count
     assert last.lag == 500
     assert result[0].first == 0
-    assert sum(each.home_restarts for each in result) == 2 * len(given_epochs)
-    assert sum(each.fallbacks for each in result) == 3 * len(given_epochs)
+    assert sum(moment.home_restarts for moment in result) == 2 * len(given_epochs)
+    assert sum(moment.fallbacks for moment in result) == 3 * len(given_epochs)
     # They follow each other without a gap.
-    assert all(other.first == one.last + 1 for one, other in pairwise(result))
+    assert all(other.first == moment.last + 1 for moment, other in pairwise(result))

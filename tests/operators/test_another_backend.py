@@ -144,6 +144,6 @@ def test_operators_run_on_a_backend_without_rows():
         *(("a", "timer", 2), ("b", "timer", 1), ("c", "timer", 1)),
         ("a", 3),
     ]
-    joined = run(lambda context: ReduceOperator(context, lambda one, other: one + other, keying), 10, *records)
+    joined = run(lambda context: ReduceOperator(context, lambda value, other: value + other, keying), 10, *records)
     assert joined == ["a1", "b1", "a1a2", "c1", "a1a2a1"]
     assert run(lambda context: DeduplicateOperator(context, keying, 5), 10, *records) == ["a1", "b1", "c1", "a1"]

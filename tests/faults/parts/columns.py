@@ -238,10 +238,10 @@ def build(events: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B
 def processed(left: DataFrame, right: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B008
     env = StreamExecutionEnvironment.get_execution_environment(left.sparkSession).set_parallelism(1)
     by_time = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms").with_timestamp_assigner("ts")
-    one, other = (
+    lefts, rights = (
         env.from_dataframe(side).assign_timestamps_and_watermarks(by_time).key_by("key") for side in (left, right)
     )
-    pairs = one.interval_join(other).between(*joined.bounds).process(_pair_of).uid("processed")
+    pairs = lefts.interval_join(rights).between(*joined.bounds).process(_pair_of).uid("processed")
     return pairs.to_dataframe(Out)
 
 

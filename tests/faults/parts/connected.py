@@ -151,7 +151,7 @@ class Balance(KeyedCoProcessFunction):
         for number in lefts:
             self.lefts.remove(number)
         rights = sorted(number for at, number in self.rights.get() if at < timestamp)
-        left = [each for each in self.rights.get() if each[0] >= timestamp]
+        left = [row for row in self.rights.get() if row[0] >= timestamp]
         self.rights.update(left)
         if not left and self.lefts.is_empty():
             self.rights.clear()
@@ -236,9 +236,9 @@ class Held(CoProcessFunction, CheckpointedFunction):
 
     def process_element2(self, tick: Any, ctx: CoProcessFunction.Context) -> Iterator[Said]:
         now = ctx.timer_service().current_watermark()
-        due = [each for each in self.held.get() if each[0] < now]
+        due = [row for row in self.held.get() if row[0] < now]
         if due:
-            self.held.update([each for each in self.held.get() if each[0] >= now])
+            self.held.update([row for row in self.held.get() if row[0] >= now])
         for _, number, key, at in due:
             self.faults.pass_by("released", number)
             yield Said(key, at, number)
@@ -251,10 +251,10 @@ class HeldModel(Model):
 
     def record(self, event: Event) -> None:
         if is_tick(event):
-            for _, held in (each for each in self._held if each[0] < self.watermark):
+            for _, held in (row for row in self._held if row[0] < self.watermark):
                 self.say(*id_of(held))
                 self.points["released"].append(held.id)
-            self._held = [each for each in self._held if each[0] >= self.watermark]
+            self._held = [row for row in self._held if row[0] >= self.watermark]
         self._held.append((self.watermark, event))
 
 

@@ -156,7 +156,7 @@ class Ruled(KeyedBroadcastProcessFunction):
         for at in sorted(at for at in rules if at <= ctx.current_watermark())[:-1]:
             rules.remove(at)
         self.faults.pass_by("rule", rule.id)
-        ctx.apply_to_keyed_state(MapStateDescriptor("known"), lambda key, known: known.put(rule.id, rule.ts))
+        ctx.apply_to_keyed_state(MapStateDescriptor("known"), lambda key, state: state.put(rule.id, rule.ts))
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Said]:
         key = ctx.get_current_key()

@@ -113,8 +113,8 @@ class Part:
         return [self.name, *(_name(self.name, tag.tag_id) for tag in self.sides)]
 
     def streams(self, events: DataStream[Any], faults: Any) -> list[DataStream[Any]]:
-        made = self.stream(events, faults)
-        main, with_sides = made if isinstance(made, tuple) else (made, made)
+        streams = self.stream(events, faults)
+        main, with_sides = streams if isinstance(streams, tuple) else (streams, streams)
         outputs = [(main.uid(self.name).name(self.name), self.row)]
         outputs += [(with_sides.get_side_output(tag), row) for tag, row in self.sides.items()]
         return [stream.map(partial(_out, name, row)) for name, (stream, row) in zip(self.rows, outputs)]

@@ -66,8 +66,8 @@ class CountAndSum(AggregateFunction):
     def get_result(self, accumulator: tuple[int, int]) -> tuple[int, int]:
         return accumulator
 
-    def merge(self, one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-        return one[0] + other[0], one[1] + other[1]
+    def merge(self, accumulator: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+        return accumulator[0] + other[0], accumulator[1] + other[1]
 
 
 class Contents(ProcessWindowFunction):

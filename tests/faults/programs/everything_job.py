@@ -200,14 +200,14 @@ class Operated:
         write_events(self.epochs[number : number + 1], self.home / "in", first=number)
         return number
 
-    def finish(self, parallelism: int, wanted: int) -> None:
+    def finish(self, parallelism: int, count: int) -> None:
         assert not list(self.sink.earlier()), "an epoch came out twice"
         self.released.touch()
         assert self.arrive() == len(self.epochs) - 1
         for _ in range(5):
             to_its_end(lambda: pillarbox.start(self.writer(parallelism).trigger(availableNow=True)))
             # A timer may have looked for the file just before the end; an epoch may have been stopped in the middle.
-            if self.found().total() >= wanted:
+            if self.found().total() >= count:
                 break
 
     def found(self) -> Counter[Row]:

@@ -444,9 +444,9 @@ async def ask_once(value):
 
 
 def test_cached_results_are_nobodys_to_change():
-    def count(found):
-        found["n"] += 1
-        return found
+    def count(counts):
+        counts["n"] += 1
+        return counts
 
     SEEN.clear()
     env = StreamExecutionEnvironment.get_execution_environment()

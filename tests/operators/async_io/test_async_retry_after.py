@@ -22,13 +22,13 @@ from tests.support.nodes import node
 
 
 class Refused(Exception):
-    def __init__(self, **said: Any) -> None:
+    def __init__(self, **attributes: Any) -> None:
         super().__init__("429")
-        vars(self).update(said)
+        vars(self).update(attributes)
 
 
 @pytest.mark.parametrize(
-    ("said", "millis"),
+    ("attributes", "millis"),
     [
         ({}, 0),
         ({"retry_after": 2}, 2000),
@@ -46,8 +46,8 @@ class Refused(Exception):
         ({"headers": "no headers"}, 0),
     ],
 )
-def test_what_an_error_says(said: dict[str, Any], millis: int) -> None:
-    assert retry_after_millis(Refused(**said)) == millis
+def test_what_an_error_says(attributes: dict[str, Any], millis: int) -> None:
+    assert retry_after_millis(Refused(**attributes)) == millis
 
 
 def test_what_an_error_of_urllib_says() -> None:

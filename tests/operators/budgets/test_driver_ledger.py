@@ -29,7 +29,7 @@ def server() -> BudgetServer:
 
 
 def test_all_ends_together_book_at_most_the_rate(server):
-    one, other = server.register("one", [FAST.limits]), server.register("other", [FAST.limits])
+    first, second = server.register("one", [FAST.limits]), server.register("other", [FAST.limits])
 
     async def book(ledger: DriverLedger, count: int) -> list[float]:
         end = ledger.open()
@@ -43,7 +43,7 @@ def test_all_ends_together_book_at_most_the_rate(server):
         return times
 
     async def run() -> list[float]:
-        booked = await asyncio.gather(book(one, 100), book(one, 100), book(other, 100))
+        booked = await asyncio.gather(book(first, 100), book(first, 100), book(second, 100))
         return sorted(at for times in booked for at in times)
 
     times = asyncio.run(run())

@@ -356,7 +356,7 @@ def test_state_goes_with_its_windows():
             task = next(iter(gone._tasks.values()))
             task.backend.set_current_key(0)
             contents = [task.backend.namespaces.contents_of(row) for row in task.backend.namespaces.rows_of(0)]
-            streams = [stream for content in contents for kept in content.values() for stream in kept.values()]
+            streams = [stream for content in contents for states in content.values() for stream in states.values()]
             rows = sum(pa.ipc.open_stream(stream).read_next_batch().num_rows for stream in streams)
             assert rows <= 4, (window, contents)  # of sessions, a few that are over may stay for a while
 

@@ -58,8 +58,8 @@ class Joined(AggregateFunction):
     def add(self, value, accumulator):
         return accumulator + value.x
 
-    def merge(self, one, other):
-        return one + other
+    def merge(self, accumulator, other):
+        return accumulator + other
 
     def get_result(self, accumulator):
         return accumulator
@@ -235,7 +235,7 @@ def test_aggregates_over_all_rows(window, parallelism):
         for bounds in window.assign_windows(None, 1_000 * index, None):
             expected.setdefault(tuple(bounds), []).append(index % 7 if index % 5 else None)
     assert {(millis(row.window_start), millis(row.window_end)): (row.n, row.total) for row in results} == {
-        bounds: (len(held), sum(filter(None, held)) if any(each is not None for each in held) else None)
+        bounds: (len(held), sum(filter(None, held)) if any(value is not None for value in held) else None)
         for bounds, held in expected.items()
     }
 

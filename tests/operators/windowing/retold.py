@@ -164,7 +164,7 @@ class Retold:
             ]
             if not due:
                 return
-            time, key, window = min(due, key=lambda each: (each[0], str(each[1]), each[2].span))
+            time, key, window = min(due, key=lambda timer: (timer[0], str(timer[1]), timer[2].span))
             window.timers.discard((clock, time))
             self._do(key, window, self.when.timer(window, clock, time, self))
             if self.kind.ends and clock == self._own_clock and time == self._end(window):

@@ -62,7 +62,7 @@ def tumbling(size: int, offset: int, by_event_time: bool) -> Kind:
     offset %= size
     assigner = _times((TumblingEventTimeWindows, TumblingProcessingTimeWindows), by_event_time, size, offset)
 
-    def windows(time: int, place: int) -> list[tuple[int, ...]]:
+    def windows(time: int, index: int) -> list[tuple[int, ...]]:
         return [(start, start + size) for start in range(time - size + 1, time + 1) if (start - offset) % size == 0]
 
     return Kind(f"tumbling({size}, {offset}, {by_event_time})", assigner, windows, by_event_time)
@@ -72,7 +72,7 @@ def sliding(size: int, slide: int, offset: int, by_event_time: bool) -> Kind:
     offset %= slide
     assigner = _times((SlidingEventTimeWindows, SlidingProcessingTimeWindows), by_event_time, size, slide, offset)
 
-    def windows(time: int, place: int) -> list[tuple[int, ...]]:
+    def windows(time: int, index: int) -> list[tuple[int, ...]]:
         return [(start, start + size) for start in range(time - size + 1, time + 1) if (start - offset) % slide == 0]
 
     return Kind(f"sliding({size}, {slide}, {offset}, {by_event_time})", assigner, windows, by_event_time)
@@ -83,7 +83,7 @@ def cumulating(step: int, steps: int, offset: int, by_event_time: bool) -> Kind:
     offset %= size
     assigner = _times((CumulativeEventTimeWindows, CumulativeProcessingTimeWindows), by_event_time, size, step, offset)
 
-    def windows(time: int, place: int) -> list[tuple[int, ...]]:
+    def windows(time: int, index: int) -> list[tuple[int, ...]]:
         (start,) = [start for start in range(time - size + 1, time + 1) if (start - offset) % size == 0]
         return [(start, end) for end in range(start + step, start + size + 1, step) if end > time]
 
@@ -94,7 +94,7 @@ def sessions(gap: int, by_event_time: bool) -> Kind:
     kind = EventTimeSessionWindows if by_event_time else ProcessingTimeSessionWindows
     name = f"sessions({gap}, {by_event_time})"
     assigner: Any = kind.with_gap(gap)
-    return Kind(name, assigner, lambda time, place: [(time, time + gap)], by_event_time, merges=True)
+    return Kind(name, assigner, lambda time, index: [(time, time + gap)], by_event_time, merges=True)
 
 
 def dynamic(most: int) -> Kind:
@@ -102,19 +102,19 @@ def dynamic(most: int) -> Kind:
         return 1 + time % most
 
     assigner = EventTimeSessionWindows.with_dynamic_gap(lambda record: gap(record[2]))
-    return Kind(f"dynamic({most})", assigner, lambda time, place: [(time, time + gap(time))], merges=True)
+    return Kind(f"dynamic({most})", assigner, lambda time, index: [(time, time + gap(time))], merges=True)
 
 
 def counted(size: int, slide: int) -> Kind:
-    def windows(time: int, place: int) -> list[tuple[int, ...]]:
-        return [(number,) for number in range(place + 1) if number * slide <= place < number * slide + size]
+    def windows(time: int, index: int) -> list[tuple[int, ...]]:
+        return [(number,) for number in range(index + 1) if number * slide <= index < number * slide + size]
 
     assigner = CountSlidingWindowAssigner.of(size, slide)
     return Kind(f"counted({size}, {slide})", assigner, windows, by_event_time=False, ends=False)
 
 
 def all_in_one() -> Kind:
-    return Kind("global", GlobalWindows.create(), lambda time, place: [()], by_event_time=False, ends=False)
+    return Kind("global", GlobalWindows.create(), lambda time, index: [()], by_event_time=False, ends=False)
 
 
 kinds = st.one_of(
@@ -163,7 +163,7 @@ def by_the_clock() -> When:
     return When("processing", ProcessingTimeTrigger.create(), element, timer, merged)
 
 
-def each(number: int) -> When:
+def every_nth(number: int) -> When:
     def element(window: Open, value: int, time: int, all: Retold) -> str:
         window.memo["count"] = window.memo.get("count", 0) + 1
         if window.memo["count"] < number:
@@ -264,7 +264,7 @@ def never() -> When:
 class Budget(Trigger):
     """Fires and purges when the elements' sum reaches a limit, and some time after an odd timestamp."""
 
-    _sum = ReducingStateDescriptor("sum", lambda one, other: one + other)
+    _sum = ReducingStateDescriptor("sum", lambda value, other: value + other)
     _times = ListStateDescriptor("times")
 
     def __init__(self, budget: int) -> None:
@@ -331,8 +331,8 @@ def purging(when: When) -> When:
     return When(
         f"purging({when})",
         PurgingTrigger.of(when.trigger),
-        lambda *told: with_purge(when.element(*told)),
-        lambda *told: with_purge(when.timer(*told)),
+        lambda *arguments: with_purge(when.element(*arguments)),
+        lambda *arguments: with_purge(when.timer(*arguments)),
         when.merged,
         when.merges,
     )
@@ -341,7 +341,7 @@ def purging(when: When) -> When:
 plain_triggers = st.one_of(
     st.builds(at_end),
     st.builds(by_the_clock),
-    st.builds(each, st.integers(1, 4)),
+    st.builds(every_nth, st.integers(1, 4)),
     st.builds(every, st.integers(1, 15)),
     st.builds(every_by_the_clock, evens),
     st.builds(further_than, st.integers(0, 20)),
@@ -353,7 +353,7 @@ triggers = st.tuples(plain_triggers, st.booleans()).map(lambda both: purging(bot
 
 def default_of(kind: Kind) -> When:
     if not kind.ends:
-        return purging(each(kind.assigner.size))
+        return purging(every_nth(kind.assigner.size))
     return at_end() if kind.by_event_time else by_the_clock()
 
 
@@ -417,8 +417,8 @@ class Values(AggregateFunction):
     def get_result(self, accumulator):
         return list(accumulator)
 
-    def merge(self, one, other):
-        return one + other
+    def merge(self, accumulator, other):
+        return accumulator + other
 
 
 class Folded(ProcessWindowFunction):
@@ -495,7 +495,7 @@ def test_windows_with_any_trigger_and_evictor_do_what_is_told_of_them(kind, when
     if when is not None and kind.merges and not when.merges:
         when = never()
     if kind.name == "global" and when is None:
-        when = each(3)
+        when = every_nth(3)
 
     def build(stream: Any) -> Any:
         return build_windows(stream, kind, when, evict, lateness, how)
@@ -530,7 +530,7 @@ def test_windows_with_any_trigger_and_evictor_do_what_is_told_of_them(kind, when
             # Timers of times that have passed already fire with the next look at the clock.
             harness.set_processing_time(retold.clock)
             retold.set_clock(retold.clock)
-            outputs = [each if len(each) > 3 else (*each, None) for each in harness.get_output()]
+            outputs = [row if len(row) > 3 else (*row, None) for row in harness.get_output()]
             assert plain(outputs, how, kind) == plain(retold.results(), how, kind)
             side = [value for _, value, _ in harness.get_side_output(LATE)]
             assert side == retold.late[late:]

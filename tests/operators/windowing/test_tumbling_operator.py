@@ -66,7 +66,7 @@ def play(kind: str, ways: tuple[bool, bool], *, lateness: int = 0) -> list[Any]:
 @pytest.mark.parametrize("lateness", [0, 5 * DAY])
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_operators_give_the_same_and_take_turns_on_the_same_state(kind, lateness):
-    outcomes = [play(kind, (one, other), lateness=lateness) for one in (True, False) for other in (True, False)]
+    outcomes = [play(kind, (kind_, other), lateness=lateness) for kind_ in (True, False) for other in (True, False)]
     assert outcomes[0] == outcomes[1] == outcomes[2] == outcomes[3]
     assert sum(map(len, outcomes[0])) >= 5
 
