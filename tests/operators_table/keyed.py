@@ -84,8 +84,8 @@ ASYNC = replace(
 # -- reduce, and folds of a field --
 
 
-def added(one: Any, other: Any) -> Any:
-    return row(key=one.key, n=one.n + other.n, at=other.at)
+def added(sum_: Any, row_: Any) -> Any:
+    return row(key=sum_.key, n=sum_.n + row_.n, at=row_.at)
 
 
 def folded(function: Any) -> Any:
@@ -119,9 +119,9 @@ class Mixed(ReduceFunction):
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
 
-    def reduce(self, one: Any, other: Any) -> Event:
+    def reduce(self, event: Any, other: Any) -> Event:
         self.faults.pass_by("reduced", other.id)
-        return Event(mixed(one.id, other.id), other.key, other.ts)
+        return Event(mixed(event.id, other.id), other.key, other.ts)
 
 
 class MixedModel(Model):
@@ -221,11 +221,11 @@ def with_n(first: Any, n: int) -> Any:
 
 
 FOLDS = [
-    of_field("sum", lambda one, other: with_n(one, one.n + other.n)),
-    of_field("min", lambda one, other: with_n(one, min(one.n, other.n))),
-    of_field("max", lambda one, other: with_n(one, max(one.n, other.n))),
-    of_field("min_by", lambda one, other: other if other.n < one.n else one),
-    of_field("max_by", lambda one, other: other if other.n > one.n else one),
+    of_field("sum", lambda value, other: with_n(value, value.n + other.n)),
+    of_field("min", lambda value, other: with_n(value, min(value.n, other.n))),
+    of_field("max", lambda value, other: with_n(value, max(value.n, other.n))),
+    of_field("min_by", lambda value, other: other if other.n < value.n else value),
+    of_field("max_by", lambda value, other: other if other.n > value.n else value),
 ]
 
 # -- deduplicate --

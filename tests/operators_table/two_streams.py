@@ -164,7 +164,7 @@ def near(a: Any, b: Any) -> Any:
 
 
 def near_pairs(a: Any, b: Any) -> Any:
-    return near(a, b).process(lambda one, other, ctx: [(one.n, other.n)])
+    return near(a, b).process(lambda left, right, ctx: [(left.n, right.n)])
 
 
 def near_columns(a: Any, b: Any) -> Any:
@@ -176,8 +176,8 @@ def pairs_of_columns(a: Any, b: Any) -> Any:
         return near_pairs(a, b)
 
 
-def both(ones: Any, twos: Any) -> Any:
-    return [(sorted(one.n for one in ones), sorted(two.n for two in twos))]
+def both(lefts: Any, rights: Any) -> Any:
+    return [(sorted(record.n for record in lefts), sorted(two.n for two in rights))]
 
 
 def grouped(a: Any, b: Any) -> Any:
@@ -185,7 +185,7 @@ def grouped(a: Any, b: Any) -> Any:
 
 
 def joined(a: Any, b: Any) -> Any:
-    return a.join(b).where("key").equal_to("key").window(SESSIONS).apply(lambda one, two: (one.n, two.n))
+    return a.join(b).where("key").equal_to("key").window(SESSIONS).apply(lambda left, right: (left.n, right.n))
 
 
 def sides_changed(make: Any) -> list[Refused]:

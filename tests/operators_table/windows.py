@@ -163,7 +163,9 @@ def of_field(method: str) -> Entry:
 REDUCE = replace(
     of_field("sum"),
     method="WindowedStream.reduce",
-    build=lambda s: windowed(s, TUMBLING).reduce(lambda one, other: max(one, other, key=lambda each: each.n)),
+    build=lambda s: windowed(s, TUMBLING).reduce(
+        lambda event, other: max(event, other, key=lambda candidate: candidate.n)
+    ),
     changes=other_windows(lambda windows: windows.reduce(max)),
     simulated=pick(windows, "cumulating-windows"),
 )

@@ -87,8 +87,8 @@ class Room:
             url = f"{pillarbox.dashboard(self.query, port=0).url}api/queries/{self.query.id}"
         with urllib.request.urlopen(url, timeout=60) as answer:
             view = json.load(answer)
-        reports.page = {each["rule"]: each["message"] for each in view["findings"]}
-        reports.conditions, reports.status = [each["line"] for each in view["conditions"]], view["status"]
+        reports.page = {finding["rule"]: finding["message"] for finding in view["findings"]}
+        reports.conditions, reports.status = [condition["line"] for condition in view["conditions"]], view["status"]
         findings = examine(stored_snapshot(self.spark, self.checkpoint))
         reports.doctor = {finding.rule: finding.message for finding in findings if finding.status == "wrong"}
         return reports

@@ -61,11 +61,11 @@ def test_rows_of_several_kinds_in_one_run():
 
 
 @given(INT64, INT64, st.booleans())
-def test_control_elements(one, other, flag):
-    counts = dict.fromkeys((field.name for field in dataclasses.fields(TaskReport)), one)
-    texts: dict[str, Any] = {"vertex": "map", "uid": "", "counters": {"a.b": other}, "unfinished": flag}
+def test_control_elements(first, second, flag):
+    counts = dict.fromkeys((field.name for field in dataclasses.fields(TaskReport)), first)
+    texts: dict[str, Any] = {"vertex": "map", "uid": "", "counters": {"a.b": second}, "unfinished": flag}
     report = TaskReport(**{**counts, **texts})
-    for element in (Watermark(one), WatermarkStatus(flag), Barrier(one), EndOfData(), report):
+    for element in (Watermark(first), WatermarkStatus(flag), Barrier(first), EndOfData(), report):
         assert decode(encode(element)) == element
 
 

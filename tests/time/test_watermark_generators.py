@@ -260,10 +260,10 @@ class TestMonotoneOutput:
         assert sink.got == ["active", 5]
 
     @given(st.lists(st.one_of(st.integers(-50, 50), st.sampled_from(["idle", "active"]))))
-    def test_whatever_is_said_comes_out_in_order(self, said):
+    def test_whatever_is_said_comes_out_in_order(self, statuses_and_marks):
         sink = Sink()
         output = MonotoneWatermarkOutput(sink)
-        for word in said:
+        for word in statuses_and_marks:
             if word == "idle":
                 output.mark_idle()
             elif word == "active":
@@ -273,8 +273,8 @@ class TestMonotoneOutput:
         watermarks = [w for w in sink.got if isinstance(w, int)]
         statuses = [w for w in sink.got if isinstance(w, str)]
         assert watermarks == sorted(set(watermarks))
-        assert max(watermarks, default=None) == max((w for w in said if isinstance(w, int)), default=None)
-        assert statuses == (["idle", "active"] * len(said))[: len(statuses)]
+        assert max(watermarks, default=None) == max((w for w in statuses_and_marks if isinstance(w, int)), default=None)
+        assert statuses == (["idle", "active"] * len(statuses_and_marks))[: len(statuses)]
         # No watermark is emitted while the stream is idle.
         idle = False
         for word in sink.got:

@@ -30,10 +30,10 @@ class Notes:
 
         return SimpleNamespace(lines=lines, names=lambda: self.epochs, add_line=self.notes.append)
 
-    def layouts(self, found: Sequence[Layout | None] | None) -> list[Layout]:
+    def layouts(self, stored: Sequence[Layout | None] | None) -> list[Layout]:
         def find() -> Sequence[Layout | None]:
-            assert found is not None, "nobody need look"
-            return found
+            assert stored is not None, "nobody need look"
+            return stored
 
         nobody: Any = None
         return Checkpoint(nobody, "/checkpoint").layouts(COMPILED, find)

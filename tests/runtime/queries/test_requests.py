@@ -141,12 +141,12 @@ def want_stop(folder, generation=1, until=1060.0):
     folder.content.append(Desired(generation, "stopped", int(until * 1000)))
 
 
-def stop(told=None):
-    stop_query(NO_SPARK, "cp", timeout=30.0, notify=print if told is None else told.append)
+def stop(notices=None):
+    stop_query(NO_SPARK, "cp", timeout=30.0, notify=print if notices is None else notices.append)
 
 
-def savepoint(told=None, directory="/sp", drain=False):
-    hear = print if told is None else told.append
+def savepoint(notices=None, directory="/sp", drain=False):
+    hear = print if notices is None else notices.append
     request_savepoint(NO_SPARK, "cp", directory, drain=drain, timeout=30.0, notify=hear)
 
 
@@ -464,7 +464,7 @@ def test_an_earlier_stop_with_less_time_is_asked_again(folder, clock):
     want_stop(folder, until=1010.0)
     with pytest.raises(SavepointError, match="no driver accepted the request within 30 seconds"):
         stop()
-    assert [(each.desired, each.state) for each in folder.of(Desired)] == [
+    assert [(line.desired, line.state) for line in folder.of(Desired)] == [
         (1, "stopped"),
         (2, "running"),
         (3, "stopped"),
@@ -496,11 +496,11 @@ def test_a_driver_does_it_for_an_earlier_call(folder, clock, savepoints, watch, 
     assert folder.of(Status)[-1].error == "the query has ended"
 
 
-@pytest.mark.parametrize("taken", [False, True], ids=["not taken yet", "taken"])
+@pytest.mark.parametrize("is_taken", [False, True], ids=["not taken yet", "taken"])
 @pytest.mark.parametrize("options", [{"directory": "/other"}, {"drain": True}], ids=["another place", "other options"])
-def test_another_savepoint_is_not_asked_for_meanwhile(folder, clock, savepoints, taken, options):
+def test_another_savepoint_is_not_asked_for_meanwhile(folder, clock, savepoints, is_taken, options):
     ask(folder)
-    folder.content += [Status("r", "taken")] * taken
+    folder.content += [Status("r", "taken")] * is_taken
     before = list(folder.content)
     words = "to stop the query with a savepoint in /sp, is under way, so nothing was requested"
     with pytest.raises(SavepointError, match=words):
@@ -537,7 +537,7 @@ def test_what_has_ended_is_in_nobodys_way(folder, clock, savepoints, ended):
 
     folder.when = driver
     savepoint()
-    assert [each.directory for each in folder.of(Request)] == ["/other", "/sp"]
+    assert [request.directory for request in folder.of(Request)] == ["/other", "/sp"]
 
 
 # -- queries that are started again --

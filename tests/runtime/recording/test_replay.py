@@ -93,7 +93,7 @@ def tasks_of(folder: Path, function: Any, *epochs: list[list[Any]]) -> list[Path
                 harness.run_epoch()
             except OperatorError:
                 break
-    return [each for each in result if read_recording(each).facts.level]
+    return [path for path in result if read_recording(path).facts.level]
 
 
 def replayed(folder: Path, **options: Any) -> Replay:
@@ -157,7 +157,7 @@ def _escaped(text: str | None) -> str:
 def test_calls_that_may_give_something_else_are_named(tmp_path):
     task = tasks_of(tmp_path, Draws(), [["a"]])[0]
     rerun = replayed(task)
-    assert [each.state for each in rerun.state or []] == ["drawn"]
+    assert [difference.state for difference in rerun.state or []] == ["drawn"]
     named = "\n".join(rerun.reasons)
     lines = Path(__file__).read_text().splitlines()
     line = next(number for number, text in enumerate(lines, 1) if "random.random()" in text)
@@ -319,7 +319,7 @@ def test_the_debugger_stops_in_callables(tmp_path, monkeypatch, capsys, function
     with recorded(tmp_path) as result, ProgramTestHarness(build) as harness, suppress(OperatorError):
         harness.push("records", "a", "b")
         harness.run_epoch()
-    task = next(each for each in result if read_recording(each).facts.level)
+    task = next(path for path in result if read_recording(path).facts.level)
     monkeypatch.setattr("sys.stdin", io.StringIO("p 'the key', key\nquit\n"))
     assert replayed(task, debug=True).stopped
     assert "(Pdb) ('the key', 'b')\n" in capsys.readouterr().out

@@ -54,8 +54,11 @@ def test_rows_and_metrics_share_a_batch():
 def test_several_outputs_are_beside_each_other():
     output = ColumnOutput({OUT: ("one", COLUMNS), OTHER: ("two", COLUMNS)}, "report")
     (batch,) = output([rows(OTHER, (1, "a")), rows(OUT, (2, "b"))])
-    one, two = {"n": 2, "name": "b"}, {"n": 1, "name": "a"}
-    assert batch.to_pylist() == [{"one": None, "two": two, "report": None}, {"one": one, "two": None, "report": None}]
+    first, second = {"n": 2, "name": "b"}, {"n": 1, "name": "a"}
+    assert batch.to_pylist() == [
+        {"one": None, "two": second, "report": None},
+        {"one": first, "two": None, "report": None},
+    ]
 
 
 def test_buffers_stay_as_they_are():

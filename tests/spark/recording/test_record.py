@@ -115,7 +115,7 @@ def test_another_state_is_seen(spark: SparkSession, ran: tuple[Inbox, str], tmp_
     (folder / "state").write_bytes(b"\x80\x05}\x94.")
     result = replay(read_recording(folder), diff=True)
     assert result.state
-    assert {each.owner for each in result.state} >= {"'c3'"}
+    assert {difference.owner for difference in result.state} >= {"'c3'"}
 
 
 @pytest.mark.long("errors alone; the test of the task that failed records on Spark")

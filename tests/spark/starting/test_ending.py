@@ -90,7 +90,7 @@ def service(folder: Path, python: str, wait: str, writer: str = "writer") -> sub
         return subprocess.Popen(command, env=variables, stdout=out, stderr=err)
 
 
-def said(folder: Path, process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
+def outcome(folder: Path, process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
     code = process.wait()
     return code, (folder / "out").read_text(), (folder / "err").read_text()
 
@@ -101,7 +101,7 @@ def test_a_service_ends_in_good_order_at_a_signal(spark, workers_python, tmp_pat
     wait_for(tmp_path / "begun", process)
     process.send_signal(signal.SIGTERM)
     (tmp_path / "go").touch()
-    code, out, err = said(tmp_path, process)
+    code, out, err = outcome(tmp_path, process)
     assert (code, out) == (0, "ended False True\n"), err
     assert (tmp_path / "closed").exists()
     begun, committed = epochs(tmp_path / "checkpoint")
@@ -118,7 +118,7 @@ def test_a_script_that_ends_with_its_query_says_nothing_of_errors(workers_python
     (tmp_path / "go").touch()
     wait, writer = "while query.isActive: time.sleep(0.05)", "writer.trigger(availableNow=True)"
     process = service(tmp_path, workers_python, wait, writer)
-    code, out, err = said(tmp_path, process)
+    code, out, err = outcome(tmp_path, process)
     assert (code, out) == (0, "ended False True\n"), err
     assert (tmp_path / "closed").exists()
     assert not any(word in err for word in ("ERROR", "Traceback")), err

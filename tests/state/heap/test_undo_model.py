@@ -46,9 +46,9 @@ class Gathers(AggregateFunction):
         return accumulator
 
 
-def extend(one, other):
-    one += other
-    return one
+def extend(elements, other):
+    elements += other
+    return elements
 
 
 class Keyed:
