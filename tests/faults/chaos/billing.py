@@ -124,6 +124,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20, help="number of faults (%(default)s)")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the faults; else the clock")
+    parser.add_argument("--keep", type=Path, help="a new folder for all files; else a temporary one")
     parser.add_argument("--share", type=float, help="the ceiling, as a share of the tokens that all lines need")
     add_session_arguments(parser)
     arguments = parser.parse_args()
@@ -131,7 +132,7 @@ def main() -> int:
     session += [] if arguments.homes is None else [f"--homes={arguments.homes}"]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, running_service() as service:
-        out = Path(folder)
+        out = arguments.keep or Path(folder)
         lines = split(out / "chats", 20, copies=max(1, -(-arguments.kills // KILLS_EACH)))
         expected = Expected(out / "chats")
         requests = expected.billed.total()
