@@ -1,4 +1,4 @@
-"""Chooses the operator of a keyed function: plain, or for ``async def``."""
+"""Chooses the operator of a keyed function, depending on whether the function has ``async def``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pillarbox._time.duration import DurationLike
 
 
 class KeyedAsyncKeywords(TypedDict, total=False):
-    """The keywords of ``process`` for functions with ``async def``."""
+    """Types of the options of ``process`` for functions with ``async def``, for type checkers."""
 
     capacity: int
     timeout: DurationLike | None
@@ -33,11 +33,11 @@ class KeyedAsyncKeywords(TypedDict, total=False):
 
 
 def refuse_keywords(keywords: KeyedAsyncKeywords, function: Any, method: str) -> None:
-    """Refuse keywords for ``async def`` with another function.
+    """Refuse options for ``async def`` with a plain function.
 
     Raises:
-        ProgramError: there is one.
-        TypeError: there is an unknown one.
+        ProgramError: such an option is set.
+        TypeError: an option is unknown.
     """
     _check_names(keywords, method)
     if keywords:
@@ -58,9 +58,9 @@ class Kind(NamedTuple):
     """A kind of keyed function.
 
     Attributes:
-        plain: the operator of plain functions.
-        waiting: the operator of functions with ``async def``.
-        calls: the function's methods.
+        plain: the operator class for plain functions.
+        waiting: the operator class for functions with ``async def``.
+        calls: the names of the function's methods.
     """
 
     plain: Any
@@ -80,14 +80,14 @@ BROADCAST = Kind(
 def keyed_process(
     kind: Kind, function: Any, on_error: OnError, keywords: KeyedAsyncKeywords, method: str, **arguments: Any
 ) -> OperatorFactory:
-    """Return the factory of ``process`` on a keyed stream.
+    """Return the operator factory for ``process`` on a keyed stream.
 
     Args:
-        method: the caller, for errors.
-        arguments: further arguments of both operators, such as the keying.
+        method: the stream's method, for error messages.
+        arguments: other arguments of both operator classes, such as the keying.
 
     Raises:
-        ProgramError: an invalid option, or one for ``async def`` with a plain function.
+        ProgramError: an option is invalid, or is for ``async def`` but the function is plain.
     """
     if not is_async(function, *kind.calls):
         refuse_keywords(keywords, function, method)

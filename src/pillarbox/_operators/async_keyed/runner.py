@@ -1,7 +1,7 @@
-"""Runs elements in the event loop: one at a time of a key, many keys concurrently (R1, R2).
+"""Runs elements in the event loop: one at a time for each key, many keys concurrently.
 
-Everything runs in the mailbox thread. A step never emits and never runs a mail: ended elements wait in the operator's
-queue, and one mail emits them.
+Everything runs in the mailbox thread. A step neither emits nor runs a mail. Finished elements wait in the operator's
+queue until a mail emits them.
 """
 
 from __future__ import annotations
@@ -53,26 +53,27 @@ class ElementRunner:
     """Runs the elements of one operator.
 
     Args:
-        rows: the keyed state as the function sees it.
-        undo: notes the elements' changes, or None.
+        rows: the keyed state that the function uses.
+        undo: logs the elements' changes, or None.
         timers: the function's timers.
-        calls: the function for the records of each input.
-        on_timer: the function for timers.
+        calls: the function's method for each input.
+        on_timer: the function's method for timers.
         letters: writes dead letters, or None.
-        queue: elements that have not left.
-        announce: called when ended elements should be emitted.
+        queue: the elements that have not been emitted.
+        announce: called when there are finished elements to emit.
 
     Attributes:
-        ready: elements that wait for a place only.
-        run: records that workers may still take, or None.
-        get_broadcast_state: returns a broadcast state for reading, or None if no stream is broadcast.
+        ready: elements that only wait for a call slot.
+        run: the remaining records of the current run, or None.
+        get_broadcast_state: returns a read-only broadcast state. None if no stream is broadcast.
         failure: the error that fails the task, or None.
-        is_turning: whether the caller of a turn emits the elements that end in it.
-        cut_off: workers whose elements ignored a cancellation, and still run without key and place.
-        caller: makes the calls of services.
-        dropped_timers: reports timers set at the end of their key, in batch mode.
-        count_last_timer: limits the timers that fire after the end of the data.
-        figures: the most concurrent elements, the longest line of a key, and the timeouts of the epoch.
+        is_turning: whether a turn is running, whose caller emits the elements that finish in it.
+        cut_off: workers whose elements ignored a cancellation. They still run, without a key and a slot.
+        caller: makes service calls.
+        dropped_timers: reports timers that are set when their key ends, in batch mode.
+        count_last_timer: called for each timer that fires after the end of the data, to limit their number.
+        figures: of this epoch: the maximum number of concurrent elements, the longest queue of a key, and the number of
+            timeouts.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class ElementRunner:
         self._base.run(getcontext)
 
     def admit(self, element: Element) -> None:
-        """Take an element: it runs after earlier elements of its key."""
+        """Accept an element. It runs after earlier elements of its key."""
         element.is_queued = True
         self._queue.put(element)
         lines, key = self._lines, element.key
@@ -161,7 +162,7 @@ class ElementRunner:
                 self.figures["longest_key"] = len(line)
 
     def _take_from_run(self) -> Element | None:
-        """Return the next record of the run whose key is free, or None without records or room."""
+        """Return the next record of the run whose key is free, or None if there is none or no room."""
         run, lines = self.run, self._lines
         if run is None or len(self._queue) >= self._most:
             return None
@@ -177,7 +178,7 @@ class ElementRunner:
         return None
 
     def first_wait(self, element: Element, steps: WorkerSteps) -> None:
-        """Queue an element that waits for the first time, and watch its timeout."""
+        """Queue an element that waits for the first time, and start its timeout."""
         element.steps = steps
         if not element.is_queued:
             element.is_queued = True
@@ -190,7 +191,7 @@ class ElementRunner:
         return list(self._lines)
 
     def end(self, element: Element) -> None:
-        """End a queued element: the next of its key becomes ready."""
+        """Finish a queued element, so that the next element of its key becomes ready."""
         element.state = _SETTLED
         element.steps = element.notes = None
         self._queue.complete(element)
@@ -216,7 +217,7 @@ class ElementRunner:
         self._announce()
 
     def turn(self) -> None:
-        """Run ready steps. The caller emits the elements that end."""
+        """Run ready steps. The caller emits the elements that finish."""
         self.start_workers()
         self.is_turning = True
         try:
@@ -242,7 +243,7 @@ class ElementRunner:
             self._undo.leave()
 
     def start_workers(self) -> None:
-        """Start more workers if elements are ready: twice as many as the last time."""
+        """Start more workers if elements are ready. The number of new workers doubles each time."""
         count = self._burst
         if self.run is None:
             count = min(count, len(self.ready) - self._starting)
@@ -264,7 +265,7 @@ class ElementRunner:
         return len(self._workers)
 
     async def work(self, steps: WorkerSteps) -> None:
-        """Run one element after another, as long as any is ready."""
+        """Run one element after another, until none is ready."""
         self._starting -= 1
         ready, stopwatch, clean = self.ready, self.stopwatch, copy_context()
         calls, line, undo = self._calls, self._places.resource.line, self._undo
@@ -369,7 +370,7 @@ class ElementRunner:
             raise
 
     async def _visit(self, visit: Visit, steps: WorkerSteps) -> None:
-        """Call ``on_timer`` for each due timer of the key, the earliest first."""
+        """Call ``on_timer`` for each due timer of the key, in time order."""
         await self._fire(visit, steps)
         if visit.ends_key:
             visit.domain = TimeDomain.PROCESSING_TIME
@@ -424,14 +425,14 @@ class ElementRunner:
                 self._renew_notes(element)
 
     def _renew_notes(self, element: Element) -> None:
-        """Give an element new notes, for the rest of its step as well."""
+        """Start a new log of an element's changes, also for the rest of the current step."""
         assert self._undo is not None
         element.notes = ElementNotes()
         if self.loop.current is element:
             self._undo.enter(element.notes)
 
     def raised(self, element: Element, error: BaseException) -> None:
-        """Take the error of an element's call: a dead letter, or the end of the task."""
+        """Handle an error of an element's call: emit a dead letter, or fail the task."""
         if element.is_over:
             return  # it was cut off
         if isinstance(error, asyncio.CancelledError) and element.is_cancelled and self._timeouts is not None:
@@ -463,14 +464,14 @@ class ElementRunner:
         self._announce()
 
     async def cancel(self) -> None:
-        """Cancel the elements that run, with their keys at hand, and wait some seconds for their end (R40)."""
+        """Cancel the running elements, which keep their keys, and wait a few seconds for them to finish."""
         self.closing = True
         await cancelled([steps.task for steps in (*self._workers, *self.cut_off)])
         for steps in list(self._workers):
             self.give_up_place(steps)
 
     def close(self) -> None:
-        """Return the share of the loop. The last one cancels the remaining asyncio tasks, and closes the loop."""
+        """Release the loop. The last task to release it cancels the remaining asyncio tasks, and closes the loop."""
         try:
             self.loop.complete(self.caller.close())
             self.loop.leave(self.rows)

@@ -1,4 +1,4 @@
-"""Timeouts of elements (R16). They follow the event loop's time, which stands still between epochs."""
+"""Timeouts of elements. They follow the event loop's time, which stops between epochs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Timeouts:
     """Cancels overdue elements.
 
     Args:
-        seconds: the timeout.
-        most_stuck: the maximum number of elements that ignore their cancellation.
+        seconds: the timeout of an element.
+        most_stuck: how many elements may ignore their cancellation before the task fails.
     """
 
     def __init__(self, runner: ElementRunner, seconds: float, most_stuck: int) -> None:
@@ -32,14 +32,14 @@ class Timeouts:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, element: Element) -> None:
-        """Watch an element that has begun."""
+        """Start the timeout of an element that has begun."""
         loop = self._runner.loop.loop
         self._deadlines.append((loop.time() + self._seconds, element))
         if self._timer is None:
             self._timer = loop.call_later(self._seconds, self._expire)
 
     def error(self) -> TimeoutError:
-        """Return the error of an overdue element, and count it."""
+        """Count a timeout, and return its error."""
         self._runner.figures["timed_out"] += 1
         return TimeoutError(f"no end within {self._seconds:g} s")
 
@@ -59,7 +59,7 @@ class Timeouts:
                 loop.call_later(_HEED, self._cut_off, element)
 
     def _cut_off(self, element: Element) -> None:
-        """Let an element that ignores its cancellation continue without key and place."""
+        """Report an element that ignores its cancellation as failed. Its function goes on without key and slot."""
         runner, steps = self._runner, element.steps
         if element.is_over or steps is None or runner.closing:
             return

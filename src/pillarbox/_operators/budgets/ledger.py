@@ -21,14 +21,14 @@ NEARLY = 1e-6
 
 
 class Slot(NamedTuple):
-    """A time interval for a request to begin, by the event loop's clock.
+    """A time interval in which a request may begin, by the event loop's clock.
 
     Attributes:
         begin: the earliest start (seconds).
         end: the latest start.
         estimate: the reserved units.
-        probes: whether it is for an open breaker's probe.
-        at: its time by the ledger's clock.
+        probes: whether the request is a probe of an open circuit breaker.
+        at: the slot's time by the ledger's clock.
     """
 
     begin: float
@@ -39,30 +39,30 @@ class Slot(NamedTuple):
 
 
 class LedgerEnd(ABC):
-    """An event loop's end of a ledger. Loop thread only."""
+    """An event loop's access to a ledger. Loop thread only."""
 
     #: Seconds of the slots' clock.
     now: Callable[[], float]
 
     @abstractmethod
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots for requests, in order: for all, or for the first few. Waits for the first slot."""
+        """Book slots for all requests, or for the first few of them. Waits for the first slot."""
 
     @abstractmethod
     def report(self, limits: Limits, report: Report) -> None: ...
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None:
-        """Wait, by the slots' clock."""
+        """Sleep for ``seconds``, as measured by the slots' clock."""
 
     def on_void(self, limits: Limits, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when unused slots become void."""
+        """Set the function to call when booked, unused slots become void."""
 
     def close(self) -> None: ...
 
 
 class Ledger(ABC):
-    """Keeps accounts."""
+    """Keeps the accounts of budgets, and gives event loops access to them."""
 
     @abstractmethod
     def open(self) -> LedgerEnd: ...
@@ -72,7 +72,7 @@ class LocalLedger(Ledger, LedgerEnd):
     """Accounts in this process. Any thread may use it.
 
     Args:
-        clock: a manual clock, or None for the machine's.
+        clock: a manual clock, or None for the system's clock.
     """
 
     def __init__(self, clock: ProcessingTimeService | None = None) -> None:
@@ -135,8 +135,8 @@ class BudgetScope:
     """The ledger of a task's budgets.
 
     Attributes:
-        ledger: shared by all tasks of the query, or None if each task has an equal share of the limits.
-        partitions: the most concurrent tasks of a vertex after a shuffle.
+        ledger: the ledger that all tasks of the query share, or None if the limits are divided equally among the tasks.
+        partitions: the maximum number of concurrent tasks of a vertex after a shuffle.
         clock: a manual clock, or None.
     """
 
@@ -148,7 +148,7 @@ class BudgetScope:
         """Return the number of an operator's concurrent tasks.
 
         Args:
-            parallelism: the number of subtasks; 0 before the first shuffle.
-            slots: before the first shuffle, the number of concurrent tasks.
+            parallelism: the number of subtasks, or 0 before the first shuffle.
+            slots: the number of concurrent tasks before the first shuffle.
         """
         return min(parallelism, self.partitions) if parallelism else slots

@@ -1,8 +1,9 @@
-"""The journal of an operator's calls: their records, in files that outlive a failed epoch (R30).
+"""The journal of an operator's calls: files with their records, which survive a failed epoch.
 
 Files are ``<journal>/<query>/<uid>/<subtask>/<epoch>/<attempt>-<number>``. Records that arrive while a file is being
-written are in the next one. A task reads the files of epochs that are not committed before its first call, or before it
-carries elements, and removes files when their epoch is committed. Mailbox thread only; another thread writes files.
+written are put into the next file. A task reads the files of uncommitted epochs before its first call, or before it
+carries elements, and removes files when their epoch is committed. Mailbox thread only, except that another thread reads
+and writes the files.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ class Journal:
     """The journal of one task.
 
     Args:
-        location: a folder of a file system, such as ``s3://bucket/prefix``.
+        location: a folder in a file system, such as ``s3://bucket/prefix``.
         loop: the task's event loop.
-        threads: write and read files. Not the loop's, as the function's calls may fill these.
+        threads: threads that read and write files. They are not the loop's threads, which calls of the user's function
+            may occupy.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Journal:
         self._writes_to: int | None = None
 
     def open(self) -> None:
-        """Read the records of the epoch's earlier attempts, unless that has been done.
+        """Read the records of the epoch's earlier attempts, on the first call.
 
         Raises:
             ConfigurationError: the folder cannot be read.
@@ -106,7 +108,7 @@ class Journal:
         return entries
 
     def add(self, epoch: int, entries: Iterable[Entry]) -> None:
-        """Add records of earlier attempts, for elements that arrived up to an epoch."""
+        """Add records of earlier attempts, which belong to elements that arrived in ``epoch`` or earlier."""
         for identity, name, content in entries:
             records, record = self._records.setdefault(identity, {}), Record(*content)
             if name not in records or not records[name].is_answered:
@@ -114,14 +116,14 @@ class Journal:
             self._last_epoch = max(self._last_epoch, epoch)
 
     def take(self, identity: bytes) -> dict[Name, Record]:
-        """Return and forget an element's records of earlier attempts."""
+        """Remove an element's records of earlier attempts, and return them."""
         return self._records.pop(identity, {})
 
     def snapshot(self, first_arrival: int | None) -> tuple[int, list[Entry]]:
-        """Return the arguments of :meth:`add` for elements that have not taken their records yet.
+        """Return the arguments of :meth:`add` for elements that have not run again yet.
 
         Args:
-            first_arrival: the epoch of the oldest unfinished element, or None without one.
+            first_arrival: the epoch in which the oldest unfinished element arrived, or None if there is none.
         """
         # Later records belong to the next epoch: the commit of this one removes its files.
         self._ended = self._context.epoch
@@ -135,10 +137,10 @@ class Journal:
         return self._last_epoch, entries
 
     async def write(self, identity: bytes, name: Name, record: Record) -> None:
-        """Write a record; return when it outlives this process.
+        """Write a record. Returns when it is in the file system.
 
         Raises:
-            ConfigurationError: it cannot be written.
+            ConfigurationError: the file cannot be written.
         """
         written: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(((identity, name, tuple(record)), written))

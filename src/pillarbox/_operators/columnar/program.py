@@ -1,4 +1,4 @@
-"""The parts of columnar window aggregates, and runs as columns."""
+"""``ColumnarProgram``, and conversion of runs to columns."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from pillarbox._types.row_encoder import RowEncoder
 
 @dataclass(frozen=True)
 class ColumnarProgram:
-    """The parts of columnar window aggregates.
+    """The windows and aggregates of a columnar operator.
 
     Attributes:
         lateness: allowed lateness, in milliseconds of event time.
-        encoder: converts rows that Python functions have used to columns, or None.
+        encoder: converts rows that are Python objects to columns, or None.
     """
 
     assigner: WindowAssigner
@@ -48,9 +48,9 @@ class ColumnarProgram:
 def columns_of_run(
     records: Records, fields: Iterable[spark.StructField], encoder: RowEncoder | None, operator: str
 ) -> dict[str, pa.Array]:
-    """Return columns of a run. Raises if a column is missing, or a value does not have its column's type.
+    """Return columns of a run. Raises if a column is missing, or a value does not fit its column.
 
-    ``encoder`` converts rows that Python functions have used, or is None.
+    ``encoder`` converts rows that are Python objects; None if there are none.
     """
     if isinstance(records, ArrowRecords):
         batch = records.batch
@@ -79,8 +79,8 @@ def times_of_run(records: Records, reader: str, before: str) -> npt.NDArray[np.i
     """Return the timestamps of a run (epoch ms).
 
     Args:
-        reader: the class that needs them, for errors.
-        before: the call that must follow the assignment of timestamps, for errors.
+        reader: the class that needs timestamps, for error messages.
+        before: the call before which timestamps must be assigned, for error messages.
     """
     stamps = records.stamps if isinstance(records, ArrowRecords) else records.timestamps
     if stamps is None or (not isinstance(stamps, np.ndarray) and None in stamps):

@@ -1,6 +1,6 @@
-"""A key's merging windows and the windows that hold their state (Flink's ``MergingWindowSet``).
+"""A key's merging windows (Flink's ``MergingWindowSet``).
 
-When a window grows, its state stays in the first window's namespace: its *state window*.
+When windows merge, the state stays in the namespace of the first window, which is their *state window*.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class MergingWindowSet:
     def _near(self, window: Any) -> list[Any]:
         """Return the windows, as plain tuples, that may merge with ``window``.
 
-        For sessions: windows that overlap it, and the windows that overlap them, because another version of the program
-        may have merged by another rule.
+        For sessions, these are the windows that overlap ``window``, and the windows that overlap those, because another
+        version of the program may have merged by another rule.
         """
         near: list[Any] = list(self._state)
         if not self._merges_overlapping or not near:

@@ -46,7 +46,7 @@ _BLOCKING = (
 
 
 def is_coroutine_function(function: Any) -> bool:
-    """Return whether ``function`` is an ``async def``, also as a method or in a ``partial``."""
+    """Return whether ``function`` is an ``async def``. Also recognizes methods and ``partial`` objects."""
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
@@ -65,7 +65,7 @@ class FunctionHost:
     """Owns a function's event loop and threads. The mailbox thread creates and closes it.
 
     Args:
-        tasks: before the first shuffle, the number of concurrent tasks.
+        tasks: the number of concurrent tasks, for tasks before the first shuffle.
         notify: called in the loop's thread when there are completed requests.
     """
 
@@ -145,7 +145,7 @@ class FunctionHost:
             self._pool.shutdown()
 
     def _call_user(self, what: str, seconds: float, function: Callable[..., Any], *args: Any) -> None:
-        """Call user code in the loop's thread, where not even KeyboardInterrupt is the user's Ctrl-C."""
+        """Call user code in the loop's thread. A KeyboardInterrupt there comes from the code, not from Ctrl-C."""
         try:
             self.thread.call(function, *args, timeout=seconds)
             return
@@ -166,7 +166,7 @@ class FunctionHost:
 
 
 class _Loop:
-    """An operator's event loop, call slots and turns, shared by its subtasks in a process."""
+    """An operator's event loop, call slots and ``Turns``, shared by its subtasks in a process."""
 
     def __init__(self, context: OperatorContext, options: AsyncOptions, tasks: int) -> None:
         self._operator = context.name
@@ -195,9 +195,9 @@ class _Loop:
 
 
 class _PlainCalls:
-    """Makes a plain function awaitable, by calling it in a thread. Its result may be awaitable, too.
+    """Makes a plain function awaitable by calling it in a thread. If the result is awaitable, it is awaited.
 
-    Threads cannot be cancelled: a call is awaited until its thread returns.
+    Threads cannot be cancelled, so each call is awaited until it returns.
 
     Args:
         copied: copies a result in that thread, before other calls can change it.
@@ -237,7 +237,7 @@ def _as_it_is(result: Any) -> Any:
 
 
 class _AsyncRuntimeContext(RuntimeContext):
-    """A runtime context outside the mailbox thread, without keyed state."""
+    """A runtime context for use outside of the mailbox thread. Has no keyed state."""
 
     def _keyed_state(self, descriptor: StateDescriptor) -> Any:
         raise ProgramError(

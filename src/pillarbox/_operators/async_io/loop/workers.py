@@ -1,7 +1,7 @@
-"""Workers that run a bounded number of requests on an event loop next to the mailbox thread.
+"""Workers that run a bounded number of requests on an event loop, next to the mailbox thread.
 
-The mailbox thread submits requests and takes results; everything else runs in the loop's thread (A8). Workers are
-asyncio tasks that take requests from a queue, so a request needs no new task.
+The mailbox thread submits requests and collects results; everything else runs in the loop's thread. Workers are asyncio
+tasks that take requests from a queue, so a request needs no new task.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def most_stuck(capacity: int) -> int:
 
 
 class PlaceOwner(Protocol):
-    """A subtask with workers."""
+    """A subtask whose workers occupy call slots."""
 
     @property
     def places_taken(self) -> int: ...
@@ -52,8 +52,8 @@ class PlaceOwner(Protocol):
 class CallSlots:
     """Slots for running requests, shared by an operator's subtasks in a process. Loop thread only.
 
-    A subtask without a free slot waits in line. A subtask with no slot at all may always take one: otherwise another
-    subtask's hanging calls could block its epoch.
+    A subtask waits in line for a free slot. A subtask without any slot always gets one: otherwise, hanging calls of
+    another subtask could block its epoch.
     """
 
     def __init__(self, most: int) -> None:
@@ -92,12 +92,13 @@ class RequestWorkers:
     """The workers of one operator.
 
     Args:
-        function: requests one element, or with ``batched`` a list of elements.
+        function: sends a request for one element or, with ``batched``, for a list of elements.
         turns: orders attempts by rate limits and budgets, or None.
         clock: returns relative time (ms), in the loop's thread.
-        notify: called in the loop's thread when there are completed requests; not again before they are taken.
-        copied: copies a result before anything else runs in the loop, because its function may change it later.
-        cancellable: whether calls can be cancelled; calls of plain functions cannot.
+        notify: called in the loop's thread when there are completed requests. Called again only after
+            :meth:`take_completed`.
+        copied: copies a result immediately, before the user's function can change it.
+        cancellable: whether calls can be cancelled. Calls of plain functions cannot.
     """
 
     def __init__(
