@@ -17,7 +17,7 @@ _ELEMENTS = 1000
 
 
 class Culprit(NamedTuple):
-    """An unpicklable object, and the variable that holds it, as in ``client.lock``."""
+    """An unpicklable object, and the variable that refers to it, as in ``client.lock``."""
 
     name: str
     value: Any
@@ -28,7 +28,6 @@ class Culprit(NamedTuple):
 
 
 def can_be_pickled(value: object) -> bool:
-    """Return whether a value can be pickled."""
     try:
         Pickled(value)
     except Exception:

@@ -1,6 +1,6 @@
 """The programs that this process has planned.
 
-The alias of a program's rows in a query's plan names the program, also through views, SQL and joins.
+A query's plan identifies a program by the alias of its rows, which survives views, SQL and joins.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _programs: WeakValueDictionary[str, PlannedProgram] = WeakValueDictionary()
 
 @dataclass(frozen=True)
 class ProgramSummary:
-    """A program's properties that a query start needs.
+    """The properties of a program that are needed to start a query.
 
     Attributes:
         has_narrow_rows: whether no source row can be large.
-        begins: the program itself if it starts from a savepoint, because its first epoch has a plan of its own.
+        begins: the program itself if it starts from a savepoint, whose first epoch needs another plan. Otherwise None.
     """
 
     description: ProgramDescription
@@ -78,7 +78,7 @@ class PlannedProgram:
     Attributes:
         parallelism: the number of Spark partitions that contain its subtasks, or 0 without state.
         secret: admits the plan's tasks to the program's homes. Empty for a restored description.
-        registered: the program as planned, if the query has renamed it. The reference keeps it registered.
+        registered: the originally planned program, if the query has renamed it. The reference keeps it in the registry.
     """
 
     id: str
@@ -102,7 +102,7 @@ def vertex_with(
 ) -> tuple[PlannedProgram, PlanVertex]:
     """Return the vertex that contains the operator ``uid``, and its program.
 
-    A uid may be a name; ``number`` is the vertex's number, if known.
+    ``uid`` may also be a name. ``number`` is the vertex's number, if known.
     """
     operators = [
         (program, vertex, operator)
@@ -156,7 +156,7 @@ def note_start(spark: SparkSession) -> None:
 
 
 def is_one_unstarted(spark: SparkSession) -> bool:
-    """Return whether the session has a planned, unstarted program."""
+    """Return whether the session has planned a program that has not been started."""
     return spark in _unstarted
 
 

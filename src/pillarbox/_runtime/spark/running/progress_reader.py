@@ -1,6 +1,6 @@
 """Reads each progress report of a query once, in order.
 
-Polls, since a listener's reports cost PySpark a call to Java per field.
+The reader polls, because a listener's reports cost PySpark a call to Java per field.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from pillarbox._runtime.spark.tools import Progress
 
 
 class ProgressReader:
-    """Reads the progress reports of a query. Single-threaded."""
-
     def __init__(self, query: Any) -> None:
         self._query = query
         self._mark: ProgressMark | None = None
@@ -28,7 +26,7 @@ class ProgressReader:
         return reports
 
     def epochs_in(self, reports: Sequence[Progress]) -> list[Progress | None]:
-        """Return the reports of epochs, with None for dropped ones."""
+        """Return the reports of epochs. None stands for reports that Spark has dropped."""
         seen = self._seen
         epochs: list[Progress] = [report for report in reports if not is_idle(report)]
         if not epochs:
