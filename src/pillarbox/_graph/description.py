@@ -1,4 +1,4 @@
-"""Program descriptions, stored next to checkpoints, and the changes that they rule out.
+"""Descriptions of programs, which are stored next to checkpoints, and comparisons of them.
 
 A description is plain JSON, for later versions and for people. A comparison finds mistakes before the query starts.
 """
@@ -26,7 +26,7 @@ def describe_programs(
 ) -> dict[str, Any]:
     """Return the JSON description of a query's programs.
 
-    When stored, it gets a running ``number``, and the first ``batch`` that it applies to.
+    When it is stored, a sequential ``number`` is added, and the first ``batch`` that it applies to.
     """
     every = [
         program if isinstance(program, ProgramDescription) else ProgramDescription.of(program) for program in programs
@@ -37,7 +37,7 @@ def describe_programs(
 
 @dataclass(frozen=True)
 class ProgramDescription:
-    """A program's description. Holds no reference to the program, which may be large.
+    """A program's description. Does not refer to the program, which may be large.
 
     Attributes:
         content: the description without the layout's numbers.
@@ -96,7 +96,7 @@ def _columns(source: SourceTransformation) -> list[str] | None:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object, or return an empty dict."""
+    """Parse a JSON object. Returns {} if the text is something else."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -105,7 +105,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def read_description(text: str) -> dict[str, Any] | None:
-    """Parse a stored description, or return None if incomplete."""
+    """Parse a stored description. Returns None if it is incomplete."""
     description = json_object(text)
     if not all(isinstance(description.get(what), int) for what in ("format", "number", "batch")):
         return None
@@ -157,7 +157,7 @@ class Comparison:
     """The differences between two versions of a query's programs.
 
     Attributes:
-        survives_savepoint: whether a start from a savepoint allows all refused changes.
+        survives_savepoint: whether all refused changes are possible with a start from a savepoint.
     """
 
     refused: list[str] = field(default_factory=list)

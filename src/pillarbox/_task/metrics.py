@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Stopwatch:
-    """Adds up periods. Mailbox thread only."""
+    """Measures the total duration of periods. Mailbox thread only."""
 
     __slots__ = ("_started", "total")
 
@@ -37,10 +37,10 @@ class TaskMetrics:
     """Counts and times of one task in an epoch.
 
     Attributes:
-        broadcast_in: broadcast records among them.
-        back_pressured: waiting for the output to be taken.
+        broadcast_in: how many of the received records are broadcast records.
+        back_pressured: waiting for the output to be consumed.
         idle: waiting for input.
-        state: reading state to the store's version, and writing it.
+        state: reading state, if the task lacks the store's version, and writing it.
         alignment: from the first barrier to the last.
     """
 
@@ -62,7 +62,7 @@ class TaskMetrics:
         self.run = records
 
     def times(self) -> dict[str, Any]:
-        """Return all times in milliseconds, by their names in a report."""
+        """Return all durations in milliseconds, by their names in a report."""
         self.epoch.mark_end()
         waiting = self.back_pressured.total + self.idle.total + self.state.total
         return {

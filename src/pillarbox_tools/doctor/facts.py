@@ -1,4 +1,4 @@
-"""Findings of the doctor, and snapshots without a query. A missing entry of a snapshot means unknown."""
+"""Findings of the doctor, and snapshots that only describe a machine. A fact that a snapshot lacks is unknown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class MissingFactError(Exception):
-    """A rule lacks a fact, which the message names."""
+    """A rule lacks a fact. The message names the fact."""
 
 
 def require(fact: T | None, name: str) -> T:

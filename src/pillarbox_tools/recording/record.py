@@ -1,4 +1,4 @@
-"""Copies one task of an epoch into a folder."""
+"""``record``, which copies one task of an epoch into a folder."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def record(
     timeout: float,
     **options: Any,
 ) -> str:
-    """See :func:`pillarbox.record`."""
+    """Implement :func:`pillarbox.record`."""
     check_count(limit, "record(): limit")
     check_text(directory, "record(): directory")
     if not hasattr(writer, "foreachBatch"):
@@ -105,7 +105,7 @@ def _is_committed(spark: SparkSession, checkpoint: str, epoch: int) -> bool:
 
 
 def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_calls: bool) -> None:
-    """Refuse an epoch whose repetition would call services."""
+    """Refuse an epoch that would call services when it is repeated."""
     earlier = target.earlier
     for program in () if allow_calls else planned:
         plan = program.summary.plan

@@ -1,7 +1,7 @@
-"""Refuses calls in a replay: to services and to other programs.
+"""Refuses calls of services and of other programs in a replay.
 
-Operators that call services are replaced. Python's audit events announce the calls of other user code. A C library that
-opens its own sockets raises no events; only a network namespace stops it (``cli/replay_process.py``).
+Operators that call services are replaced. Calls of other user code are detected by Python's audit events. A C library
+that opens its own sockets raises no such events; only a network namespace stops it (``cli/replay_process.py``).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _NAMED = 5
 
 
 class RefusedCallError(BaseException):
-    """A task is about to make a call. Not an ``Exception``, which retries and dead letters would catch."""
+    """A task tries to make a call. Not an ``Exception``, which retries and dead letters would catch."""
 
 
 class Refused:
-    """Refuses the calls of this thread, and of threads that start later.
+    """Refuses calls of this thread and of threads that start later.
 
     Args:
-        uid: uid of the task's operator, for calls whose operator is unknown.
+        uid: the operator to name if a call's operator is unknown.
 
     Attributes:
-        first: message about the first call, or None.
+        first: message about the first refused call, or None.
     """
 
     def __init__(self, uid: str) -> None:
@@ -52,7 +52,7 @@ class Refused:
         self._bound: WeakSet[Any] = WeakSet()
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Handle an audit event. Raises :class:`RefusedCallError` for a call."""
+        """Handle an audit event. Raises :class:`RefusedCallError` if it is a call."""
         if threading.get_ident() in self._others:
             return
         if event == "socket.bind":
@@ -162,7 +162,7 @@ def refused_calls(uid: str) -> Iterator[Refused]:
 
 
 class UnansweredOperator(StreamOperator):
-    """Replaces an operator that calls a service, and stops at its first request."""
+    """Replaces an operator that calls a service. Stops the replay at the first request."""
 
     def process_records(self, records: Records) -> None:
         self._refuse(records.values)
