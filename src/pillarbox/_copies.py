@@ -171,7 +171,6 @@ class Copier:
         self._seconds: dict[str, float] = {}
 
     def copied(self, value: Any) -> Any:
-        """Return a copy of a value, or an immutable value itself."""
         copy_function = _functions[type(value)]
         return value if copy_function is _same else self._apply(copy_function, value, False)
 

@@ -138,7 +138,6 @@ class ArrowRecords(Records):
         return ArrowRecords(self.batch.take(pa.array(indices)), None if self.stamps is None else self.stamps[indices])
 
     def slice(self, start: int, stop: int) -> ArrowRecords:
-        """Return some rows, without copying."""
         return ArrowRecords(
             self.batch.slice(start, stop - start), None if self.stamps is None else self.stamps[start:stop]
         )

@@ -226,7 +226,6 @@ def describe(error: BaseException) -> str:
 
 
 def _fields_of(error: BaseException) -> str:
-    """Return a hint with a row's fields, if the error is a missing attribute of a row."""
     if not isinstance(error, AttributeError) or not isinstance(error.obj, tuple):
         return ""
     fields: object = getattr(type(error.obj), "_fields", None)

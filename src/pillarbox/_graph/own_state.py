@@ -30,7 +30,6 @@ def carries_on(vertex: Vertex) -> bool:
 
 
 def _check_operator_state(node: ChainNode, vertex: Vertex) -> None:
-    """Refuse functions with operator state in a vertex that cannot store it."""
     make = _within(node.factory.make)
     if isinstance(make, partial) and isinstance(make.func, type) and issubclass(make.func, GuardedOperator):
         if isinstance(_function_of(_within(make.keywords["make"])), CheckpointedFunction):

@@ -298,7 +298,6 @@ class _Compiler:
         return self._parallelisms[vertex.number] if stays else None
 
     def _are_alike(self, first: int | None, other: int | None) -> bool:
-        """Whether two parallelisms are the same in every layout."""
         if first == other:
             return True
         count = self._program.layout.count
@@ -448,7 +447,6 @@ class _Compiler:
 
 
 def _longest(timeouts: Iterable[int | None]) -> int | None:
-    """Return the longest timeout, or None if a timeout is None or there are none."""
     every = list(timeouts)
     return None if None in every else max((timeout for timeout in every if timeout is not None), default=None)
 

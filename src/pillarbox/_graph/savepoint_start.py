@@ -88,7 +88,6 @@ class SavepointStart:
         return f"savepoint {self.directory}: the state of operator {uid!r} is left behind: {rows} rows"
 
     def table(self, operator: OperatorTable, program: Program) -> OperatorTable:
-        """Return an operator's table without the slots that the program does not have."""
         uids = _uids(program)
         slots = [(self._slot(name, uids), kind) for name, kind in operator.space_layout]
         columns = [(column, self._slot(column.slot, uids)) for column in operator.columns]
@@ -209,7 +208,6 @@ def _stateful(states: Iterable[OwnState]) -> set[str]:
 
 
 def _timed(states: Iterable[OwnState]) -> set[str]:
-    """Return the uids in the event-time state. This state may be dropped."""
     uids: set[str] = set()
     for state in states:
         event_time = state.task.get("event_time") or {}

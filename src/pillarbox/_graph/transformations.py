@@ -105,7 +105,6 @@ class OperatorTransformation(Transformation):
 
     @property
     def may_stamp(self) -> bool:
-        """Whether results can have timestamps although the records have none."""
         return self.factory.keyed and self.kind.startswith(("process", "window.", "interval_join"))
 
 

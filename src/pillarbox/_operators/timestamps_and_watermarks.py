@@ -79,7 +79,6 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     @property
     def next_wake_up(self) -> int | None:
-        """When the stream becomes idle without records (epoch ms), or None."""
         return None if self._idleness is None else self._idleness.idle_at
 
     def snapshot_event_time(self) -> dict[str, Any] | None:

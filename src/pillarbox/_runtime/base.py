@@ -17,8 +17,7 @@ class Runtime(Protocol):
     """Runs programs: in this process, or in a Spark session."""
 
     @property
-    def parallelism(self) -> int:
-        """The default number of subtasks after a shuffle."""
+    def parallelism(self) -> int: ...
 
     @property
     def task_slots(self) -> int:

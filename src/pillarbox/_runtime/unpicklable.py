@@ -107,7 +107,6 @@ def _is_ours(kind: type) -> bool:
 
 
 def _variables(function: FunctionType) -> Iterator[Culprit]:
-    """Yield a function's variables and defaults."""
     ours = function.__module__ is not None and function.__module__.split(".")[0] == "pillarbox"
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:

@@ -180,7 +180,6 @@ def _groups(root: str, process: str) -> tuple[_Group, ...]:
 
 
 def _upwards(root: str, path: str) -> list[str]:
-    """Return the folders from a process's own control group up to the container's."""
     names = [name for name in path.split("/") if name not in ("", "..")]
     return ["/".join([root, *names[:length]]) for length in range(len(names), -1, -1)]
 

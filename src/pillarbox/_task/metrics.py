@@ -62,7 +62,6 @@ class TaskMetrics:
         self.run = records
 
     def times(self) -> dict[str, Any]:
-        """Return all durations in milliseconds, by their names in a report."""
         self.epoch.mark_end()
         waiting = self.back_pressured.total + self.idle.total + self.state.total
         return {

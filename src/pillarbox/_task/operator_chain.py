@@ -119,7 +119,6 @@ class OperatorChain:
         return () if self._keyed is None else self._keyed.timers.services()
 
     def take_counts(self, records_in: int) -> list[list[int]]:
-        """Return (records in, records out) of each operator since the last call."""
         counts = records_by_operator(self._nodes, self._outputs, records_in)
         for outputs in self._outputs:
             for output in outputs.values():
@@ -145,7 +144,6 @@ class OperatorChain:
             operator.context.micro_batch = micro_batch
 
     def begin_epoch(self) -> None:
-        """Reset event time, in a source's task."""
         for merge in self._merges.values():
             merge.restore(None)
         for operator in self.operators:
@@ -173,7 +171,6 @@ class OperatorChain:
             service.fire_overdue_processing_time_timers()
 
     def resume_timers(self) -> None:
-        """Resume timers after an end of data has quiesced them."""
         for clock in self._clocks:
             clock.resume()
 
@@ -209,7 +206,6 @@ class OperatorChain:
         return failures
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Make all operators, head first, emit the results that belong before the barrier."""
         for operator in self._in_order():
             operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
@@ -315,7 +311,6 @@ class _Wiring:
             self.merges[number] = _Merge(self._names[number], target, self._arriving[number])
 
     def receivers(self) -> list[tuple[Any, ...]]:
-        """Return the names of all receivers of statuses."""
         met = ((*merge.name, *branch) for merge in self.merges.values() for branch in merge.branches)
         return [*_names_of_edges(self._vertex), *met]
 
@@ -372,7 +367,6 @@ class _Merge:
         self.restore(None)
 
     def restore(self, snapshot: dict[str, Any] | None, *, repeat_status: bool = False) -> None:
-        """Restore the streams' watermarks and statuses. Without a snapshot, reset them."""
         self.valve = EpochValve(self.branches)
         if snapshot is not None:
             self.valve.restore(snapshot, repeat_status=repeat_status)

@@ -271,7 +271,6 @@ class StreamTask(ABC):
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether the program needs no further output."""
         return any(operator.is_satisfied for operator in self.chain.operators)
 
     def _run_epoch(self, checkpoint_id: int, items: Iterable[Any]) -> Iterator[list[Buffer]]:
@@ -376,7 +375,6 @@ class StreamTask(ABC):
         return DataInputStatus.END_OF_INPUT
 
     def _take_checkpoint(self) -> None:
-        """Emit pending results, send the barrier, and write the state."""
         for service in self.chain.timer_services():
             service.unschedule()
         checkpoint_id = self._checkpoint_id

@@ -149,7 +149,6 @@ class InputEdge:
 
     @property
     def reacts_to_silence(self) -> bool:
-        """Whether one of the timeouts is set. Only a source can be silent."""
         return self.is_source and (self.idle_timeout is not None or self.progress_timeout is not None)
 
 
@@ -202,7 +201,6 @@ class Vertex:
 
     @property
     def is_source(self) -> bool:
-        """Whether it reads a source, so that it has no state."""
         return self.parallelism == 0
 
     @property

@@ -79,7 +79,6 @@ class BatchTimerService(InternalTimerService):
         self.processing_timers: Any = processing
 
     def end_key(self) -> None:
-        """Fire all timers of the current key, event-time timers first."""
         if not len(self._timers[0]) and not len(self._timers[1]):
             return
         self.current_watermark: int = MAX_WATERMARK

@@ -77,8 +77,7 @@ class ProcessingTimeService(ABC):
     """
 
     @abstractmethod
-    def current_processing_time(self) -> int:
-        """Return the processing time in epoch milliseconds."""
+    def current_processing_time(self) -> int: ...
 
     def begin_epoch(self) -> None:
         """Begin an epoch, for clocks that log their readings. Mailbox thread only."""

@@ -29,7 +29,6 @@ class HeapTimer(ScheduledTimer):
         self.state: TimerState = TimerState.WAITING
 
     def end(self, state: TimerState) -> None:
-        """End the timer, and release its callback."""
         self.state = state
         self.callback = _nothing
 
@@ -95,7 +94,6 @@ class HeapTimerService(ClosableService):
             return True
 
     def _skim(self) -> None:
-        """Remove cancelled timers from the top. The lock is held."""
         while self._heap and self._heap[0][2].state is not TimerState.WAITING:
             heapq.heappop(self._heap)
             self._dead -= 1

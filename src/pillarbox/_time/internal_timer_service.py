@@ -30,8 +30,7 @@ class KeyedTimers(Protocol):
 
     def next_timestamp(self) -> int | None: ...
 
-    def first_of_key(self) -> int | None:
-        """Return the current key's earliest timer that has no namespace."""
+    def first_of_key(self) -> int | None: ...
 
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
         """Fire all timers up to and including ``limit`` in timestamp order, including timers registered meanwhile."""
@@ -47,8 +46,7 @@ class KeyedProcessingTimers(KeyedTimers, Protocol):
 
     def has_overdue(self) -> bool: ...
 
-    def fire_overdue(self, trigger: Callable[[int, Any], None]) -> None:
-        """Fire overdue timers in timestamp order."""
+    def fire_overdue(self, trigger: Callable[[int, Any], None]) -> None: ...
 
 
 class KeyContext(Protocol):
@@ -210,7 +208,6 @@ class InternalTimerService:
             self._scheduled = self._clock.register_timer(timestamp, self.fire_due_processing_time_timers)
 
     def unschedule(self) -> None:
-        """Fire no timers until :meth:`schedule` is called."""
         if self._scheduled is not None:
             self._scheduled.cancel()
         self._scheduled = None

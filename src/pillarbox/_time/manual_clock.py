@@ -15,7 +15,6 @@ class ManualProcessingTimeService(HeapTimerService):
     """
 
     def __init__(self, current_time: int = 0) -> None:
-        """Create a clock that shows ``current_time`` (epoch milliseconds)."""
         super().__init__()
         self._now = current_time
 
@@ -51,7 +50,6 @@ class ManualProcessingTimeService(HeapTimerService):
         self.set_current_time(self._now + milliseconds)
 
     def active_timer_timestamps(self) -> list[int]:
-        """Return the timestamps of the waiting timers, in order."""
         with self._lock:
             return sorted(e[2].timestamp for e in self._heap if e[2].state is TimerState.WAITING)
 

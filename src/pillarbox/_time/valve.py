@@ -65,7 +65,6 @@ class StatusWatermarkValve:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether all channels are active and have caught up."""
         return all(state.aligned for state in self._channels.values())
 
     def watermark_of(self, channel: Hashable) -> int:

@@ -20,8 +20,7 @@ from pillarbox._time.timestamps import EXPECTED, MAX_WATERMARK, MIN_TIMESTAMP, t
 class WatermarkSink(Protocol):
     """Receives the watermarks and statuses of a stream."""
 
-    def process_watermark(self, timestamp: int) -> None:
-        """Handle a watermark (epoch milliseconds)."""
+    def process_watermark(self, timestamp: int) -> None: ...
 
     def process_status(self, idle: bool) -> None:
         """Handle a change of status, to idle or to active."""
@@ -173,7 +172,6 @@ class WatermarksWithIdleness(WatermarkGenerator):
 
     @property
     def idle_at(self) -> int | None:
-        """When the stream becomes idle if no record arrives (ms), or None."""
         return None if self._idle or self._quiet_since is None else self._quiet_since + self._timeout + 1
 
     def snapshot(self) -> dict[str, Any]:
@@ -219,7 +217,6 @@ class MonotoneWatermarkOutput(WatermarkOutput):
 
     @property
     def is_idle(self) -> bool | None:
-        """Whether the last status that the sink has received is idle, or None if unknown."""
         return self._idle
 
     def emit_watermark(self, timestamp_ms: int) -> None:

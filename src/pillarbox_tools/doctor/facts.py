@@ -24,7 +24,6 @@ def require(fact: T | None, name: str) -> T:
 def machine_snapshot(
     versions: dict[str, str], settings: dict[str, str], worker_versions: Sequence[dict[str, str]] = ()
 ) -> Snapshot:
-    """Return a snapshot without a query, for the rules about machines and settings."""
     run = Run("", 0, settings=settings, versions=versions, worker_versions=list(worker_versions))
     return Snapshot("", "", "", 0, True, None, run)
 

@@ -89,7 +89,6 @@ def memory_runs_out(snapshot: Snapshot) -> str | None:
 
 
 def heavy_keys(snapshot: Snapshot) -> str | None:
-    """Check that no heavy key makes its task the slowest of the epoch."""
     for skew in skew_of(_with_tasks(snapshot)):
         for key in skew.heavy:
             if key.share - key.error > 0.25 and skew.tasks > 2 and skew.factor > 2 and skew.busiest_ms > 500:

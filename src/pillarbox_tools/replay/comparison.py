@@ -277,7 +277,6 @@ class _StepRun:
         self.report()
 
     def report(self, error: _Event | None = None) -> None:
-        """Report the results since the previous call."""
         sent, self._sent = self._sent, []
         outputs = list(_outputs(self._rerun, sent))
         states = dict(self._states())

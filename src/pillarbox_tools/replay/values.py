@@ -36,7 +36,6 @@ class Tree(NamedTuple):
 
 
 def tree_of(value: Any) -> Any:
-    """Convert a value to a tree. Plain values are not changed."""
     try:
         return _tree_of(value)
     except RecursionError:

@@ -303,7 +303,6 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
 
     @property
     def _has_sides(self) -> bool:
-        """Whether ``key_by(..., on_error=...)`` created this stream, so that it has a side output."""
         before = self._plain_step()
         return isinstance(before, OperatorTransformation) and before.kind == "keys"
 

@@ -401,7 +401,6 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._after(step)
 
     def _plain_step(self) -> Transformation:
-        """Return the step that creates this stream's records, before any partitioning."""
         return self._step
 
     def _apply(

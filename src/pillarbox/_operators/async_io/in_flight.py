@@ -172,7 +172,6 @@ class InFlight:
         self._workers.start()
 
     def _notify(self) -> None:
-        """Notify the mailbox thread of completed requests. Loop thread."""
         try:
             self._context.mailbox_executor.execute(self.take_completed, "completed requests of %s", self._name)
         except RejectedExecutionError:
@@ -280,13 +279,11 @@ class InFlight:
             self._context.side_outputs[tag.tag_id].process_records(Records(failures, request.timestamps))
 
     def _await_room(self) -> None:
-        """Run mails until a request has left the queue."""
         self.emit()
         if len(self._queue) >= self._most:
             self._wait()
 
     def drain(self) -> None:
-        """Run mails until all requests have left the queue."""
         self.flush_batch()
         self.emit()
         while not self._queue.is_empty():

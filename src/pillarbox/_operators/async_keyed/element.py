@@ -115,7 +115,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         self._add_side(tag, value)
 
     def get_broadcast_state(self, state_descriptor: Any) -> Any:
-        """Return a broadcast state. Only functions of a keyed and a broadcast stream have one."""
         self._check()
         if self.runner.get_broadcast_state is None:
             raise ProgramError(f"operator {self.runner.name!r}: there is no broadcast state, as no stream is broadcast")
@@ -128,7 +127,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         return self.watermark
 
     def call(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Awaitable[Any]:
-        """Call a service, or return the recorded answer of the same call."""
         self._check()
         return self.runner.caller.call(self, function, args, CallOptions.of(options))
 
@@ -154,7 +152,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         self.runner.timers.delete_processing_time_timer(None, timestamp)
 
     def arrived_in(self, epoch: int) -> int:
-        """Return the epoch in which the element arrived, or ``epoch`` if that is unknown."""
         if self.arrival is None:
             self.arrival = epoch
         return self.arrival
@@ -215,7 +212,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         self.results.append(output)
 
     def keep_results(self) -> None:
-        """Add the results of a successful call to the outputs."""
         if self.outputs is None:
             self.outputs = self.results
         elif self.results is not None:

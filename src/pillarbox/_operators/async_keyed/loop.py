@@ -105,7 +105,6 @@ class OwnedLoop:
         self._thread: int | None = None
 
     def new_threads(self, count: int, purpose: str) -> DaemonThreads:
-        """Return threads for the loop's calls. Closing the loop ends them."""
         threads = DaemonThreads(count, purpose)
         self._threads.append(threads)
         return threads
@@ -115,7 +114,6 @@ class OwnedLoop:
         threads.shutdown()
 
     def serve(self, rows: OneThread) -> None:
-        """Allow the loop's thread to use an operator's keyed state."""
         self._rows.append(rows)
         self._thread = None
 
@@ -152,7 +150,6 @@ class OwnedLoop:
                 loop.remove_reader(number)
 
     def pause(self) -> None:
-        """Note that the loop may not run for a while."""
         self._is_paused = True
 
     def _resume(self) -> None:

@@ -149,7 +149,6 @@ class AsyncKeyedOperator(KeyedOperator):
         self.process_run(records, self.keying, 0)
 
     def process_run(self, records: Records, keying: Keying, call: int) -> None:
-        """Process a run of an input. ``call`` is the input's index."""
         self._process(records.values, keying.keys_of(records), records.timestamps, call)
 
     def _process(self, values: Sequence[Any], keys: Iterable[Any], timestamps: Any, call: int) -> None:
@@ -170,7 +169,6 @@ class AsyncKeyedOperator(KeyedOperator):
         self._turn()
 
     def _await_room(self) -> None:
-        """If the queue is full, run mails until an element leaves."""
         if len(self._queue) >= self._most:
             self._turn()
         while len(self._queue) >= self._most:
@@ -181,7 +179,6 @@ class AsyncKeyedOperator(KeyedOperator):
         self.context.mailbox_executor.yield_()
 
     def _turn(self) -> None:
-        """Run ready steps, and emit finished elements."""
         self.runner.turn()
         self.emit()
         self._set_alarm()
@@ -197,13 +194,11 @@ class AsyncKeyedOperator(KeyedOperator):
         self._set_alarm()
 
     def drain(self) -> None:
-        """Run mails until all elements have finished and left."""
         self._turn()
         while not self._queue.is_empty():
             self._wait()
 
     def process_watermark(self, timestamp: int) -> None:
-        """Visit the keys with due timers, and emit the watermark after their elements."""
         self._timers.current_watermark = timestamp
         if timestamp == MAX_WATERMARK:
             self.runner.count_last_timer = self._timers.count_last_timers()
@@ -212,7 +207,6 @@ class AsyncKeyedOperator(KeyedOperator):
         self._put_event(Watermark(timestamp))
 
     def process_status(self, idle: bool) -> None:
-        """Forward a change between idle and active, keeping its order among the results."""
         self._put_event(WatermarkStatus(idle))
 
     def _put_event(self, event: Event) -> None:
@@ -240,7 +234,6 @@ class AsyncKeyedOperator(KeyedOperator):
                 self.runner.admit(Visit(self.runner, key, self._timers.current_watermark, due, domain))
 
     def flush(self) -> None:
-        """Visit the keys whose processing-time timers were due together."""
         self._turn()
 
     def _set_alarm(self) -> None:
@@ -291,7 +284,6 @@ class AsyncKeyedOperator(KeyedOperator):
         return Visit(self.runner, key, MAX_WATERMARK, MAX_WATERMARK, TimeDomain.EVENT_TIME, ends_key=True)
 
     def _announce(self) -> None:
-        """Schedule a mail that emits finished elements."""
         if not self._is_announced:
             self._is_announced = True
             self._post(self.emit, "ended elements of %s")
@@ -340,11 +332,9 @@ class AsyncKeyedOperator(KeyedOperator):
             StreamOperator.process_status(self, event.idle)
 
     def end_input(self) -> None:
-        """Wait for all elements, at the end of bounded input."""
         self.drain()
 
     def finish(self) -> None:
-        """Wait for the timers of the last watermark."""
         self.drain()
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
@@ -416,7 +406,6 @@ class AsyncKeyedOperator(KeyedOperator):
                 self.runner.admit(element)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Remove the journal's files of committed epochs."""
         super().notify_checkpoint_complete(checkpoint_id)
         self.runner.caller.commit(checkpoint_id)
 
@@ -426,7 +415,6 @@ class AsyncKeyedOperator(KeyedOperator):
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether the event loop only waits for its next timer, and not for a socket or thread."""
         return self.runner.loop.waits_for_time()
 
     @property

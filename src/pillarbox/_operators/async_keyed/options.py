@@ -58,17 +58,14 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
 
     @property
     def most_elements(self) -> int:
-        """The maximum number of elements that a subtask holds in memory."""
         return self.capacity + WAITING
 
     @property
     def undoes(self) -> bool:
-        """Whether the operator may have to undo changes of elements."""
         return self.carries or isinstance(self.on_error, OutputTag)
 
     @property
     def keeps_records(self) -> bool:
-        """Whether elements may run again, with the records of their calls."""
         return self.carries or self.journal is not None
 
     @property

@@ -178,7 +178,6 @@ class ElementRunner:
         return None
 
     def first_wait(self, element: Element, steps: WorkerSteps) -> None:
-        """Queue an element that waits for the first time, and start its timeout."""
         element.steps = steps
         if not element.is_queued:
             element.is_queued = True
@@ -370,7 +369,6 @@ class ElementRunner:
             raise
 
     async def _visit(self, visit: Visit, steps: WorkerSteps) -> None:
-        """Call ``on_timer`` for each due timer of the key, in time order."""
         await self._fire(visit, steps)
         if visit.ends_key:
             visit.domain = TimeDomain.PROCESSING_TIME
@@ -413,7 +411,6 @@ class ElementRunner:
             visit.fired = visit.calls = None
 
     def _keep(self, element: Element) -> None:
-        """Keep the outputs and changes of a call that has succeeded."""
         element.keep_results()
         if element.notes is not None:
             if element.was_carried:
@@ -425,7 +422,6 @@ class ElementRunner:
                 self._renew_notes(element)
 
     def _renew_notes(self, element: Element) -> None:
-        """Start a new log of an element's changes, also for the rest of the current step."""
         assert self._undo is not None
         element.notes = ElementNotes()
         if self.loop.current is element:

@@ -32,14 +32,12 @@ class Timeouts:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, element: Element) -> None:
-        """Start the timeout of an element that has begun."""
         loop = self._runner.loop.loop
         self._deadlines.append((loop.time() + self._seconds, element))
         if self._timer is None:
             self._timer = loop.call_later(self._seconds, self._expire)
 
     def error(self) -> TimeoutError:
-        """Count a timeout, and return its error."""
         self._runner.figures["timed_out"] += 1
         return TimeoutError(f"no end within {self._seconds:g} s")
 

@@ -66,7 +66,6 @@ class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
         self.runner.get_broadcast_state = self._read_only.get_broadcast_state
 
     def process_broadcast(self, records: Records) -> None:
-        """Process a run of the broadcast stream, record by record, without a current key."""
         self.drain()
         self._clocks.watermark = self._timers.current_watermark
         for value, timestamp in zip(records.values, records.timestamps or repeat(None)):

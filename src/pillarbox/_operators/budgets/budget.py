@@ -66,7 +66,6 @@ class Limits(NamedTuple):
     breaker: tuple[int, int, int] | None = None
 
     def of_operator(self, uid: str) -> Limits:
-        """Return the limits. If they have no name, name them for the operator."""
         return self if self.name else self._replace(name=f"\0{uid}")
 
     def shared_by(self, tasks: int) -> Limits:

@@ -178,7 +178,6 @@ class _DriverLedgerEnd(LedgerEnd):
                     answer.set_exception(ConnectionError(str(error)))
 
     def close(self) -> None:
-        """Send the last reports, and close the connection."""
         self._closed = True
         self._send_reports()
         with contextlib.suppress(RuntimeError):

@@ -74,7 +74,6 @@ class Gate:
             await self._answered.wait()
 
     def is_open(self, estimate: float) -> bool:
-        """Return whether the next request may begin now."""
         slots, now = self._slots, self._end.now()
         while slots and (slots[0].end < now or slots[0].estimate != estimate):
             # Too late, or a cancelled request's slot.

@@ -168,12 +168,10 @@ class Caller:
             self._journal.add(epoch, entries)
 
     def commit(self, epoch: int) -> None:
-        """Remove the records of committed epochs."""
         if self._journal is not None:
             self._journal.commit(epoch)
 
     def take_counts(self) -> dict[str, int]:
-        """Return the counts since the last call."""
         counts = {"calls": self._made, "calls_reused": self._reused}
         self._made = self._reused = 0
         if self._turns:

@@ -79,7 +79,6 @@ class Callee(NamedTuple):
 
     @staticmethod
     def of(function: Callable[..., Any]) -> Callee:
-        """Describe a function, a method, a callable object or a ``partial``."""
         added: tuple[Any, ...] = ()
         called: Any = function
         while isinstance(called, partial):
@@ -96,7 +95,6 @@ class Callee(NamedTuple):
 
 @lru_cache(256)
 def _callee(named: Any) -> Callee:
-    """Describe a function, or the class of callable objects."""
     called = inspect.unwrap(named.__call__ if isinstance(named, type) else named)
     code = getattr(called, "__code__", None)
     parameters = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

@@ -83,7 +83,6 @@ class Journal:
             self.commit(first - 1)
 
     def _read(self, first: int) -> None:
-        """Read the records of all epochs from ``first`` on."""
         from pyarrow import fs  # its libraries take time, and few programs have a journal
 
         self._file_system, path = fs.FileSystem.from_uri(self._location)
@@ -116,7 +115,6 @@ class Journal:
             self._last_epoch = max(self._last_epoch, epoch)
 
     def take(self, identity: bytes) -> dict[Name, Record]:
-        """Remove an element's records of earlier attempts, and return them."""
         return self._records.pop(identity, {})
 
     def snapshot(self, first_arrival: int | None) -> tuple[int, list[Entry]]:

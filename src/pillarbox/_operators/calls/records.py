@@ -53,7 +53,6 @@ class Record(NamedTuple):
         return self.outcome != _BEGUN
 
     def answer(self) -> Any:
-        """Return the recorded result, or raise the recorded exception."""
         answer = loads(self.payload)
         if self.outcome == _ERROR:
             raise answer
@@ -81,7 +80,6 @@ class ElementCalls:
         self._used: set[Name] = set()
 
     def next_name(self, fingerprint: bytes) -> Name:
-        """Return the first unused name for a call with this fingerprint."""
         occurrence = 0
         while (fingerprint, occurrence) in self._used:
             occurrence += 1
@@ -93,5 +91,4 @@ class ElementCalls:
         self._used.discard(name)
 
     def snapshot(self) -> tuple[Any, ...]:
-        """Return the arguments that recreate this object, as plain data."""
         return self.identity, [(name, tuple(record)) for name, record in self.records.items()]

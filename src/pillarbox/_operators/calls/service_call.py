@@ -131,7 +131,6 @@ class ServiceCall:
 
 
 async def _called(function: Callable[..., Any], callee: Callee, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Call a function, in a thread if it is not an ``async def``."""
     if callee.is_async:
         return await function(*args, **keywords)
     result, error = await asyncio.to_thread(outcome_of, partial(function, *args, **keywords))

@@ -316,7 +316,6 @@ class Partials:
         return batch_to_bytes(batch.replace_schema_metadata(noted))
 
     def decode(self, payload: bytes) -> pa.RecordBatch:
-        """Decode partial results without copying them. Raises for other windows, aggregates or keys."""
         batch = batch_from_bytes(payload)
         noted = (batch.schema.metadata or {}).get(_WINDOWS)
         windows = None if noted is None else noted.decode()

@@ -74,7 +74,6 @@ def numbers_of(column: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _mixed(words: Hashes) -> Hashes:
-    """Mix the bits of integers with the finalizer of SplitMix64."""
     words = words + np.uint64(_BASE)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

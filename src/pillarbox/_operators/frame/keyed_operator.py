@@ -59,14 +59,12 @@ class KeyedOperator(FunctionOperator):
             self._dropped = 0
 
     def no_timestamp(self, value: Any, unknown: str) -> OperatorError:
-        """Return the error for a record that has no timestamp, so that ``unknown`` cannot be computed."""
         return OperatorError(
             f"operator {self.name!r}: the record {shorten_record(value)} has no timestamp, so it is not known"
             f" {unknown}: put assign_timestamps_and_watermarks(...) before key_by(...)"
         )
 
     def take_late(self, value: Any, timestamp: int, tag: OutputTag[Any] | None) -> None:
-        """Emit a late record to a side output. Without a tag, drop the record and count it."""
         if tag is None:
             self._dropped += 1
         else:

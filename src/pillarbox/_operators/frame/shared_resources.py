@@ -53,7 +53,6 @@ class SharedResources:
         return Lease(self._held, name, held)
 
     def get(self, name: Any) -> Any:
-        """Return a resource that is leased, or None."""
         held = self._held.get(name)
         return None if held is None else held.resource
 

@@ -105,7 +105,6 @@ class ProcessorMapState:
 
 
 def _decoded(codec: Codec, stored: Iterable[Any]) -> list[Any]:
-    """Decode stored values into a new list, because the state may change while the user iterates."""
     return list(stored) if codec.decode is None else list(map(codec.decode, stored))
 
 

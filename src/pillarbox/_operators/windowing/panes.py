@@ -68,7 +68,6 @@ class EvenPanes:
         return pane - (pane - self._start) % self._starts_every + self._size
 
     def outside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
-        """Return a mask of times outside all windows, or None if windows have no gaps."""
         return None if self._starts_every <= self._size else (times - self._start) % self._starts_every >= self._size
 
 

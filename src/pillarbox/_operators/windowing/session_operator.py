@@ -61,7 +61,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         self._fold_each(records)
 
     def work_off(self) -> None:
-        """Fold the buffered runs key by key, or record by record if a record may be late."""
         records = self._buffer.take()
         if records is None:
             return

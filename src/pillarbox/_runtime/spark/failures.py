@@ -51,7 +51,6 @@ def _hide_traceback() -> None:
 
 
 def _self_contained(error: BaseException, task: str, subtask: int, line: str | None = None) -> PillarboxError:
-    """Convert an error to one whose message contains its traceback and causes."""
     _hide_traceback()
     message = str(error)
     kind = _kinds().get(type(error).__name__, OperatorError)

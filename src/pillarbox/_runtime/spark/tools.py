@@ -38,8 +38,7 @@ class Tools(Protocol):
 
     def on_ended(self, started: StartedQuery, failure: Exception | None) -> None: ...
 
-    def progress_line(self, started: StartedQuery) -> AbstractContextManager[None]:
-        """Show a query's progress until the block ends."""
+    def progress_line(self, started: StartedQuery) -> AbstractContextManager[None]: ...
 
     def record(self, writer: Any, directory: str, **options: Any) -> str: ...
 
@@ -92,7 +91,6 @@ class Hooks:
         self._put("on_started")
 
     def progressed(self, reports: Sequence[Progress]) -> None:
-        """Queue progress reports. Any thread."""
         self._put("on_progress", reports)
 
     def ended(self, failure: Exception | None) -> None:

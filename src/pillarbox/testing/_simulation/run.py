@@ -124,7 +124,6 @@ class Run:
         return outputs
 
     def run_with_faults(self) -> list[dict[str, list[Any]]]:
-        """Run on the simulated cluster, and return the output of each committed epoch."""
         rng = self.rng
         rates = FaultRates.draw(rng, self._faults)
         self.steps.add(str(rates))

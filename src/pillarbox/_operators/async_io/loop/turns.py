@@ -97,12 +97,10 @@ class Turns:
             gate.end(slot, slot.estimate, succeeded=True)
 
     def take_waited(self) -> float:
-        """Return the seconds that requests have waited since the last call. Any thread."""
         waited, self._told = self.waited - self._told, self.waited
         return waited
 
     def take_counts(self) -> dict[str, int]:
-        """Return the budgets' counts since the last call. Any thread."""
         counts = {}
         for gate in self._gates:
             for what in ("granted", "spent", "refused", "stops", "probes", "lost"):

@@ -36,7 +36,6 @@ class Milliseconds:
         return start + length
 
     def windows(self, time: int, size: int, slide: int) -> Iterator[tuple[int, int]]:
-        """Yield the (start, end) of the windows that contain a time, latest first."""
         start = self.start(time, slide)
         while start + size > time:
             yield start, start + size

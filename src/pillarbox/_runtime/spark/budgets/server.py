@@ -143,7 +143,6 @@ class _SharedAccount:
         asyncio.get_running_loop().run_in_executor(self._server.writer, write_all).add_done_callback(written)
 
     def replaced(self, limits: Limits) -> _SharedAccount:
-        """Return an account with other limits and the same charges."""
         other = _SharedAccount(limits, self._server)
         other.account.period, other.writes = self.account.period, self.writes
         other.account.allowance = self.account.allowance

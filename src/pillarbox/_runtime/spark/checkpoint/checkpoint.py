@@ -297,7 +297,6 @@ class Checkpoint:
         return {batch: OffsetEntry(tuple(lines)) for batch, lines in entries.items()}
 
     def partitions(self, batches: Iterable[int]) -> dict[int, int]:
-        """Return the number of state partitions of each batch whose entry contains it."""
         settings = {
             batch: conf
             for batch, entry in self.offsets(batches).items()
@@ -334,7 +333,6 @@ class Checkpoint:
 
     @cached_property
     def state_format(self) -> str:
-        """The format of the state files, "1" or "2"."""
         if self.last_committed >= 0:
             lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(self.last_committed)])
             return "2" if any(line == "v2" for _, line in lines[:1]) else "1"

@@ -49,7 +49,6 @@ def import_and_freeze() -> None:
 
 
 def _separate_forks() -> None:
-    """Give child processes separate random numbers and exit handlers."""
     importer = os.getpid()
 
     def begin() -> None:

@@ -304,7 +304,6 @@ class _Answers:
         self._next: bytes | None = None
 
     def ahead(self) -> list[bytes]:
-        """Return up to two answers to send at once, if they are small."""
         ahead: list[bytes] = []
         while len(ahead) < 2:
             self.prepare()

@@ -94,7 +94,6 @@ class HomeChannel:
         self._channel.send_bytes(json.dumps(Hello("", "")._asdict()).encode())
 
     def ask(self) -> None:
-        """Request the home's description, unless it is already requested."""
         if not self._is_asked:
             self._is_asked = True
             with suppress(LostError):

@@ -152,7 +152,6 @@ class StarterConnection:
             self._kill_starter()
 
     def _kill_starter(self) -> None:
-        """Kill a hanging starter. Its homes keep running."""
         holder = sockets.holder(self._name)
         if holder is None:
             return

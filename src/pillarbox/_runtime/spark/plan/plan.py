@@ -290,7 +290,6 @@ def _rows_of(batch: DataFrame, name: str) -> DataFrame:
 
 
 def _report_names() -> Iterator[str]:
-    """Yield candidate names for the metrics column, until one is not a user's column."""
     return (f"__pillarbox_report{number or ''}" for number in count())
 
 

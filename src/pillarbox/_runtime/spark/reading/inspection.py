@@ -205,7 +205,6 @@ def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, li
 
 
 def _lost_requests(uid: str, views: list[LogView], chain: list[str] | None) -> Iterator[str]:
-    """Yield a message for each operator whose carried requests would be lost with the program."""
     if chain is None:
         return
     every = {other: part for view in views for other, part in (view.task_state().get("operators") or {}).items()}

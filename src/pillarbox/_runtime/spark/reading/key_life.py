@@ -233,7 +233,6 @@ def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
 
 
 def _contains_key(record: Any, key: Any) -> bool:
-    """Return whether a record is a key, or has all of the key's columns as fields."""
     if is_same_key(record, key):
         return True
     if isinstance(record, dict):

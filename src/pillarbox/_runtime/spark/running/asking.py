@@ -150,7 +150,6 @@ class Command:
         return self._folder.lines()
 
     def is_pending(self, lines: Lines, wish: Desired | Request) -> bool:
-        """Return whether a driver may still take a request, or is working on it."""
         lasts = {OPEN: 0.0, TAKEN: max(self._timeout, _FINISHING)}.get(lines.outcome(wish).status)
         return lasts is not None and wish.until / 1000 + lasts >= time.time()
 

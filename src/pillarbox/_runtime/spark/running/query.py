@@ -275,7 +275,6 @@ _watches: set[_Watch] = set()
 
 @atexit.register
 def _close_before_leaving() -> None:
-    """Close the functions of ended queries before Spark exits with the process."""
     deadline = time.monotonic() + _LEAVING
     for watch in list(_watches):
         try:

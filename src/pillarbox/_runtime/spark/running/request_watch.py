@@ -72,7 +72,6 @@ class RequestWatch:
             threading.Thread(target=self._carry_out, args=(wish,), name="pillarbox request", daemon=False).start()
 
     def end(self) -> None:
-        """Answer open commands when the query ends. Never raises."""
         try:
             files = self._requests.files()
             if files == self._seen or self._seen is None:

@@ -341,7 +341,6 @@ class OpenSavepoint:
 
     @property
     def tasks(self) -> DataFrame:
-        """Return operator state, pickled, one row per subtask."""
         self._verify(_TASKS)
         return reader(self._spark).schema(spark_schema(TASKS)).parquet(f"{self.directory}/{_TASKS}")
 

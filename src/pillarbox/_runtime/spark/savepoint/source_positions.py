@@ -312,7 +312,6 @@ def placeholder_sources(
 
 
 def _initial_offset(spark: SparkSession, source: PlannedSource, checkpoint: str) -> Any:
-    """Return a source's initial offset according to its options."""
     # Where Kafka's source reads its initial offset.
     folder = f"{checkpoint}/sources/{source.number if source.title is None else source.title}"
     jvm(spark).SparkSession.setActiveSession(java_session(spark))

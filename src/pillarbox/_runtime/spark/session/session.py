@@ -67,8 +67,7 @@ class Session(ABC):
         """Return a text that contains all aliases in a plan, including the plans of views."""
 
     @abstractmethod
-    def analyzed_now(self, df: DataFrame) -> DataFrame:
-        """Return a DataFrame that is analyzed again, with the current settings."""
+    def analyzed_now(self, df: DataFrame) -> DataFrame: ...
 
     @abstractmethod
     def writer_class(self) -> type[Any]: ...
@@ -88,8 +87,7 @@ class Writer(ABC):
 
     @property
     @abstractmethod
-    def dataframe(self) -> DataFrame:
-        """The written DataFrame."""
+    def dataframe(self) -> DataFrame: ...
 
     @property
     @abstractmethod

@@ -82,7 +82,6 @@ class Start:
 
     @property
     def function_reads_all(self) -> bool:
-        """Whether the ``foreachBatch`` function reads all rows of each batch."""
         return bool(getattr(self.batch_function, "reads_every_batch", False))
 
     @property

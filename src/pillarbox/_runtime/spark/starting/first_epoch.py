@@ -206,7 +206,6 @@ class _SavepointStarter:
     def _sources_changed(
         self, then: list[dict[str, Any]] | None, positions: FoundPositions, wrong: list[str]
     ) -> list[str]:
-        """Return warnings about changed sources, and append errors to ``wrong``."""
         now = describe_programs([self._program])["programs"][0]["sources"]
         if then is None or (positions.places is None and not positions.in_order):
             return []

@@ -82,7 +82,6 @@ class SinkLog:
 
 
 def _batches_without_sink(checkpoint: Checkpoint) -> list[int]:
-    """Return the latest consecutive batches that never reached the sink."""
     last = checkpoint.last_committed
     partitions = checkpoint.partitions(range(max(last - _FAR, 0), last + 1))
 

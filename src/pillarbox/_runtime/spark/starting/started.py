@@ -111,7 +111,6 @@ class StartedQuery:
 
     @property
     def is_running(self) -> bool:
-        """Whether the query is running, or a thread holds it."""
         return bool(self._holding) or _is_active(self.query)
 
     def hold_end(self, closing: Callable[[], None] = lambda: None) -> None:

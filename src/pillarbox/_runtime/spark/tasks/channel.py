@@ -76,7 +76,6 @@ class Channel:
         self.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     def send_bytes(self, content: bytes) -> None:
-        """Send bytes: a pickled message or raw data."""
         self._write(content, waits=False)
 
     def _write(self, content: bytes, *, waits: bool) -> None:

@@ -26,7 +26,6 @@ def run_exit_handlers() -> None:
 
 
 def _end_children() -> None:
-    """Terminate children that ``multiprocessing`` would join."""
     module = sys.modules.get("multiprocessing.process")
     if module is not None:
         for child in module.active_children():

@@ -116,7 +116,6 @@ class Residency:
 
     @property
     def event_loop(self) -> OwnedLoop | None:
-        """The event loop of async keyed functions, or None if there is none."""
         loop: OwnedLoop | None = self._of_thread.get(EVENT_LOOP)
         return loop
 
@@ -187,7 +186,6 @@ class Residency:
             _log.exception("closing the operators failed %s", task.place)
 
     def end(self, task: StreamTask) -> None:
-        """Close a finished task. Errors of ``close()`` propagate."""
         self._forget(task)
         self._has_ended = True
         task.close()
