@@ -24,10 +24,7 @@ FORMAT = 1
 def describe_programs(
     programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout] | None = None
 ) -> dict[str, Any]:
-    """Return the JSON description of a query's programs.
-
-    When it is stored, a sequential ``number`` is added, and the first ``batch`` that it applies to.
-    """
+    """Return the JSON description of a query's programs."""
     every = [
         program if isinstance(program, ProgramDescription) else ProgramDescription.of(program) for program in programs
     ]
@@ -37,11 +34,7 @@ def describe_programs(
 
 @dataclass(frozen=True)
 class ProgramDescription:
-    """A program's description. Does not refer to the program, which may be large.
-
-    Attributes:
-        content: the description without the layout's numbers.
-    """
+    """A program's description. Does not refer to the program, which may be large."""
 
     layout: Layout
     content: Mapping[str, Any]
@@ -154,11 +147,7 @@ def _is_described(program: Any) -> bool:
 
 @dataclass
 class Comparison:
-    """The differences between two versions of a query's programs.
-
-    Attributes:
-        survives_savepoint: whether all refused changes are possible with a start from a savepoint.
-    """
+    """The differences between two versions of a query's programs."""
 
     refused: list[str] = field(default_factory=list)
     doubtful: list[str] = field(default_factory=list)

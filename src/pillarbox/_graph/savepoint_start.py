@@ -219,12 +219,7 @@ def _timed(states: Iterable[OwnState]) -> set[str]:
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """Assigns a savepoint's tables to vertices.
-
-    Attributes:
-        vertices: uid in the savepoint -> the vertex that restores its table.
-        left_behind: the uids of operators whose state is dropped.
-    """
+    """Assigns a savepoint's tables to vertices."""
 
     vertices: dict[str, Vertex]
     left_behind: tuple[str, ...]

@@ -37,11 +37,7 @@ class EventTimeUse(Enum):
 
 @dataclass(eq=False)
 class Transformation:
-    """A step of a program.
-
-    Attributes:
-        number: position in building order.
-    """
+    """A step of a program."""
 
     number: int
     name: str
@@ -84,11 +80,7 @@ class CollectionSource(SourceTransformation):
 
 @dataclass(eq=False)
 class OperatorTransformation(Transformation):
-    """An operator on a stream.
-
-    Attributes:
-        kind: the method that created it. A derived uid starts with the kind.
-    """
+    """An operator on a stream."""
 
     kind: str = "sink"
     factory: OperatorFactory = PASS_THROUGH

@@ -229,11 +229,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
 
 class EventTimes(NamedTuple):
-    """The event times of records, in epoch milliseconds.
-
-    Attributes:
-        location: the source position of the latest record, if its columns contain it.
-    """
+    """The event times of records, in epoch milliseconds."""
 
     earliest: int
     latest: int

@@ -30,7 +30,6 @@ class Failure:
 
     Attributes:
         cause: the class of the exception that user code raised, or None if pillarbox raised the error.
-        vertex: the number of the task's vertex in its program.
         record: the current record, or None if the task was not processing a record but, for example, a timer.
         number: number of the record in the task's input of the epoch, from 1, if the chain's first operator failed.
         clock: the text of the epoch's clock log, or None if it is too long.

@@ -34,15 +34,7 @@ class Stopwatch:
 
 
 class TaskMetrics:
-    """Counts and times of one task in an epoch.
-
-    Attributes:
-        broadcast_in: how many of the received records are broadcast records.
-        back_pressured: waiting for the output to be consumed.
-        idle: waiting for input.
-        state: reading state, if the task lacks the store's version, and writing it.
-        alignment: from the first barrier to the last.
-    """
+    """Counts and times of one task in an epoch."""
 
     def __init__(self) -> None:
         self.records_in: int = 0

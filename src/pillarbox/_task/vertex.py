@@ -84,11 +84,7 @@ class Consumers:
 
 @dataclass
 class ChainNode:
-    """One operator of a chain. A chain is a tree, whose head is node 0.
-
-    Attributes:
-        uid: identifies its state. Unique in the program.
-    """
+    """One operator of a chain. A chain is a tree, whose head is node 0."""
 
     name: str
     uid: str

@@ -50,20 +50,13 @@ class KeyedProcessingTimers(KeyedTimers, Protocol):
 
 
 class KeyContext(Protocol):
-    """The part of the keyed state that a timer service uses.
-
-    As in Flink, the keyed backend creates the timer queues.
-    """
+    """The part of the keyed state that a timer service uses."""
 
     operator: str
     key: Any
 
     def create_timers(self, name: str, *, namespaced: bool = False) -> Any:
-        """Create the timers of one time domain.
-
-        Args:
-            name: the service's name followed by ``/event`` or ``/processing``.
-        """
+        """Create the timers of one time domain."""
         ...
 
 

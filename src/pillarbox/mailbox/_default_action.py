@@ -86,9 +86,6 @@ class MailboxController:
 
         Mails are still processed.
 
-        Args:
-            timer: measures the pause.
-
         Raises:
             WrongThreadError: called outside of the mailbox thread.
             RuntimeError: the default action is already suspended.

@@ -19,12 +19,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 class Source(NamedTuple):
-    """The source of a module.
-
-    Attributes:
-        text: the text, or None if there is none, as for a module in C.
-        is_package: whether the module may have submodules.
-    """
+    """The source of a module."""
 
     text: str | None
     is_package: bool

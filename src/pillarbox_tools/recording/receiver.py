@@ -29,7 +29,6 @@ class Receiver:
     Attributes:
         facts: the task's description of itself.
         state: the chunks of its log.
-        bytes: the size of its input.
     """
 
     def __init__(self, host: str, folder: Path, limit: int, clocks: Mapping[tuple[int, int], bytes]) -> None:

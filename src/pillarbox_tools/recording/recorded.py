@@ -43,11 +43,8 @@ class RecordedTask:
     """The recorded task.
 
     Attributes:
-        program: id of its program.
-        number: its vertex.
         subtask: its subtask, or a source's partition.
         earlier: the vertices that supply its input, directly or indirectly.
-        host: the driver's address.
     """
 
     program: str

@@ -43,16 +43,13 @@ class RecordingMetadata:
     Attributes:
         uid: the first uid among the task's operators.
         subtask: the task's subtask, or a source's partition.
-        level: 0 for a source.
         layout: the program's layout in the checkpoint.
-        time: time of the epoch (epoch ms).
         clock: the text of the task's clock log, or None if unknown.
         is_last: whether event time ended in the epoch.
         is_pickled: for a source, whether its rows are pickled records of a collection.
         calls: the vertex's operators that call services.
         doubts: messages about possible differences between the recording and the epoch.
         hash_seed: the worker's ``PYTHONHASHSEED``, which determines the order of sets of text, or None.
-        bytes: size of the input.
     """
 
     checkpoint: str
@@ -86,7 +83,6 @@ class Recording:
     """A recording on disk.
 
     Attributes:
-        shipped: the vertex.
         state: the chunks of the log before the epoch, by number.
         after: the chunks after the epoch, or None if unknown.
         broadcasts: the pickled values of Spark's broadcast variables, by number.

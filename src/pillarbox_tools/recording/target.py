@@ -29,14 +29,7 @@ if TYPE_CHECKING:
 
 
 class Target(NamedTuple):
-    """A task of an epoch.
-
-    Attributes:
-        subtask: its subtask, or a source's partition.
-        epoch: number of the micro-batch.
-        failure: its failure, or None if unknown.
-        epoch_run: the history's record of the epoch, or None.
-    """
+    """A task of an epoch."""
 
     program: PlannedProgram
     vertex: PlanVertex

@@ -35,14 +35,7 @@ class RefusedCallError(BaseException):
 
 
 class Refused:
-    """Refuses calls of this thread and of threads that start later.
-
-    Args:
-        uid: the operator to name if a call's operator is unknown.
-
-    Attributes:
-        first: message about the first refused call, or None.
-    """
+    """Refuses calls of this thread and of threads that start later."""
 
     def __init__(self, uid: str) -> None:
         self.first: str | None = None

@@ -48,9 +48,6 @@ class FirstDifference:
     Attributes:
         number: number of the record in the input, from 1, or 0 if the programs differ before the first record.
         before: the key's states before the record in the recorded program, by name.
-        then: the recorded program's result.
-        now: the other program's result.
-        parts: messages about the differing parts.
     """
 
     number: int
@@ -115,7 +112,6 @@ def compare_programs(
     Args:
         other: the other program's vertex.
         broadcasts: pickled values of Spark's broadcast variables in the other vertex, by number.
-        seed: seed of user code's random numbers, or None.
         clock: a constant time for both programs (epoch ms), or None to repeat the recorded readings.
         allow_calls: whether programs may make calls. If False, each stops at its first call.
     """

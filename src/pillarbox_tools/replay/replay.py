@@ -28,7 +28,6 @@ class Replay:
 
     Attributes:
         records: number of input records up to the end or the failure.
-        error: its error as text.
         differs: differences from the recording, or empty if there are none.
         state: differences between the final state and the checkpoint's state, or None if they were not compared.
         reasons: messages about possible reasons for differences.
@@ -71,7 +70,6 @@ def replay(
         debug: whether to open Python's debugger at that record, or where the task fails.
         diff: whether to compare the final state with the checkpoint's state, or the failure with the recorded failure.
         allow_calls: whether to allow async operators, and functions that open sockets or run programs.
-        seed: seed of user code's random numbers, or None.
         clock: constant time for the task's clock and for user code (epoch ms). If None, the task's clock repeats its
             readings, and user code gets the current time.
     """

@@ -109,12 +109,7 @@ class Rerun:
 
 @dataclass
 class Outcome:
-    """The end of a run.
-
-    Attributes:
-        error: the error that ended it.
-        unanswered: message about the first call that was refused.
-    """
+    """The end of a run."""
 
     rerun: Rerun | None = None
     error: Exception | None = None
@@ -129,11 +124,7 @@ def run_once(
     allow_calls: bool,
     on_error: Callable[[Exception], None] = lambda error: None,
 ) -> Outcome:
-    """Create a task, run it, and cancel it. Raises errors of ``make``.
-
-    Args:
-        on_error: receives the run's error before the task is cancelled.
-    """
+    """Create a task, run it, and cancel it. Raises errors of ``make``."""
     outcome = Outcome()
     with nullcontext() if allow_calls else refused_calls(recording.facts.uid) as refused:
         try:

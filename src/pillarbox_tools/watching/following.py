@@ -19,12 +19,7 @@ _READ_EVERY = 1.0
 
 
 def watched_query(query: StreamingQuery, method: str, otherwise: str = "") -> WatchedQuery:
-    """Return the model of a query, as :func:`watched` does.
-
-    Args:
-        method: the public method, for error messages.
-        otherwise: the advice if the query was started by another process.
-    """
+    """Return the model of a query, as :func:`watched` does."""
     if not hasattr(query, "awaitTermination"):
         raise ProgramError(f"{method} takes a query, as start() returned it, not {shorten(query)}")
     started = find(query)

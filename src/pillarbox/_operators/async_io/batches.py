@@ -14,7 +14,6 @@ class Batches:
     Args:
         timeout: milliseconds after which an incomplete batch is sent, or None if only a flush sends it.
         put: called with each new batch, to queue it at the position of its first record. The batch is still growing.
-        send: called with each complete batch.
         is_due: called when an incomplete batch has timed out.
     """
 

@@ -34,12 +34,7 @@ _SETTLED = RequestState.SETTLED
 
 
 class InFlight:
-    """The requests of an async operator, from input to output.
-
-    Args:
-        tasks: the number of concurrent tasks, for tasks before the first shuffle.
-        emit_event: emits a watermark or a status change.
-    """
+    """The requests of an async operator, from input to output."""
 
     def __init__(
         self,

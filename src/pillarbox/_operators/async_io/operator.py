@@ -18,13 +18,7 @@ from pillarbox._operators.functions.basic import has_close
 
 
 class AsyncWaitOperator(StreamOperator):
-    """Runs an :class:`AsyncFunction`, or a function that returns one result per record.
-
-    A plain function runs in a thread pool; ``open`` and ``close`` run in the event loop's thread.
-
-    Args:
-        slots: the number of concurrent tasks, for tasks before the first shuffle.
-    """
+    """Runs an :class:`AsyncFunction`, or a function that returns one result per record."""
 
     def __init__(self, context: OperatorContext, function: Any, options: AsyncOptions, *, slots: int = 1) -> None:
         super().__init__(context)

@@ -17,11 +17,7 @@ _EVENTS = frozenset((Watermark, WatermarkStatus))
 
 
 class Entry(Protocol):
-    """A request, or an element of a keyed function.
-
-    Attributes:
-        state: whether the entry may leave the queue.
-    """
+    """A request, or an element of a keyed function."""
 
     state: RequestState
     segment: Segment | None

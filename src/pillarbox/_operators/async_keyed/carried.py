@@ -20,11 +20,7 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 
 class CarriedElements:
-    """Undoes the changes of running elements at a barrier, and repeats the changes after the snapshot.
-
-    Args:
-        undo: the log of these changes.
-    """
+    """Undoes the changes of running elements at a barrier, and repeats the changes after the snapshot."""
 
     def __init__(self, backend: KeyedStateBackend, undo: Undo) -> None:
         self._backend = backend

@@ -36,7 +36,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     """A record of a key.
 
     Args:
-        runner: runs the element.
         number: the index of its input.
 
     Attributes:
@@ -224,7 +223,6 @@ class Visit(Element):
 
     Args:
         limit: timers up to and at this timestamp are due.
-        domain: the timers' clock.
 
     Attributes:
         fired: arguments of ``put_back_timer``, which puts the running timer back into its row for a snapshot.

@@ -33,12 +33,7 @@ class KeyedAsyncKeywords(TypedDict, total=False):
 
 
 def refuse_keywords(keywords: KeyedAsyncKeywords, function: Any, method: str) -> None:
-    """Refuse options for ``async def`` with a plain function.
-
-    Raises:
-        ProgramError: such an option is set.
-        TypeError: an option is unknown.
-    """
+    """Refuse options for ``async def`` with a plain function."""
     _check_names(keywords, method)
     if keywords:
         raise ProgramError(
@@ -55,13 +50,7 @@ def _check_names(keywords: KeyedAsyncKeywords, method: str) -> None:
 
 
 class Kind(NamedTuple):
-    """A kind of keyed function.
-
-    Attributes:
-        plain: the operator class for plain functions.
-        waiting: the operator class for functions with ``async def``.
-        calls: the names of the function's methods.
-    """
+    """A kind of keyed function."""
 
     plain: Any
     waiting: Any
@@ -80,15 +69,7 @@ BROADCAST = Kind(
 def keyed_process(
     kind: Kind, function: Any, on_error: OnError, keywords: KeyedAsyncKeywords, method: str, **arguments: Any
 ) -> OperatorFactory:
-    """Return the operator factory for ``process`` on a keyed stream.
-
-    Args:
-        method: the stream's method, for error messages.
-        arguments: other arguments of both operator classes, such as the keying.
-
-    Raises:
-        ProgramError: an option is invalid, or is for ``async def`` but the function is plain.
-    """
+    """Return the operator factory for ``process`` on a keyed stream."""
     if not is_async(function, *kind.calls):
         refuse_keywords(keywords, function, method)
         make = partial(kind.plain, function=function, **arguments)

@@ -29,11 +29,7 @@ _LONGEST_WAIT = 1.0
 
 
 class _Selector(selectors.DefaultSelector):
-    """A selector that waits without holding the task's lock, so that its other threads can work.
-
-    Args:
-        resting: returns a context manager for waiting, for example one that releases a lock.
-    """
+    """A selector that waits without holding the task's lock, so that its other threads can work."""
 
     def __init__(self, resting: Callable[[], AbstractContextManager[object]]) -> None:
         super().__init__()
@@ -82,7 +78,6 @@ class OwnedLoop:
         resting: returns a context manager for waiting, for example one that releases a lock.
 
     Attributes:
-        loop: the event loop.
         current: the element whose step runs, or None.
         raised_by_child: the SystemExit or KeyboardInterrupt that an element's asyncio task raised. asyncio also raises
             it from the loop.

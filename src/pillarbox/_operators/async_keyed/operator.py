@@ -289,11 +289,7 @@ class AsyncKeyedOperator(KeyedOperator):
             self._post(self.emit, "ended elements of %s")
 
     def emit(self) -> None:
-        """Emit the results of finished elements, in runs, as far as the order allows.
-
-        Raises:
-            OperatorError: the function raised.
-        """
+        """Emit the results of finished elements, in runs, as far as the order allows."""
         self._is_announced = False
         if self.runner.failure is not None:
             raise self.runner.failure

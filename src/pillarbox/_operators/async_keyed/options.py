@@ -23,13 +23,11 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
     """Options of a keyed function with ``async def``.
 
     Attributes:
-        method: the stream's method, for error messages.
         capacity: the maximum number of concurrent elements in a partition.
         timeout: the longest duration of an element, or None.
         ordered: whether results are emitted in the order of the elements.
         on_error: ``"fail"``, or the side output for dead letters.
         on_barrier: whether an epoch waits for its elements or carries them over.
-        budgets: the budgets of service calls.
         journal: the folder for records of service calls, or None.
 
     Raises:

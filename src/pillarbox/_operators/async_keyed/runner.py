@@ -53,12 +53,8 @@ class ElementRunner:
     """Runs the elements of one operator.
 
     Args:
-        rows: the keyed state that the function uses.
         undo: logs the elements' changes, or None.
-        timers: the function's timers.
         calls: the function's method for each input.
-        on_timer: the function's method for timers.
-        letters: writes dead letters, or None.
         queue: the elements that have not been emitted.
         announce: called when there are finished elements to emit.
 
@@ -66,10 +62,8 @@ class ElementRunner:
         ready: elements that only wait for a call slot.
         run: the remaining records of the current run, or None.
         get_broadcast_state: returns a read-only broadcast state. None if no stream is broadcast.
-        failure: the error that fails the task, or None.
         is_turning: whether a turn is running, whose caller emits the elements that finish in it.
         cut_off: workers whose elements ignored a cancellation. They still run, without a key and a slot.
-        caller: makes service calls.
         dropped_timers: reports timers that are set when their key ends, in batch mode.
         count_last_timer: called for each timer that fires after the end of the data, to limit their number.
         figures: of this epoch: the maximum number of concurrent elements, the longest queue of a key, and the number of

@@ -31,7 +31,6 @@ class WorkerSteps(Coroutine[Any, Any, None]):
     Attributes:
         element: the running element. None between elements, and after the element was cut off.
         coroutine: the coroutine or generator of the element's function, or None.
-        task: the worker's asyncio task.
         has_waited: whether any element of this worker has waited.
         is_cut_off: whether its element ignored a cancellation and lost its call slot.
         turn_began: when the step began (seconds).

@@ -20,7 +20,6 @@ class Timeouts:
     """Cancels overdue elements.
 
     Args:
-        seconds: the timeout of an element.
         most_stuck: how many elements may ignore their cancellation before the task fails.
     """
 

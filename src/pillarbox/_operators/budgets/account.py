@@ -39,24 +39,14 @@ class Slots(NamedTuple):
 
 
 class RetryAt(NamedTuple):
-    """No slot is available until a time.
-
-    Attributes:
-        at: when to try again.
-        why: the reason, if the breaker is open or the ceiling is reached.
-    """
+    """No slot is available until a time."""
 
     at: float
     why: str = ""
 
 
 class Refused(NamedTuple):
-    """No request may begin, and the budget is set to fail requests.
-
-    Attributes:
-        why: the reason.
-        is_open: whether the reason is an open breaker; otherwise, it is the ceiling.
-    """
+    """No request may begin, and the budget is set to fail requests."""
 
     why: str
     is_open: bool
@@ -130,12 +120,7 @@ class Account:
         return self._open is not None
 
     def book(self, estimates: Sequence[float], now: float, wall: int) -> Slots | RetryAt | Refused:
-        """Book slots for all requests, or for the first few of them.
-
-        Args:
-            estimates: the estimated units of each request; at least one request.
-            wall: the wall clock (epoch ms).
-        """
+        """Book slots for all requests, or for the first few of them."""
         if now < self._stopped:
             return RetryAt(self._stopped)
         if self._open is not None and now < self._open:

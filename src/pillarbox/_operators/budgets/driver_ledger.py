@@ -32,13 +32,7 @@ _log = logging.getLogger("pillarbox")
 
 @dataclass(frozen=True)
 class DriverLedger(Ledger):
-    """The address of the driver's ledger. Only processes with the pickled program know it.
-
-    Attributes:
-        host: the driver's host.
-        port: the ledger's port.
-        token: signs all messages.
-    """
+    """The address of the driver's ledger. Only processes with the pickled program know it."""
 
     host: str
     port: int

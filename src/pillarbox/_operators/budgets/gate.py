@@ -23,13 +23,9 @@ class Gate:
     """Admits requests during a budget's slots. Loop thread only.
 
     Args:
-        limits: the budget's limits.
         end: the loop's access to the ledger.
 
     Attributes:
-        granted: admitted requests.
-        refused: refused requests.
-        spent: units of completed requests.
         stops: pauses that the service requested.
         probes: probes of an open breaker.
         lost: slots that expired unused.
@@ -119,11 +115,7 @@ class Gate:
                 return
 
     def end(self, slot: Slot, cost: float, *, succeeded: bool, stop: float | None = None) -> None:
-        """Report a completed request.
-
-        Args:
-            stop: the pause that the service requested (seconds), or None.
-        """
+        """Report a completed request."""
         self.spent += cost
         counts = self._limits.breaker is not None and not slot.probes and stop is None
         units = cost - slot.estimate

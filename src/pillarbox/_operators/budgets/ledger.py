@@ -25,8 +25,6 @@ class Slot(NamedTuple):
 
     Attributes:
         begin: the earliest start (seconds).
-        end: the latest start.
-        estimate: the reserved units.
         probes: whether the request is a probe of an open circuit breaker.
         at: the slot's time by the ledger's clock.
     """
@@ -69,11 +67,7 @@ class Ledger(ABC):
 
 
 class LocalLedger(Ledger, LedgerEnd):
-    """Accounts in this process. Any thread may use it.
-
-    Args:
-        clock: a manual clock, or None for the system's clock.
-    """
+    """Accounts in this process. Any thread may use it."""
 
     def __init__(self, clock: ProcessingTimeService | None = None) -> None:
         self._clock = clock
@@ -137,7 +131,6 @@ class BudgetScope:
     Attributes:
         ledger: the ledger that all tasks of the query share, or None if the limits are divided equally among the tasks.
         partitions: the maximum number of concurrent tasks of a vertex after a shuffle.
-        clock: a manual clock, or None.
     """
 
     ledger: Ledger | None = None
@@ -145,10 +138,5 @@ class BudgetScope:
     clock: ProcessingTimeService | None = field(default=None, compare=False)
 
     def tasks(self, parallelism: int, slots: int) -> int:
-        """Return the number of an operator's concurrent tasks.
-
-        Args:
-            parallelism: the number of subtasks, or 0 before the first shuffle.
-            slots: the number of concurrent tasks before the first shuffle.
-        """
+        """Return the number of an operator's concurrent tasks."""
         return min(parallelism, self.partitions) if parallelism else slots

@@ -63,12 +63,7 @@ class Connection:
     async def to_executor(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token_of: Callable[[bytes], bytes | None]
     ) -> tuple[Connection, bytes]:
-        """Accept an executor's connection. Returns the connection and its token.
-
-        Raises:
-            ForgedError: the token is unknown.
-            EOFError: the executor has disconnected.
-        """
+        """Accept an executor's connection. Returns the connection and its token."""
         named, other = await reader.readexactly(16), await reader.readexactly(_NONCE)
         token = token_of(named)
         if token is None:

@@ -21,13 +21,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 
 
 class CallingElement(Protocol):
-    """A record or timer that makes calls.
-
-    Attributes:
-        arrival: the epoch in which it arrived, or None for the current epoch.
-        calls: its calls, or None before the first call.
-        content: its record or timer, as data for a digest.
-    """
+    """A record or timer that makes calls."""
 
     key: Any
     arrival: int | None
@@ -43,7 +37,6 @@ class Caller:
     Args:
         keeps_records: whether elements may run again, with the records of their calls.
         journal: writes records before their answers are used, or None.
-        budgets: the budgets of the operator.
 
     Attributes:
         numbers: (key, digest) -> number of elements with this content so far.

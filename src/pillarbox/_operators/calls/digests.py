@@ -64,8 +64,6 @@ class Callee(NamedTuple):
     """The description of a function to call.
 
     Attributes:
-        module: the function's module.
-        name: its qualified name.
         is_async: whether it returns a coroutine.
         takes_key: whether it has a parameter ``idempotency_key``.
         added: arguments that a ``partial`` adds.

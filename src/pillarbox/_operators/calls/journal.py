@@ -37,7 +37,6 @@ class Journal:
 
     Args:
         location: a folder in a file system, such as ``s3://bucket/prefix``.
-        loop: the task's event loop.
         threads: threads that read and write files. They are not the loop's threads, which calls of the user's function
             may occupy.
     """
@@ -70,11 +69,7 @@ class Journal:
         self._writes_to: int | None = None
 
     def open(self) -> None:
-        """Read the records of the epoch's earlier attempts, on the first call.
-
-        Raises:
-            ConfigurationError: the folder cannot be read.
-        """
+        """Read the records of the epoch's earlier attempts, on the first call."""
         if not self._is_open:
             first = self._context.epoch
             with self._context.shared.resting(), self._errors("read"):
@@ -118,11 +113,7 @@ class Journal:
         return self._records.pop(identity, {})
 
     def snapshot(self, first_arrival: int | None) -> tuple[int, list[Entry]]:
-        """Return the arguments of :meth:`add` for elements that have not run again yet.
-
-        Args:
-            first_arrival: the epoch in which the oldest unfinished element arrived, or None if there is none.
-        """
+        """Return the arguments of :meth:`add` for elements that have not run again yet."""
         # Later records belong to the next epoch: the commit of this one removes its files.
         self._ended = self._context.epoch
         if first_arrival is None or first_arrival > self._last_epoch:
@@ -135,11 +126,7 @@ class Journal:
         return self._last_epoch, entries
 
     async def write(self, identity: bytes, name: Name, record: Record) -> None:
-        """Write a record. Returns when it is in the file system.
-
-        Raises:
-            ConfigurationError: the file cannot be written.
-        """
+        """Write a record. Returns when it is in the file system."""
         written: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(((identity, name, tuple(record)), written))
         if self._writing is None or self._writing.done():

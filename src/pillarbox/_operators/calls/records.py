@@ -22,7 +22,6 @@ class Record(NamedTuple):
     Attributes:
         fingerprint: the digest of the call's function and arguments.
         outcome: "begun", "result" or "error".
-        payload: the pickled answer.
     """
 
     fingerprint: bytes
@@ -64,7 +63,6 @@ class ElementCalls:
 
     Args:
         identity: a digest that identifies the element, or None until it is needed.
-        records: the records of an earlier run.
 
     Attributes:
         in_flight: the names of calls that are running.

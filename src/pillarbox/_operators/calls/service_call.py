@@ -58,7 +58,6 @@ class ServiceCall:
     """A call of a service, with its retries.
 
     Args:
-        callee: the function's description.
         turns: delays attempts to meet the budget, or None without a budget.
     """
 

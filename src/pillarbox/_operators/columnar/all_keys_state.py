@@ -38,12 +38,7 @@ class AllKeysState:
 
 
 def streams_to_merge(older: Iterable[T], rows: int, longest: Callable[[T], int] | None = None) -> list[T]:
-    """Return the stored streams to merge with a new stream of ``rows`` rows, latest first.
-
-    Args:
-        older: the stored streams, latest first.
-        longest: returns the maximum number of rows of a stream, given one with rows of its size. None for no limit.
-    """
+    """Return the stored streams to merge with a new stream of ``rows`` rows, latest first."""
     merged: list[T] = []
     for stream in older:
         if len(stream) > 2 * rows or (longest is not None and rows + len(stream) > longest(stream)):

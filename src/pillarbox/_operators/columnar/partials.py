@@ -88,11 +88,7 @@ class _Bound(NamedTuple):
 
 
 class Partials:
-    """Creates and merges the partial results of one operator, and computes results.
-
-    Args:
-        windows: describes the boundaries of stored panes, or None if none are stored.
-    """
+    """Creates and merges the partial results of one operator, and computes results."""
 
     def __init__(self, columns: Columns, operator: str, windows: str | None = None) -> None:
         self._operator = operator
@@ -172,10 +168,7 @@ class Partials:
         return merged, columns[_GROUP].to_numpy()
 
     def of_keys(self, batches: Sequence[pa.RecordBatch], others: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Filter partial results by the keys of other batches. A few other keys may remain.
-
-        Comparing keys is much faster than merging superfluous rows.
-        """
+        """Filter partial results by the keys of other batches. A few other keys may remain."""
         values = self._different_keys(others)
         return [batch.filter(self._among(batch, values)) for batch in batches]
 

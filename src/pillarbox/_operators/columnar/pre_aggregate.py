@@ -26,10 +26,7 @@ _MOST = (2**63 - 1) // 1000
 
 
 class PreAggregateOperator(GatheringOperator):
-    """Buffers the rows of an epoch, and emits partial results.
-
-    A watermark is emitted after the rows that precede it.
-    """
+    """Buffers the rows of an epoch, and emits partial results."""
 
     def __init__(self, context: OperatorContext, program: ColumnarProgram) -> None:
         super().__init__(context)

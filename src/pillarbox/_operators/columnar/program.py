@@ -76,12 +76,7 @@ def columns_of_run(
 
 
 def times_of_run(records: Records, reader: str, before: str) -> npt.NDArray[np.int64]:
-    """Return the timestamps of a run (epoch ms).
-
-    Args:
-        reader: the class that needs timestamps, for error messages.
-        before: the call before which timestamps must be assigned, for error messages.
-    """
+    """Return the timestamps of a run (epoch ms)."""
     stamps = records.stamps if isinstance(records, ArrowRecords) else records.timestamps
     if stamps is None or (not isinstance(stamps, np.ndarray) and None in stamps):
         raise ProgramError(

@@ -65,7 +65,6 @@ class GuardedOperator(StreamOperator):
     The guarded operator has the same context, but its output is held back until the function has returned.
 
     Args:
-        make: creates the guarded operator.
         keying: computes the keys of records if the guarded operator does not.
         unchanged: the operator's own states that a failing function has not changed.
         has_key: whether letters contain the key.

@@ -39,12 +39,7 @@ class Clocks(TimerService):
 
 
 class EmittingContext:
-    """The common part of contexts: an event time and side outputs.
-
-    Attributes:
-        current: the current event time.
-        domain: the clock of the current timer. Results of processing-time timers have no timestamp.
-    """
+    """The common part of contexts: an event time and side outputs."""
 
     def __init__(self, collector: Collector) -> None:
         self.collector = collector

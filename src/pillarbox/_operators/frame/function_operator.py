@@ -38,14 +38,7 @@ def keyed_context(context: OperatorContext) -> KeyedContext:
 
 
 class FunctionOperator(StreamOperator):
-    """An operator around one user function: a :class:`Function`, or any callable.
-
-    Args:
-        method: the method of a :class:`Function` that processes a record.
-
-    Attributes:
-        own_states: names of the operator's own keyed states, which the function must not use.
-    """
+    """An operator around one user function: a :class:`Function`, or any callable."""
 
     own_states: Collection[str] = ()
 
@@ -119,7 +112,6 @@ class Pass:
 
     Args:
         pending: an iterator over ``values``, whose position shows the progress.
-        iterator: the iterator for the ``with`` block.
     """
 
     __slots__ = ("_operator", "_pending", "_taken", "_timeless", "_values")

@@ -18,11 +18,7 @@ LATE_RECORDS_DROPPED = "late_records_dropped"
 
 
 class KeyedOperator(FunctionOperator):
-    """An operator with keyed state and possibly timers.
-
-    Attributes:
-        drops_late: whether it drops late records and counts them in the epoch's metrics.
-    """
+    """An operator with keyed state and possibly timers."""
 
     keying: Keying
     drops_late: bool = False

@@ -127,8 +127,6 @@ class OperatorContext:
         side_outputs: outputs of connected side outputs, by tag.
         keyed: keyed state and timers, for a keyed :class:`OperatorFactory`.
         job_parallelism: number of instances of an operator after the shuffle.
-        max_parallelism: number of key groups.
-        epoch: the current or last epoch.
         micro_batch: the current or last micro-batch, or None if unknown, as in a replay.
         operator_state: declares operator state. None before the first shuffle.
         epoch_time: returns the epoch's processing time (epoch ms), which is equal in all tasks and when the epoch is

@@ -302,7 +302,6 @@ def check_call(function: Any, names: Sequence[str], what: str) -> None:
     """Refuse a function with the wrong number of parameters.
 
     Args:
-        names: the arguments' names.
         what: the caller and the function for the message, such as ``"map() got f, which"``.
     """
     try:

@@ -62,14 +62,7 @@ class JoinContext(EmittingContext, ProcessJoinFunction.Context):
 
 
 class _Side:
-    """The records of one stream, by event time.
-
-    Args:
-        reach: the bounds of a partner's time minus the time of a record of this side.
-
-    Attributes:
-        wait: how long a record is stored at least (milliseconds of event time).
-    """
+    """The records of one stream, by event time."""
 
     def __init__(self, operator: IntervalJoinOperator, name: str, keying: Keying, reach: Interval) -> None:
         self._operator = operator

@@ -28,14 +28,7 @@ TIME_MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "
 
 @dataclass(frozen=True)
 class ProcessorSettings:
-    """A processor and its settings.
-
-    Attributes:
-        declarations: the states that its ``init`` declares.
-        event_time: the event-time column that decides which rows are late, or None.
-        frames: options of pandas frames, or None for PySpark rows.
-        initial: rows of the initial state, key columns first, or None.
-    """
+    """A processor and its settings."""
 
     processor: Any
     declarations: Declarations

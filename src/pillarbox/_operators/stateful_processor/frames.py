@@ -29,17 +29,7 @@ def has_conversions() -> bool:
 
 @dataclass(frozen=True)
 class FrameOptions:
-    """Settings of the conversion, from the program and the session.
-
-    Attributes:
-        columns: the names of the row columns.
-        schema: the columns that the program emits.
-        records: maximum number of rows of a frame.
-        bytes: maximum size of a frame.
-        safe: whether numbers that do not fit raise an error.
-        by_name: whether result columns are matched by name.
-        int_extension: whether integers with nulls use pandas' extension type.
-    """
+    """Settings of the conversion, from the program and the session."""
 
     columns: tuple[str, ...]
     key: pa.Schema

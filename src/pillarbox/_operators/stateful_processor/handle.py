@@ -70,13 +70,7 @@ _CONDITIONS = {
 
 @dataclass(frozen=True)
 class StateVariable:
-    """A state that a processor declares.
-
-    Attributes:
-        kind: ``value``, ``list`` or ``map``.
-        schemas: the value's schema; for a map, the key's and the value's.
-        ttl: time-to-live in milliseconds, or None.
-    """
+    """A state that a processor declares."""
 
     kind: str
     schemas: tuple[StructType, ...]
@@ -85,12 +79,7 @@ class StateVariable:
 
 @dataclass
 class Declarations:
-    """The states that a processor's ``init`` declares.
-
-    Attributes:
-        deleted: the names passed to ``deleteIfExists``.
-        parsed: DDL -> schema.
-    """
+    """The states that a processor's ``init`` declares."""
 
     variables: dict[str, StateVariable] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)

@@ -37,16 +37,7 @@ def without_late(table: pa.Table, column: str, watermark: int) -> pa.Table:
 
 
 class SortedRows:
-    """Rows ordered by key, nulls first.
-
-    Args:
-        columns: the names of the key's columns.
-
-    Attributes:
-        starts: the first position of each key's rows.
-        keys: one row per key.
-        counts: the number of rows of each key.
-    """
+    """Rows ordered by key, nulls first."""
 
     def __init__(self, table: pa.Table, columns: Sequence[str]) -> None:
         order = pc.sort_indices(*_sorted_by(table, columns))

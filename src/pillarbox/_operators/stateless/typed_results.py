@@ -84,10 +84,7 @@ class TypedReduce:
 
 
 def typed(output: Input, declared: TypeInformation[Any] | tuple[str, ...] | None, operator: str) -> Input:
-    """Return an output that converts results to ``declared``, a type or the names of columns, if needed.
-
-    A sink with columns of the same type receives results unchanged.
-    """
+    """Return an output that converts results to ``declared``, a type or the names of columns, if needed."""
     if declared is None or isinstance(output, Discard):
         return output
     if isinstance(output, ColumnsOperator) and (isinstance(declared, tuple) or output.encoder.is_of(declared)):

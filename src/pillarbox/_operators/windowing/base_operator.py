@@ -38,14 +38,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 @dataclass(frozen=True)
 class WindowProgram:
-    """The user's settings of a window operator.
-
-    Attributes:
-        function: the user's window function, or None if the contents are the result.
-        opened: functions that are opened and closed with the operator.
-        lateness: allowed lateness in milliseconds of event time.
-        late_tag: the side output of late elements, or None to drop and count them.
-    """
+    """The user's settings of a window operator."""
 
     assigner: WindowAssigner
     trigger: Trigger

@@ -24,11 +24,7 @@ _PORTION = 1 << 15
 
 
 class GroupedRecords(NamedTuple):
-    """Records of several keys, grouped by key.
-
-    Attributes:
-        ends: the end of each key's records.
-    """
+    """Records of several keys, grouped by key."""
 
     records: ArrowRecords
     keys: list[Any]

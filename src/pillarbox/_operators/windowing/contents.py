@@ -94,12 +94,7 @@ class FoldedContents:
 
 
 class ListContents:
-    """Contents with all elements of a window, in order of arrival.
-
-    Args:
-        fold: applied to the elements before the function is called.
-        evictor: removes elements. Timestamps are then stored, too.
-    """
+    """Contents with all elements of a window, in order of arrival."""
 
     def __init__(self, fold: Fold | None = None, evictor: Evictor | None = None) -> None:
         self.descriptor: StateDescriptor = ListStateDescriptor(_NAME)

@@ -31,11 +31,7 @@ class _MergeRecorder(MergeCallback):
 
 
 class MergingWindowSet:
-    """The windows of the current key.
-
-    Args:
-        state: maps each live window to its state window, both as plain tuples.
-    """
+    """The windows of the current key."""
 
     def __init__(self, assigner: MergingWindowAssigner, state: MapState[Any, Any]) -> None:
         self._assigner = assigner

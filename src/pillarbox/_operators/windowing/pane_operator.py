@@ -25,12 +25,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 
 class _KeyPanes:
-    """A key's panes.
-
-    Attributes:
-        starts: the starts of the panes, in order.
-        stacks: merged panes for the next window, or None before the first.
-    """
+    """A key's panes."""
 
     __slots__ = ("stacks", "starts", "timer")
 
@@ -41,14 +36,7 @@ class _KeyPanes:
 
 
 class _PaneTime(NamedTuple):
-    """The windows around a time.
-
-    Attributes:
-        window: the window that ends at the time, or None.
-        next_start: start of the first window that ends later.
-        next_end: end of that window.
-        over: start of the first pane that a live window contains.
-    """
+    """The windows around a time."""
 
     time: int
     window: tuple[int, int] | None

@@ -39,11 +39,7 @@ _QUEUE_BYTES = 4 * 1024 * 1024
 
 
 class RecordWriter:
-    """Writes to all edges of one task.
-
-    Attributes:
-        is_awaited: whether a caller is waiting for the queued buffers.
-    """
+    """Writes to all edges of one task."""
 
     def __init__(self, edges: list[Edge]) -> None:
         self._queue: list[Buffer] = []
@@ -181,10 +177,7 @@ class _EdgeWriter:
 
 
 def _row_bytes(records: Records) -> float | None:
-    """Return the size of a row if all rows have the same size, otherwise None.
-
-    Measuring costs as much as dividing a run among many targets.
-    """
+    """Return the size of a row if all rows have the same size, otherwise None."""
     if isinstance(records, ArrowRecords) and all(map(pa.types.is_primitive, records.batch.schema.types)):
         return int(records.batch.nbytes) / len(records)
     return None

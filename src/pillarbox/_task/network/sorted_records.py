@@ -103,10 +103,7 @@ def _times_of(records: Records) -> npt.NDArray[np.int64]:
 
 
 def _order(hashes: npt.NDArray[np.uint64], times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the sorted positions, twice as fast as ``np.lexsort((times, hashes))``.
-
-    Combines a hash and a position into one number.
-    """
+    """Return the sorted positions, twice as fast as ``np.lexsort((times, hashes))``."""
     by_time = None if (times[1:] >= times[:-1]).all() else np.argsort(times, kind="stable")
     hashes = hashes if by_time is None else hashes[by_time]
     numbers = np.sort(hashes << _POSITION_BITS | np.arange(len(hashes), dtype=np.uint64))

@@ -222,10 +222,7 @@ class SimulatedJob(PatientJob):
         return task
 
     def _resident(self, task_id: tuple[int, int, int], store: EpochStore | None) -> MultipleInputStreamTask:
-        """Return a worker's task for a subtask, restored to the version in ``store``, as in Spark's workers.
-
-        In a batch program, each attempt has its own task.
-        """
+        """Return a worker's task for a subtask, restored to the version in ``store``, as in Spark's workers."""
         if store is None and task_id in self._tasks:
             self._tasks.pop(task_id).close()
         for _ in range(2):

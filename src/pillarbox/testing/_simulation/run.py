@@ -103,10 +103,7 @@ class Run:
         self.steps.add(f"parallelism {self.parallelism}, {len(self.epochs)} epochs")
 
     def run_without_faults(self, schedule: Sequence[tuple[Epoch, int]] | None = None) -> list[dict[str, list[Any]]]:
-        """Run the epochs in order, in one worker, and return the output of each.
-
-        ``schedule`` has the epochs and their times. By default, it is the planned schedule.
-        """
+        """Run the epochs in order, in one worker, and return the output of each."""
         if schedule is None:
             schedule = list(zip(self.epochs, accumulate(epoch.step for epoch in self.epochs)))
         self.event_times = []

@@ -31,7 +31,6 @@ class Epoch:
         deal: seed of the distribution of records over partitions.
         step: how far the clock advances before the epoch (milliseconds).
         records: the program's last records, which replace the slices.
-        bounded: whether the input ends with this epoch.
         calm: whether faults have stopped, so that slow work can complete.
     """
 

@@ -23,12 +23,7 @@ from pillarbox.testing._patience import Patience
 
 
 class _VirtualTimeSelector(selectors.SelectSelector):
-    """A selector with virtual time. Instead of waiting, it ends the loop's turn or advances to the next timer.
-
-    Attributes:
-        now: the loop's time (seconds).
-        may_leap: whether the selector may advance the time, once.
-    """
+    """A selector with virtual time. Instead of waiting, it ends the loop's turn or advances to the next timer."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         super().__init__()
@@ -171,10 +166,7 @@ class Turns(Patience):
         return rng.random() >= self._input_late
 
     def answer(self, now: int) -> bool:
-        """Send a simulated service's answers that are due at ``now``. Returns whether there were any.
-
-        This class has no services; subclasses may.
-        """
+        """Send a simulated service's answers that are due at ``now``. Returns whether there were any."""
         return False
 
     def times_of_answers(self) -> Iterable[int]:

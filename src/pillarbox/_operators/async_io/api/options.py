@@ -66,7 +66,6 @@ class OptionsOfAsyncOperators:
     Attributes:
         capacity: the maximum number of concurrent calls in a partition.
         on_barrier: whether an epoch waits for its calls or carries them over as state.
-        caller: the stream's method, for error messages.
     """
 
     capacity: int

@@ -38,7 +38,6 @@ class Request:
         key: the cache key of its result, or ``NO_KEY``.
         followers: requests for the same key, which share its result.
         outputs: the records to emit. A batch has one per element, or none.
-        failure: the error of its last attempt, or None.
         started: time of its first attempt (relative ms), in any process, or None. The loop's thread writes this
             attribute and those below.
         seconds: how long the service took to answer.

@@ -62,12 +62,7 @@ def is_generator_function(function: Any) -> bool:
 
 
 class FunctionHost:
-    """Owns a function's event loop and threads. The mailbox thread creates and closes it.
-
-    Args:
-        tasks: the number of concurrent tasks, for tasks before the first shuffle.
-        notify: called in the loop's thread when there are completed requests.
-    """
+    """Owns a function's event loop and threads. The mailbox thread creates and closes it."""
 
     def __init__(
         self,

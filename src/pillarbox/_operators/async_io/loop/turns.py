@@ -19,13 +19,7 @@ _LINE = 500
 
 
 class Turns:
-    """Admits an event loop's requests, each when all its budgets allow it. Loop thread only.
-
-    Args:
-        own: the partition's budget, or None.
-        shared: the budgets that all subtasks share.
-        tasks: the number of concurrent tasks.
-    """
+    """Admits an event loop's requests, each when all its budgets allow it. Loop thread only."""
 
     def __init__(self, own: Budget | None, shared: Sequence[Budget], scope: BudgetScope, uid: str, tasks: int) -> None:
         self._gates: list[Gate] = []

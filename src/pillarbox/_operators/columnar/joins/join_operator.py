@@ -35,11 +35,7 @@ _BYTES = 64 * 1024 * 1024
 
 
 class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
-    """Finds the pairs, which subclasses process.
-
-    Attributes:
-        stored: the rows of both sides, with flags of matched rows.
-    """
+    """Finds the pairs, which subclasses process."""
 
     own_states: Collection[str] = ("rows",)
     by_key = False

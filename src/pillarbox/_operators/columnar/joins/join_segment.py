@@ -94,7 +94,6 @@ class Segment:
         batch: the columns, in another order of rows: use :meth:`columns`.
         times: epoch milliseconds.
         matched: flags of rows that have been emitted, with a partner or alone. None if not tracked.
-        number: the segment's number in the state, or None.
         changed: blocks of ``matched`` that changed since they were last written.
     """
 

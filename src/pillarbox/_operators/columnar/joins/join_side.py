@@ -54,12 +54,7 @@ class JoinSide:
 
 
 class SideRows:
-    """The buffered and stored rows of one stream.
-
-    Args:
-        name: ``"left"`` or ``"right"``.
-        reach: how much later than a row its last partner may be (milliseconds).
-    """
+    """The buffered and stored rows of one stream."""
 
     def __init__(
         self, operator: BaseJoinOperator, name: str, side: JoinSide, reach: int, *, keeps_matches: bool

@@ -31,8 +31,6 @@ class FixedWindows(TimedAssigner):
     Attributes:
         tumbles: whether windows are adjacent.
         cumulates: whether windows have one start and successive ends.
-        starts_every: distance between two starts.
-        ends_every: distance between two ends.
     """
 
     tumbles: bool = False

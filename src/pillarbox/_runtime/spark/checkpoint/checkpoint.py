@@ -252,11 +252,7 @@ class Checkpoint:
             )
 
     def check_parallelism(self, requested: int | None, most: int | None) -> None:
-        """Check a program's parallelism before its start. Warns if the query will run with another.
-
-        Args:
-            most: the number of its subtasks, which limits the parallelism, or None if unknown.
-        """
+        """Check a program's parallelism before its start. Warns if the query will run with another."""
         self.check_interrupted()
         present = self.parallelism
         if present is None or requested in (None, present):

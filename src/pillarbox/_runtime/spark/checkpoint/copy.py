@@ -34,12 +34,7 @@ class RemovedError(CheckpointMismatchError):
 
 
 class CheckpointCopy:
-    """A copy of one epoch of a checkpoint, in a folder next to it.
-
-    Args:
-        before: whether to also copy the state before the epoch.
-        is_committed: whether the epoch is committed, so that there is state after it.
-    """
+    """A copy of one epoch of a checkpoint, in a folder next to it."""
 
     def __init__(
         self, spark: SparkSession, checkpoint: str, epoch: int, *, before: bool = False, is_committed: bool = True

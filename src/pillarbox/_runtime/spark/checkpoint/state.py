@@ -30,11 +30,7 @@ _COLUMNS = {"key": "target", "user_map_key": "chunk", "user_map_value": "payload
 
 
 class Stateful(NamedTuple):
-    """A stateful operator of Spark that contains the state logs of one level's vertices.
-
-    Attributes:
-        first: the oldest epoch whose state can be read.
-    """
+    """A stateful operator of Spark that contains the state logs of one level's vertices."""
 
     id: int
     partitions: int
@@ -42,11 +38,7 @@ class Stateful(NamedTuple):
 
 
 class CheckpointState:
-    """The state in a query's checkpoint, as of one epoch.
-
-    Args:
-        copy: path of a copy that only has this epoch, or None.
-    """
+    """The state in a query's checkpoint, as of one epoch."""
 
     def __init__(self, spark: SparkSession, checkpoint: str, epoch: int | None = None, copy: str | None = None) -> None:
         self.spark: SparkSession = spark

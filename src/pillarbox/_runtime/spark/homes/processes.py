@@ -13,11 +13,7 @@ from pillarbox._runtime.spark.tasks.leaving import flush_output, run_exit_handle
 
 
 class Process(NamedTuple):
-    """A process of this machine.
-
-    Attributes:
-        start: start time in clock ticks since boot, or 0 if unknown.
-    """
+    """A process of this machine."""
 
     pid: int
     start: int

@@ -40,11 +40,7 @@ _AHEAD_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class Homes:
-    """A level's settings for finding its homes. Pickled with the level's host.
-
-    Attributes:
-        level: digest of the level's vertices.
-    """
+    """A level's settings for finding its homes. Pickled with the level's host."""
 
     secret: str
     level: str
@@ -89,12 +85,7 @@ class Homes:
 
 @dataclass
 class _Connection:
-    """A connection to a home.
-
-    Attributes:
-        process: the pickled process state that was last sent to the home.
-        subtasks: subtasks that have run an epoch over this connection, so that their logs exist.
-    """
+    """A connection to a home."""
 
     channel: Channel
     pid: int

@@ -130,11 +130,7 @@ class _Run:
 
 
 class Table:
-    """The runs and homes of an executor.
-
-    Attributes:
-        homes: pid -> home, including homes that are ending.
-    """
+    """The runs and homes of an executor."""
 
     def __init__(self, clock: Callable[[], float], end: Callable[[HomeEntry], None]) -> None:
         self._clock = clock

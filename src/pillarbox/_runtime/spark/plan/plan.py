@@ -66,13 +66,7 @@ def _one_time(millis: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 
 @dataclass(frozen=True)
 class FirstEpoch:
-    """The first epoch of a query that starts from a savepoint.
-
-    Attributes:
-        sources: a DataFrame that replaces the program's sources. Its rows are dropped.
-        state: returns the state rows of given vertices, with the columns of ``STATE_SCHEMA``.
-        watermark: Spark's watermark after the epoch (epoch milliseconds).
-    """
+    """The first epoch of a query that starts from a savepoint."""
 
     sources: DataFrame
     state: Callable[[Sequence[int]], DataFrame]
@@ -208,7 +202,6 @@ class _Metrics:
     same data.
 
     Attributes:
-        column: the column with the metrics.
         program: the alias of the program's rows. Metrics of the last level are observed under this name, metrics of
             other levels under names with this prefix.
     """

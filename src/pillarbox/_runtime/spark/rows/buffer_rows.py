@@ -100,10 +100,7 @@ class BufferRows:
 
 
 def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narrow: bool) -> dict[str, str]:
-    """Return the settings for Arrow batches of a query.
-
-    If source rows are narrow, the bytes of batches are not limited unless the user sets a limit.
-    """
+    """Return the settings for Arrow batches of a query."""
     needed: dict[str, str] = {}
     if not 0 < int(spark.conf.get(BATCH_ROWS) or 0) <= _MOST_ROWS:
         needed[BATCH_ROWS] = str(_MOST_ROWS)

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """One of Spark's stages of the running epoch.
-
-    Attributes:
-        level: the program's level that the stage runs, or None if unknown.
-    """
+    """One of Spark's stages of the running epoch."""
 
     number: int
     tasks: int

@@ -179,10 +179,7 @@ class _SparkState:
 
 
 def _by_key(uid: str, frames: Sequence[DataFrame], declarations: Declarations) -> tuple[DataFrame, SparkStateTable]:
-    """Return a row for each key, and the table that converts the rows.
-
-    Each frame has a key, and the columns of some states or timers.
-    """
+    """Return a row for each key, and the table that converts the rows."""
     from pyspark.sql import functions as F
 
     rows = reduce(lambda left, other: left.unionByName(other, allowMissingColumns=True), frames)

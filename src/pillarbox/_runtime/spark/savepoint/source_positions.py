@@ -168,10 +168,7 @@ class _Line(NamedTuple):
 def find_positions(
     start: SavepointStart, noted: Sources, names: Sequence[str] | None, planned: Sequence[PlannedSource]
 ) -> FoundPositions:
-    """Return the position of each source.
-
-    A savepoint without positions starts all sources as in a new query.
-    """
+    """Return the position of each source."""
     requested = start.positions
     if requested == NONE or (isinstance(requested, str) and not noted.offsets):
         return _checked([None] * len(planned), planned)

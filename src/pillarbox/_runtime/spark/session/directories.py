@@ -52,8 +52,5 @@ def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
 
 
 def is_readable_by_spark(checkpoint: str) -> bool:
-    """Return whether Spark's state readers and repartitioning can find this path.
-
-    They use the URI-escaped path.
-    """
+    """Return whether Spark's state readers and repartitioning can find this path."""
     return _ESCAPED.search(checkpoint) is None

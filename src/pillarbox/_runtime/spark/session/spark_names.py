@@ -47,8 +47,7 @@ BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 """Limits the bytes of Arrow batches."""
 
 WILDCARDS = "__globPaths__"
-"""Makes Spark's readers take paths literally. If missing, a checkpoint whose path contains ``[ ] { } * ?`` seems new.
-"""
+"""Makes Spark's readers take paths literally. If missing, a checkpoint path with one of ``[ ] { } * ?`` seems new."""
 
 # Local properties of tasks.
 

@@ -282,10 +282,7 @@ def restored(
 
 
 def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple[list[int], int, bytes]]:
-    """Yield the operator state of subtasks as rows for :class:`RestoringHost`.
-
-    Broadcast state and union lists are the same in many subtasks, so they are pickled once.
-    """
+    """Yield the operator state of subtasks as rows for :class:`RestoringHost`."""
     common: dict[bytes, list[int]] = {}
     for code, state in zip(codes, states):
         shared = {name: value for name, value in state.row.items() if not name.startswith(LIST)}

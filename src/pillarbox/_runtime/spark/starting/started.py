@@ -88,11 +88,7 @@ class StartedQuery:
             return was_held
 
     def has_ended(self, timeout: float) -> bool:
-        """Return whether, within ``timeout`` seconds, the query ends and no thread holds it.
-
-        Raises:
-            StreamingQueryException: the query has failed.
-        """
+        """Return whether, within ``timeout`` seconds, the query ends and no thread holds it."""
         return self.await_end(timeout) is not False and not (self.wait_while_held() and _is_active(self.query))
 
     def end_within(self, seconds: float, could_not_look: Callable[[Exception], None]) -> End | None:

@@ -35,10 +35,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class _SparkChunkStore:
-    """Stores the state log's chunks in a map state of Spark, under the current grouping key.
-
-    ``is_new``: chunks may be missing. Spark logs a warning when a missing value is read.
-    """
+    """Stores the state log's chunks in a map state of Spark, under the current grouping key."""
 
     def __init__(self, chunks: MapState) -> None:
         self._chunks = chunks
@@ -58,11 +55,7 @@ class _SparkChunkStore:
 
 
 class TaskHost:
-    """Runs the subtasks of one level in a worker, for one partition and epoch. Shipped in a ``Processor``.
-
-    Args:
-        spark_time: the time of an operator that follows Spark's watermark, or None.
-    """
+    """Runs the subtasks of one level in a worker, for one partition and epoch. Shipped in a ``Processor``."""
 
     def __init__(
         self,
