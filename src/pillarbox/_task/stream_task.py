@@ -78,7 +78,7 @@ class StreamTask(ABC):
         self.subtask = subtask
         self.metrics: TaskMetrics = TaskMetrics()
         self.life: TaskLife = TaskLife(vertex.name)
-        # Whether another thread reads the input (P4).
+        # Whether another thread reads the input.
         self._threaded_input = any(node.factory.wakes_up for node in vertex.nodes)
         mailbox = TaskMailbox(resting=vertex.shared.resting) if vertex.shared else TaskMailbox()
         self.mailbox_metrics: MailboxMetrics = self._new_mailbox_metrics()

@@ -123,7 +123,7 @@ class InternalTimerService:
                 " processing_time=True), or set uses_processing_time = True in the function's class"
             )
         self.processing_timers.register(timestamp, namespace)
-        # Only the earliest timer is scheduled (T4).
+        # Only the earliest timer is scheduled.
         if self._scheduled_at is None or timestamp < self._scheduled_at:
             self.schedule()
 

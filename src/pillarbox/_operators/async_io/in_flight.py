@@ -288,7 +288,7 @@ class InFlight:
         self._deadlines.watch()
         self._context.mailbox_executor.yield_()
 
-    # -- timeouts (A5) --
+    # -- timeouts --
 
     def _expire(self) -> None:
         # A completed request has not timed out, even if its mail is still queued.
@@ -315,7 +315,7 @@ class InFlight:
             else:
                 self._settle(late, results)
 
-    # -- checkpoints (A7) --
+    # -- checkpoints --
 
     def prepare_snapshot(self) -> None:
         """Wait for the epoch's requests, or carry them over.
