@@ -130,11 +130,11 @@ PUBLIC_MODULES = {
         "Suspension", "TaskMailbox", "WrongThreadError",
     },
     "testing": {
-        "KeyedOneInputStreamOperatorTestHarness", "KeyedTwoInputStreamOperatorTestHarness",
-        "ManualProcessingTimeService", "OneInputStreamOperatorTestHarness", "OperatorSnapshot",
-        "ProcessFunctionTestHarnesses", "ProcessingTime", "ProgramSnapshot", "ProgramTestHarness",
-        "SimulationError", "StreamRecord", "TwoInputStreamOperatorTestHarness", "TwsTester", "Watermark",
-        "WatermarkStatus",
+        "FakeRequest", "FakeService", "KeyedOneInputStreamOperatorTestHarness",
+        "KeyedTwoInputStreamOperatorTestHarness", "ManualProcessingTimeService", "OneInputStreamOperatorTestHarness",
+        "OperatorSnapshot", "ProcessFunctionTestHarnesses", "ProcessingTime", "ProgramSnapshot", "ProgramTestHarness",
+        "SimulationError", "StreamRecord", "TooManyRequestsError", "TwoInputStreamOperatorTestHarness", "TwsTester",
+        "Watermark", "WatermarkStatus",
         "check_operator", "harness_for", "row", "simulate",
     },
 }  # fmt: skip

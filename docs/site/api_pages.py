@@ -153,6 +153,7 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
                 "TwoInputStreamOperatorTestHarness", "KeyedOneInputStreamOperatorTestHarness",
                 "KeyedTwoInputStreamOperatorTestHarness", "OperatorSnapshot", "StreamRecord", "Watermark",
                 "WatermarkStatus", "ManualProcessingTimeService", "ProcessingTime", "TwsTester",
+                "FakeService", "FakeRequest", "TooManyRequestsError",
             )
         ],
     ),

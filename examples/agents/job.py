@@ -53,10 +53,12 @@ class Agent(KeyedProcessFunction[Row, Any, Line]):
 
     Args:
         url: the address of the model.
+        budget: the model's budget.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, budget: Budget) -> None:
         self.url = url
+        self.budget = budget
 
     async def open(self, runtime_context: Any) -> None:
         self.client = aiohttp.ClientSession(self.url)
@@ -93,7 +95,7 @@ class Agent(KeyedProcessFunction[Row, Any, Line]):
         timers.register_event_time_timer(end)
         self.memory.add(("customer", line.text))
         while True:
-            answer = await ctx.call(self.ask, line.customer, list(self.memory.get()), budget=MODEL, retry=PATIENT)
+            answer = await ctx.call(self.ask, line.customer, list(self.memory.get()), budget=self.budget, retry=PATIENT)
             self.memory.add(("agent", answer["text"]))
             if answer["order"] is None:
                 break
@@ -107,19 +109,25 @@ class Agent(KeyedProcessFunction[Row, Any, Line]):
     async def sum_up(self, customer: str, ctx: Any) -> Line:
         """Ask for a summary of the chat, and forget the chat."""
         messages = [*self.memory.get(), ("user", SUMMARIZE)]
-        answer = await ctx.call(self.ask, customer, messages, budget=MODEL, retry=PATIENT)
+        answer = await ctx.call(self.ask, customer, messages, budget=self.budget, retry=PATIENT)
         self.memory.clear()
         return customer, -1, "summary", answer["text"]
 
 
 def answers(
-    env: StreamExecutionEnvironment, lines: DataFrame, url: str
+    env: StreamExecutionEnvironment, lines: DataFrame, url: str, budget: Budget = MODEL
 ) -> tuple[DataStream[Line], DataStream[tuple[Any, ...]]]:
     """Return the agents' answers and summaries, and the lines that the model refuses."""
     times = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner("at")
     by_customer = env.from_dataframe(lines, "chats").assign_timestamps_and_watermarks(times).key_by("customer")
     agents = by_customer.process(
-        Agent(url), COLUMNS, capacity=100, timeout="1 minute", on_barrier="carry", on_error=BAD, budgets=[MODEL]
+        Agent(url, budget),
+        COLUMNS,
+        capacity=100,
+        timeout="1 minute",
+        on_barrier="carry",
+        on_error=BAD,
+        budgets=[budget],
     ).uid("agents")
     return agents, agents.get_side_output(BAD).map(as_refusal)
 

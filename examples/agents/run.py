@@ -12,21 +12,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 import pillarbox
-from examples.agents.job import COLUMNS, SCHEMA, answers
-from pillarbox import StreamExecutionEnvironment, local_session
+from examples.agents.job import COLUMNS, MODEL, SCHEMA, answers
+from pillarbox import Budget, StreamExecutionEnvironment, local_session
 
 REFUSED = "customer STRING, number LONG, error STRING"
 
 
-def run(folder: Path, url: str) -> None:
+def run(spark: SparkSession, folder: Path, url: str, budget: Budget = MODEL) -> None:
     """Run the query until it has answered everything."""
-    spark = local_session(2, app_name="agents", spark__log__level="ERROR", spark__sql__session__timeZone="UTC")
     env = StreamExecutionEnvironment.get_execution_environment(spark)
     source = spark.readStream.schema(SCHEMA).option("header", "true").option("maxFilesPerTrigger", 1)
-    lines, refused = answers(env, source.csv(str(folder / "chats")), url)
+    lines, refused = answers(env, source.csv(str(folder / "chats")), url, budget)
 
     def write(outputs: dict[str, DataFrame], epoch: int) -> None:
         for name, output in outputs.items():
@@ -34,10 +33,7 @@ def run(folder: Path, url: str) -> None:
 
     writer = env.for_each_batch(write, {"answers": (lines, COLUMNS), "refused": (refused, REFUSED)})
     writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
-    try:
-        follow(pillarbox.start(writer), folder / "epochs.jsonl")
-    finally:
-        spark.stop()
+    follow(pillarbox.start(writer), folder / "epochs.jsonl")
 
 
 def follow(query: Any, path: Path) -> None:
@@ -62,7 +58,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("url", help="the address of the model")
     arguments = parser.parse_args()
-    run(arguments.folder, arguments.url)
+    spark = local_session(2, app_name="agents", spark__log__level="ERROR", spark__sql__session__timeZone="UTC")
+    try:
+        run(spark, arguments.folder, arguments.url)
+    finally:
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ A test controls time (watermarks and a manual clock), state and failures. Mailbo
 same code as under Spark.
 
 :func:`harness_for` runs one function; :class:`ProgramTestHarness` runs a whole program, epoch by epoch.
+:class:`FakeService` replaces a service, and can refuse requests, crash or lose answers.
 :func:`check_operator` checks the laws of operators, and :func:`simulate` runs a program under many schedules with
 faults. docs/testing.md has examples of each.
 
@@ -34,6 +35,7 @@ from typing import Any
 from pillarbox._elements import Watermark, WatermarkStatus
 from pillarbox._rows import Row
 from pillarbox._time.manual_clock import ManualProcessingTimeService
+from pillarbox.testing._fake_service import FakeRequest, FakeService, TooManyRequestsError
 from pillarbox.testing._harnesses import ProcessFunctionTestHarnesses, harness_for
 from pillarbox.testing._keyed_operator_harness import (
     KeyedOneInputStreamOperatorTestHarness,
@@ -51,6 +53,8 @@ from pillarbox.testing._simulation.simulate import SimulationError, simulate
 from pillarbox.testing._tws_tester import TwsTester
 
 __all__ = [
+    "FakeRequest",
+    "FakeService",
     "KeyedOneInputStreamOperatorTestHarness",
     "KeyedTwoInputStreamOperatorTestHarness",
     "ManualProcessingTimeService",
@@ -62,6 +66,7 @@ __all__ = [
     "ProgramTestHarness",
     "SimulationError",
     "StreamRecord",
+    "TooManyRequestsError",
     "TwoInputStreamOperatorTestHarness",
     "TwsTester",
     "Watermark",

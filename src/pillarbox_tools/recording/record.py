@@ -16,9 +16,13 @@ from pillarbox._errors import (
     ProgramError,
     check_count,
     check_text,
+    describe,
     shorten,
 )
+from pillarbox._operators.async_keyed.factory import async_options
+from pillarbox._operators.calls.journal import read_entries
 from pillarbox._reports.failure import Failure, message_of
+from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.copy import CheckpointCopy, RemovedError, copied_checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
@@ -31,7 +35,7 @@ from pillarbox._runtime.spark.tasks.replacement import REPLACEMENT
 from pillarbox._time.clock_log import ClockLog
 from pillarbox_tools.recording.receiver import Receiver
 from pillarbox_tools.recording.recorded import RecordedTask
-from pillarbox_tools.recording.recording import RecordingMetadata, input_of, portions_in, write_recording
+from pillarbox_tools.recording.recording import Answers, RecordingMetadata, input_of, portions_in, write_recording
 from pillarbox_tools.recording.sources import check_sources
 from pillarbox_tools.recording.target import Target, doubts_of, epoch_to_record, find_target
 
@@ -159,6 +163,8 @@ def _record(
         raise ProgramError(
             f"subtask {target.subtask} of {of!r} did not run in epoch {target.epoch}: it had no input and no due timer"
         )
+    vertex = shipped(target.program, target.vertex)
+    answers, doubts = _answers(vertex, Checkpoint(spark, checkpoint).query_id, target.subtask)
     facts = RecordingMetadata(
         checkpoint=checkpoint,
         epoch=target.epoch,
@@ -174,13 +180,26 @@ def _record(
         is_pickled=receiver.facts.get("is_pickled", False),
         failure=target.failure,
         calls=target.vertex.calls,
-        doubts=doubts_of(target, portions_in(folder)),
+        doubts=[*doubts_of(target, portions_in(folder)), *doubts],
         bytes=receiver.bytes,
         hash_seed=receiver.facts["hash_seed"],
     )
-    vertex = shipped(target.program, target.vertex)
     broadcasts = values_of(vertex.broadcasts.broadcasts)
-    write_recording(folder, facts, pickle.dumps(vertex), receiver.state, after, broadcasts)
+    write_recording(folder, facts, pickle.dumps(vertex), receiver.state, after, broadcasts, answers)
+
+
+def _answers(vertex: ShippedVertex, query: str | None, subtask: int) -> tuple[dict[str, Answers], list[str]]:
+    """Return the answers in the journals of a task's operators by uid, and messages about unreadable journals."""
+    answers, doubts = dict[str, Answers](), list[str]()
+    for node in vertex.load().nodes:
+        options = async_options(node.factory)
+        if options is None or options.journal is None or query is None:
+            continue
+        try:
+            answers[node.uid] = read_entries(options.journal, query, node.uid, subtask)
+        except Exception as error:
+            doubts.append(f"the driver could not read the journal {options.journal!r}: {describe(error)}")
+    return answers, doubts
 
 
 def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, timeout: float) -> None:

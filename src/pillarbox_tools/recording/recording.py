@@ -4,6 +4,7 @@
 - ``program``: the pickled vertex;
 - ``state``: the chunks of the task's log before the epoch; ``state-after``: the chunks after the epoch, if it was
   committed;
+- ``answers``: the answers of calls in the operators' journals;
 - ``broadcasts``: the pickled values of Spark's broadcast variables in the vertex;
 - ``sources.json``: the source of the user's modules, and the versions of installed packages;
 - ``input``: consecutive pickles of the input: lists of buffers, or Arrow batches of a source.
@@ -27,13 +28,17 @@ import pillarbox
 from pillarbox._errors import ConfigurationError, advice_on_version, describe
 from pillarbox._graph.layout import Layout
 from pillarbox._json import json_of, read
+from pillarbox._operators.calls.journal import Entry
 from pillarbox._reports.failure import Failure
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox_tools.recording.modules import Source, sources_here, versions_here
 
 FORMAT = 1
 _FACTS, _PROGRAM, _STATE, _AFTER, _INPUT = "recording.json", "program", "state", "state-after", "input"
-_SOURCES, _BROADCASTS = "sources.json", "broadcasts"
+_SOURCES, _BROADCASTS, _ANSWERS = "sources.json", "broadcasts", "answers"
+
+# The entries of a journal by epoch.
+Answers = dict[int, list[Entry]]
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class Recording:
         state: the chunks of the log before the epoch, by number.
         after: the chunks after the epoch, or None if unknown.
         broadcasts: the pickled values of Spark's broadcast variables, by number.
+        answers: the journals' answers, by uid.
     """
 
     folder: Path
@@ -94,6 +100,7 @@ class Recording:
     state: dict[int, bytes]
     after: dict[int, bytes] | None
     broadcasts: dict[int, bytes]
+    answers: dict[str, Answers]
 
     def modules(self) -> tuple[dict[str, Source], dict[str, str]]:
         with _damage_of(self.folder):
@@ -124,12 +131,14 @@ def write_recording(
     state: dict[int, bytes],
     after: dict[int, bytes] | None,
     broadcasts: Mapping[int, bytes] = MappingProxyType({}),
+    answers: Mapping[str, Answers] = MappingProxyType({}),
 ) -> None:
     (folder / _PROGRAM).write_bytes(shipped)
     (folder / _STATE).write_bytes(pickle.dumps(state))
     if after is not None:
         (folder / _AFTER).write_bytes(pickle.dumps(after))
     (folder / _BROADCASTS).write_bytes(pickle.dumps(dict(broadcasts)))
+    (folder / _ANSWERS).write_bytes(pickle.dumps(dict(answers)))
     modules = {"sources": sources_here(), "versions": versions_here()}
     (folder / _SOURCES).write_text(json.dumps(modules))
     facts = replace(facts, python=platform.python_version(), pillarbox=pillarbox.__version__, format=FORMAT)
@@ -167,11 +176,11 @@ def read_recording(folder: Path) -> Recording:
     if size != facts.bytes:
         raise ConfigurationError(f"{folder} is damaged: its input has {size:,} of {facts.bytes:,} bytes")
     with _damage_of(folder):
-        state, shipped, broadcasts = (
-            pickle.loads((folder / name).read_bytes()) for name in (_STATE, _PROGRAM, _BROADCASTS)
+        state, shipped, broadcasts, answers = (
+            pickle.loads((folder / name).read_bytes()) for name in (_STATE, _PROGRAM, _BROADCASTS, _ANSWERS)
         )
         after = pickle.loads((folder / _AFTER).read_bytes()) if (folder / _AFTER).exists() else None
-        return Recording(folder, facts, shipped, state, after, broadcasts)
+        return Recording(folder, facts, shipped, state, after, broadcasts, answers)
 
 
 @contextmanager

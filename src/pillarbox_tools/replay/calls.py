@@ -1,7 +1,8 @@
 """Refuses calls of services and of other programs in a replay.
 
-Operators that call services are replaced. Calls of other user code are detected by Python's audit events. A C library
-that opens its own sockets raises no such events; only a network namespace stops it (``cli/replay_process.py``).
+Keyed functions receive the recorded answers of ``ctx.call``. Other operators that call services are replaced. Calls of
+other user code are detected by Python's audit events. A C library that opens its own sockets raises no such events; only
+a network namespace stops it (``cli/replay_process.py``).
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ import ipaddress
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import FrameType
 from typing import Any, NoReturn
 from weakref import WeakSet
 
 from pillarbox._elements import Records
 from pillarbox._errors import shorten, shorten_record
+from pillarbox._operators.async_keyed.factory import async_options
+from pillarbox._operators.calls.replayed import ReplayedCalls
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._task.vertex import Vertex
+from pillarbox_tools.recording.recording import Answers
 from pillarbox_tools.replay.nondeterminism import is_code_of_user
 
 _PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.startfile"}
@@ -163,8 +167,6 @@ class UnansweredOperator(StreamOperator):
     def restore_state(self, state: Any) -> None:
         entries = state or ()
         carried = [value for what, *content in entries if what in ("request", "answer") for value in content[0]]
-        carried += [content[2] for what, *content in entries if what == "element"]
-        carried += [f"timers of key {content[0]!r}" for what, *content in entries if what == "visit"]
         if carried:
             self._refuse(carried)
 
@@ -176,7 +178,26 @@ class UnansweredOperator(StreamOperator):
         )
 
 
-def without_calls(vertex: Vertex) -> None:
+def replay_calls(vertex: Vertex, answers: Mapping[str, Answers], *, allow_calls: bool) -> None:
+    """Give a vertex's operators the recorded answers of their calls, and refuse other calls unless they are allowed.
+
+    Args:
+        answers: the answers in journals, by uid.
+    """
     for node in vertex.nodes:
-        if node.factory.wakes_up:
-            node.factory = replace(node.factory, make=UnansweredOperator, wakes_up=False)
+        factory = node.factory
+        options = async_options(factory)
+        if options is not None:
+            entries = answers.get(node.uid)
+            refuse = None if allow_calls else partial(_refuse_call, node.uid)
+            calls = ReplayedCalls(entries, refuse, may_carry=options.carries and entries is not None)
+            make: Callable[..., StreamOperator] = factory.make
+            node.factory = replace(factory, make=partial(make, options=replace(options, replayed=calls)))
+        elif factory.wakes_up and not allow_calls:
+            node.factory = replace(factory, make=UnansweredOperator, wakes_up=False)
+
+
+def _refuse_call(uid: str, call: str) -> NoReturn:
+    (_refusing or [Refused(uid)])[-1].refuse(
+        f"operator {uid!r} calls {call}, and the recording has no answer. Pass --allow-calls to make the call"
+    )

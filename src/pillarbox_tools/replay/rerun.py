@@ -31,7 +31,7 @@ from pillarbox._task.stream_task import StreamTask
 from pillarbox._task.vertex import REPORT_TARGET, Vertex
 from pillarbox._time.clock_log import ClockLog, ReplayedClock
 from pillarbox_tools.recording.recording import Recording
-from pillarbox_tools.replay.calls import RefusedCallError, refused_calls, without_calls
+from pillarbox_tools.replay.calls import RefusedCallError, refused_calls, replay_calls
 
 
 class Rerun:
@@ -61,8 +61,7 @@ class Rerun:
         self._recording = recording
         use_values(recording.broadcasts if broadcasts is None else broadcasts)
         self.vertex: Vertex = _laid_out(recording, shipped or recording.shipped)
-        if not allow_calls:
-            without_calls(self.vertex)
+        replay_calls(self.vertex, recording.answers, allow_calls=allow_calls)
         self._edges = {} if shipped is None else _edges(recording, self.vertex)
         self._places = {(code, edge.id): index for index, edge in enumerate(self.vertex.edges) for code in edge.targets}
         self.vertex.budget_scope, self.vertex.shared = BudgetScope(), SharedResources()

@@ -1,8 +1,9 @@
 """Kills processes of ``make demo-agent``: ``python -m tests.faults.chaos.billing --kills 50 --seed 7``.
 
 The demo's agents ask a language model about each line of a chat. The seed draws kills of Python workers, homes and
-drivers, and outages of the model. The answers must equal plain Python's, with one bill per request. The last line is
-one JSON object.
+drivers, and outages of the model. The answers must equal plain Python's, with one bill per request. With
+``--share 0.5``, a ceiling of half of these tokens must hold instead, while each line is answered or refused. The last
+line is one JSON object.
 """
 
 from __future__ import annotations
@@ -12,31 +13,45 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from examples.agents.demo import check, split, start
+import pyarrow.parquet as pq
+import pyspark
+
+from examples.agents.demo import check, split
 from examples.agents.oracle import Expected
 from examples.agents.service import running_service
 from examples.service_process import RunningService
+from tests.faults.chaos.agents_query import add_session_arguments
 from tests.faults.processes import kill, members
 
 # Weights of the faults.
 FAULTS = {"process": 6, "driver": 1, "model": 1}
 # Kills for each copy of the chats, which takes half a minute of requests.
 KILLS_EACH = 10
+# The number of a summary.
+SUMMARY = -1
 PATIENCE = 300  # seconds without a request
 
 
 class Billing:
-    """A run of the demo under faults."""
+    """A run of the demo under faults.
 
-    def __init__(self, out: Path, service: RunningService, seed: int) -> None:
+    Args:
+        session: arguments that describe the session.
+    """
+
+    def __init__(self, out: Path, service: RunningService, seed: int, session: Sequence[str]) -> None:
         self.out, self.service = out, service
+        self.session = session
         self.rng = random.Random(seed)
         self.faults: Counter[str] = Counter()
         self.drivers = 0
@@ -44,7 +59,10 @@ class Billing:
         self.start()
 
     def start(self) -> None:
-        self.process = start(self.out, self.service)
+        program = "tests.faults.chaos.agents_query"
+        command = [sys.executable, "-m", program, str(self.out), self.service.url, *self.session]
+        with (self.out / "spark.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stderr=log, start_new_session=True)
         self.drivers += 1
 
     def await_requests(self, count: int) -> bool:
@@ -88,19 +106,40 @@ class Billing:
             self.start()
 
 
+def holds(ceiling: int, stats: dict[str, Any], out: Path, lines: int, least: float) -> bool:
+    """Return whether at most the ceiling was billed, and at least a share of it, and each line has one outcome."""
+    rows = [
+        row
+        for name in ("answers", "refused")
+        for path in out.glob(f"{name}/epoch=*")
+        for row in pq.read_table(path).to_pylist()
+    ]
+    ended = Counter((row["customer"], row["number"]) for row in rows if row["number"] not in (None, SUMMARY))
+    print(f"{stats['tokens']:,} tokens were billed, and {ceiling:,} allowed; {len(ended):,} of {lines:,} lines ended.")
+    return least * ceiling <= stats["tokens"] <= ceiling and ended.total() == len(ended) == lines
+
+
 def main() -> int:
     """Run the command line. The exit code is 0 if results and bill equal the oracle's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20, help="number of faults (%(default)s)")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the faults; else the clock")
+    parser.add_argument("--share", type=float, help="the ceiling, as a share of the tokens that all lines need")
+    add_session_arguments(parser)
     arguments = parser.parse_args()
+    session = [f"--slots={arguments.slots}", *(["--connect"] if arguments.connect else [])]
+    session += [] if arguments.homes is None else [f"--homes={arguments.homes}"]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, running_service() as service:
         out = Path(folder)
         lines = split(out / "chats", 20, copies=-(-arguments.kills // KILLS_EACH))
         expected = Expected(out / "chats")
         requests = expected.billed.total()
-        billing = Billing(out, service, arguments.seed)
+        ceiling = None if arguments.share is None else int(arguments.share * expected.tokens)
+        if ceiling is not None:
+            session.append(f"--ceiling={ceiling}")
+            requests = int(arguments.share * requests)
+        billing = Billing(out, service, arguments.seed, session)
         for number in range(arguments.kills):
             if not billing.await_requests(requests * (number + 1) // (arguments.kills + 2)):
                 break
@@ -108,9 +147,14 @@ def main() -> int:
             print(f"seed {arguments.seed}, {time.monotonic() - began:.0f} s: {dict(billing.faults)}", flush=True)
         billing.end()
         stats = service.stats()
-        is_equal = check(expected, stats, out)
+        if ceiling is None:
+            is_equal = check(expected, stats, out)
+        else:
+            is_equal = holds(ceiling, stats, out, lines, least=0 if billing.faults else 0.9)
     result = {
         "seed": arguments.seed,
+        "session": session,
+        "spark": pyspark.__version__,
         "is_equal": is_equal,
         "lines": lines,
         "requests": stats["requests"],

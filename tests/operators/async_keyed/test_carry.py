@@ -10,6 +10,7 @@ import pytest
 
 from pillarbox._elements import Watermark
 from pillarbox._errors import CheckpointMismatchError
+from pillarbox._operators.async_keyed.options import WAITING
 from tests.operators.async_keyed.gates import BAD, Gate, Stateful, end, opened
 
 
@@ -371,3 +372,22 @@ def test_connections_closed_between_epochs_are_seen_before_any_step() -> None:
         harness.push(("a", "second"))
         end(harness)
         assert events == ["closed"]
+
+
+def test_visits_of_a_busy_key_leave_room_for_records() -> None:
+    """Each epoch's watermark visits each busy key, and a slow request may outlast hundreds of epochs."""
+    gate = Gate()
+
+    class Slow(Stateful):
+        async def process_element(self, value: Any, ctx: Any) -> Any:
+            await gate(value[1])
+            yield value
+
+    with opened(Slow(), on_barrier="carry", capacity=2, limit=1) as harness:
+        harness.push(("a", 0))
+        for watermark in range(WAITING + 10):
+            harness.push_watermark(watermark)
+        harness.push(("b", 1))
+        assert gate.waiting == [0, 1]
+        gate.open(harness, 0, 1)
+        assert harness.get_output() == [("a", 0), ("b", 1)]

@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from pillarbox import KeyedProcessFunction, TimeDomain, ValueStateDescriptor
+from pillarbox import KeyedProcessFunction, ValueStateDescriptor
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox.testing import ProgramTestHarness
 from pillarbox_tools.recording.recording import read_recording
@@ -184,8 +184,6 @@ def test_a_library_in_c_finds_no_network() -> None:
     [
         (("request", [1], None, None), "1"),
         (("answer", [2], None, ["two"]), "2"),
-        (("element", 0, "a", ("a", 3), None, 0, 1, None), r"\('a', 3\)"),
-        (("visit", "a", 10, 10, TimeDomain.EVENT_TIME, [], 1, None), "timers of key 'a'"),
     ],
 )
 def test_a_replay_stops_at_work_of_the_epoch_before(entry: tuple[Any, ...], name: str) -> None:

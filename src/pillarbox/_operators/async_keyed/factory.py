@@ -16,6 +16,7 @@ from pillarbox._operators.connected.broadcast import KeyedBroadcastProcessOperat
 from pillarbox._operators.connected.two_inputs import KeyedCoProcessOperator
 from pillarbox._operators.dead_letters.dead_letter import OnError
 from pillarbox._operators.dead_letters.guarded import guarded
+from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._time.duration import DurationLike
@@ -79,3 +80,10 @@ def keyed_process(
     make = partial(kind.waiting, function=function, options=options, **arguments)
     budgets = tuple(budget.limits for budget in options.budgets)
     return OperatorFactory(make, keyed=True, wakes_up=True, stateful=options.carries, budgets=budgets)
+
+
+def async_options(factory: OperatorFactory) -> AsyncKeyedOptions | None:
+    """Return the options of a keyed function with ``async def``, or None for another operator."""
+    make = factory.make.function if isinstance(factory.make, Captured) else factory.make
+    options = getattr(make, "keywords", {}).get("options")
+    return options if isinstance(options, AsyncKeyedOptions) else None

@@ -73,7 +73,6 @@ class AsyncKeyedOperator(KeyedOperator):
         self._carried = None if self._undo is None else CarriedElements(self.backend, self._undo)
         tag = options.on_error
         self._letters = DeadLetters(context, tag, context.side_outputs) if isinstance(tag, OutputTag) else None
-        self._most = options.most_elements
         self._is_announced = False
         # Whether the epoch has brought records.
         self._had_input = False
@@ -169,9 +168,9 @@ class AsyncKeyedOperator(KeyedOperator):
         self._turn()
 
     def _await_room(self) -> None:
-        if len(self._queue) >= self._most:
+        if self.runner.is_full:
             self._turn()
-        while len(self._queue) >= self._most:
+        while self.runner.is_full:
             self._wait()
 
     def _wait(self) -> None:

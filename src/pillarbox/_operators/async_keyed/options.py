@@ -10,6 +10,7 @@ from typing import Any
 
 from pillarbox._operators.async_io.api.options import OnBarrier, OptionsOfAsyncOperators
 from pillarbox._operators.budgets.budget import Budget
+from pillarbox._operators.calls.replayed import ReplayedCalls
 from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_error
 from pillarbox._operators.functions.basic import Function, OutputTag
 from pillarbox._time.duration import DurationLike, positive_millis
@@ -29,6 +30,7 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
         on_error: ``"fail"``, or the side output for dead letters.
         on_barrier: whether an epoch waits for its elements or carries them over.
         journal: the folder for records of service calls, or None.
+        replayed: in a replay, the recorded calls.
 
     Raises:
         ProgramError: an option is invalid.
@@ -42,6 +44,7 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
     on_barrier: OnBarrier = "drain"
     budgets: Sequence[Budget] = ()
     journal: str | None = None
+    replayed: ReplayedCalls | None = None
 
     def __post_init__(self) -> None:
         self.check()

@@ -30,6 +30,7 @@ from pillarbox._operators.async_keyed.steps import SLOW_STEP, WorkerSteps, repor
 from pillarbox._operators.async_keyed.timeouts import Timeouts
 from pillarbox._operators.calls.caller import Caller
 from pillarbox._operators.calls.journal import Journal
+from pillarbox._operators.calls.replayed import ReplayedJournal
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters, concerns_record
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import TimeDomain
@@ -101,6 +102,7 @@ class ElementRunner:
         self._letters = letters
         self._queue = queue
         self._most = options.most_elements
+        self._visits = 0
         self._announce = announce
         self._loop = lease_loop(context)
         self.loop: OwnedLoop = self._loop.resource
@@ -129,9 +131,17 @@ class ElementRunner:
         self._threads: DaemonThreads | None = None
         if options.journal is not None:
             self._threads = self.loop.new_threads(2, f"{self.name} journal")
-            journal = Journal(options.journal, context, self.loop.loop, self._threads)
+            arguments = context, self.loop.loop, self._threads
+            if options.replayed is None:
+                journal = Journal(options.journal, *arguments)
+            else:
+                journal = ReplayedJournal(options.replayed.entries or {}, *arguments)
         self.caller: Caller = Caller(
-            context, keeps_records=options.keeps_records, journal=journal, budgets=options.budgets
+            context,
+            keeps_records=options.keeps_records,
+            journal=journal,
+            budgets=options.budgets,
+            replayed=options.replayed,
         )
         self.dropped_timers = DroppedTimers(self.name)
         self.count_last_timer: Callable[[int], None] = timers.count_last_timers()
@@ -140,9 +150,15 @@ class ElementRunner:
         self._base = copy_context()
         self._base.run(getcontext)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the operator has no room for another record. Visits come with each watermark, and need none."""
+        return len(self._queue) - self._visits >= self._most
+
     def admit(self, element: Element) -> None:
         """Accept an element. It runs after earlier elements of its key."""
         element.is_queued = True
+        self._visits += type(element) is Visit
         self._queue.put(element)
         lines, key = self._lines, element.key
         if key not in lines:
@@ -158,7 +174,7 @@ class ElementRunner:
     def _take_from_run(self) -> Element | None:
         """Return the next record of the run whose key is free, or None if there is none or no room."""
         run, lines = self.run, self._lines
-        if run is None or len(self._queue) >= self._most:
+        if run is None or self.is_full:
             return None
         call, watermark, records = run
         for value, key, timestamp in records:
@@ -166,7 +182,7 @@ class ElementRunner:
             if key not in lines:
                 return element
             self.admit(element)
-            if len(self._queue) >= self._most:
+            if self.is_full:
                 return None
         self.run = None
         return None
@@ -187,6 +203,7 @@ class ElementRunner:
         """Finish a queued element, so that the next element of its key becomes ready."""
         element.state = _SETTLED
         element.steps = element.notes = None
+        self._visits -= type(element) is Visit
         self._queue.complete(element)
         lines, key = self._lines, element.key
         line = lines[key]

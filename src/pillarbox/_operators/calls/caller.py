@@ -16,6 +16,7 @@ from pillarbox._operators.budgets.gate import RATE_LIMITED
 from pillarbox._operators.calls.digests import Callee, digest, numbered
 from pillarbox._operators.calls.journal import Entry, Journal
 from pillarbox._operators.calls.records import ElementCalls, Name, Record
+from pillarbox._operators.calls.replayed import ReplayedCalls
 from pillarbox._operators.calls.service_call import CallOptions, ServiceCall
 from pillarbox._operators.frame.operator import OperatorContext
 
@@ -37,17 +38,25 @@ class Caller:
     Args:
         keeps_records: whether elements may run again, with the records of their calls.
         journal: writes records before their answers are used, or None.
+        replayed: in a replay, the recorded calls.
 
     Attributes:
         numbers: (key, digest) -> number of elements with this content so far.
     """
 
     def __init__(
-        self, context: OperatorContext, *, keeps_records: bool, journal: Journal | None, budgets: Sequence[Budget]
+        self,
+        context: OperatorContext,
+        *,
+        keeps_records: bool,
+        journal: Journal | None,
+        budgets: Sequence[Budget],
+        replayed: ReplayedCalls | None = None,
     ) -> None:
         self._context = context
         self._keeps_records = keeps_records
         self._journal = journal
+        self._replayed = replayed
         scope = context.budget_scope
         tasks = scope.tasks(context.parallelism, 1)
         self._turns = {budget.name: Turns(None, [budget], scope, context.uid, tasks) for budget in budgets}
@@ -62,7 +71,7 @@ class Caller:
         callee = Callee.of(function)
         needs_key = callee.takes_key or options.reconcile is not None
         if not (self._keeps_records or needs_key or options.key is not None):
-            self._made += 1
+            await self._begin(callee, args)
             return await ServiceCall(function, callee, args, options, turns).answer(was_begun=False)
         where = f"operator {self._context.name!r}: ctx.call() of {callee}"
         fingerprint = _fingerprint(callee, args, options.key, where)
@@ -87,9 +96,9 @@ class Caller:
         idempotency_key = options.key
         if needs_key and isinstance(name, tuple):
             idempotency_key = numbered(self._identity(element, calls, where) + fingerprint, name[1]).hex()
-        self._made += 1
         calls.in_flight.add(name)
         try:
+            await self._begin(callee, args)
             if options.reconcile is not None and record is None:
                 await self._write(calls, name, Record.begun(fingerprint))
             try:
@@ -106,6 +115,11 @@ class Caller:
             return answer
         finally:
             calls.in_flight.discard(name)
+
+    async def _begin(self, callee: Callee, args: tuple[Any, ...]) -> None:
+        self._made += 1
+        if self._replayed is not None:
+            await self._replayed.before_call(f"{callee}({', '.join(map(shorten, args))})")
 
     async def _write(self, calls: ElementCalls, name: Name, record: Record) -> None:
         """Add a record. The next snapshot contains it even if the journal has not been written yet."""

@@ -48,8 +48,7 @@ class Journal:
         self._context = context
         self._loop = loop
         # Without a query's id no other process can resume the task, and another run must not find its files.
-        query = context.shared.query or uuid4().hex
-        self._place = f"{quote(query, safe='')}/{quote(context.uid, safe='')}/{context.subtask}"
+        self._place = _path_of(context.shared.query or uuid4().hex, context.uid, context.subtask)
         self._attempt = uuid4().hex[:12]
         self._threads = threads
         self._writing: asyncio.Task[None] | None = None
@@ -78,28 +77,16 @@ class Journal:
             self.commit(first - 1)
 
     def _read(self, first: int) -> None:
-        from pyarrow import fs  # its libraries take time, and few programs have a journal
-
-        self._file_system, path = fs.FileSystem.from_uri(self._location)
-        self._folder = f"{path.rstrip('/')}/{self._place}"
-        self._has_folders = isinstance(self._file_system, fs.LocalFileSystem)
-        selector = fs.FileSelector(self._folder, allow_not_found=True, recursive=True)
-        for info in self._file_system.get_file_info(selector):
-            if info.is_file:
-                epoch = int(info.path.split("/")[-2])
-                self._epochs.add(epoch)
-                if epoch >= first:
-                    self.add(epoch, self._entries_of(info.path))
-
-    def _entries_of(self, path: str) -> list[Entry]:
-        with self._file_system.open_input_stream(path) as stream:
-            digest, content = stream.read(_DIGEST), stream.read()
-        if blake2b(content, digest_size=_DIGEST).digest() != digest:
-            # Its task died while it wrote the file, so none of these records was used.
-            _log.warning("the journal's file %s is incomplete, and ignored %s", path, place_of_task(self._context.name))
-            return []
-        entries: list[Entry] = loads_plain(content)
-        return entries
+        self._file_system, self._folder = _folder_at(self._location, self._place)
+        self._has_folders = self._file_system.type_name == "local"
+        for epoch, path in _files_in(self._file_system, self._folder):
+            self._epochs.add(epoch)
+            if epoch >= first:
+                entries = _entries_in(self._file_system, path)
+                if entries is None:
+                    task = place_of_task(self._context.name)
+                    _log.warning("the journal's file %s is incomplete, and ignored %s", path, task)
+                self.add(epoch, entries or ())
 
     def add(self, epoch: int, entries: Iterable[Entry]) -> None:
         """Add records of earlier attempts, which belong to elements that arrived in ``epoch`` or earlier."""
@@ -192,3 +179,42 @@ class Journal:
             except Exception as error:
                 task = place_of_task(self._context.name)
                 _log.warning("the journal's folder %s remains: %s %s", folder, describe(error), task)
+
+
+def read_entries(location: str, query: str, uid: str, subtask: int) -> dict[int, list[Entry]]:
+    """Return the entries of a task's journal, by epoch."""
+    file_system, folder = _folder_at(location, _path_of(query, uid, subtask))
+    entries: dict[int, list[Entry]] = {}
+    for epoch, path in _files_in(file_system, folder):
+        entries.setdefault(epoch, []).extend(_entries_in(file_system, path) or ())
+    return entries
+
+
+def _path_of(query: str, uid: str, subtask: int) -> str:
+    return f"{quote(query, safe='')}/{quote(uid, safe='')}/{subtask}"
+
+
+def _folder_at(location: str, path: str) -> tuple[Any, str]:
+    from pyarrow import fs  # its libraries take time, and few programs have a journal
+
+    file_system, root = fs.FileSystem.from_uri(location)
+    return file_system, f"{root.rstrip('/')}/{path}"
+
+
+def _files_in(file_system: Any, folder: str) -> Iterator[tuple[int, str]]:
+    """Yield the epoch and path of each file."""
+    from pyarrow import fs
+
+    for info in file_system.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=True)):
+        if info.is_file:
+            yield int(info.path.split("/")[-2]), info.path
+
+
+def _entries_in(file_system: Any, path: str) -> list[Entry] | None:
+    """Return the entries of a file, or None if its task died while it wrote them, and used none of them."""
+    with file_system.open_input_stream(path) as stream:
+        digest, content = stream.read(_DIGEST), stream.read()
+    if blake2b(content, digest_size=_DIGEST).digest() != digest:
+        return None
+    entries: list[Entry] = loads_plain(content)
+    return entries

@@ -1,0 +1,48 @@
+"""The calls of a recorded epoch in a replay, which makes none of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from pillarbox._operators.calls.journal import Entry, Journal
+from pillarbox._operators.calls.records import Name, Record
+
+
+@dataclass(frozen=True)
+class ReplayedCalls:
+    """An operator's calls in a replay.
+
+    Attributes:
+        entries: the journal's entries by epoch, or None without a journal.
+        refuse: raises for a call without a recorded answer; None makes such calls.
+        may_carry: whether a call may outlast the epoch. If the journal lacks its answer, it had not arrived.
+    """
+
+    entries: Mapping[int, list[Entry]] | None
+    refuse: Callable[[str], NoReturn] | None
+    may_carry: bool
+
+    async def before_call(self, call: str) -> None:
+        """Return if the call may be made. Otherwise refuse it, or wait until the epoch ends."""
+        if self.refuse is None:
+            return
+        if not self.may_carry:
+            self.refuse(call)
+        await asyncio.get_running_loop().create_future()
+
+
+class ReplayedJournal(Journal):
+    """A recorded journal: reads the epoch's answers, and writes nothing."""
+
+    def __init__(self, entries: Mapping[int, list[Entry]], *arguments: Any) -> None:
+        super().__init__("", *arguments)
+        self._recorded = entries
+
+    def _read(self, first: int) -> None:
+        self.add(first, self._recorded.get(first, ()))
+
+    async def write(self, identity: bytes, name: Name, record: Record) -> None:
+        pass
