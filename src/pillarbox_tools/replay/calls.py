@@ -1,8 +1,8 @@
 """Refuses calls of services and of other programs in a replay.
 
 Keyed functions receive the recorded answers of ``ctx.call``. Other operators that call services are replaced. Calls of
-other user code are detected by Python's audit events. A C library that opens its own sockets raises no such events; only
-a network namespace stops it (``cli/replay_process.py``).
+other user code are detected by Python's audit events. A C library that opens its own sockets raises no such events;
+only a network namespace stops it (``cli/replay_process.py``).
 """
 
 from __future__ import annotations
