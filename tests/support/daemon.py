@@ -1,4 +1,4 @@
-"""The daemon of Python workers, for tests whose executor is not the process that started it."""
+"""The daemon of Python workers, for tests in which another process is the executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life cycle of a task: every event in every state, and every cause of its end (P1)."""
+"""The life cycle of a task: every event in every state, and every cause of its end."""
 
 from __future__ import annotations
 

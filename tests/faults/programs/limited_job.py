@@ -1,4 +1,4 @@
-"""A bounded program whose reader takes only the first results."""
+"""A bounded program of whose results only the first are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carried requests of a task that dies at random, against invariants (A7)."""
+"""Carried requests of a task that dies at random, against invariants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elements that are carried over a barrier (R20, R21, R24)."""
+"""Elements that are carried over a barrier."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_ended_elements_behind_a_watermark_are_kept_with_their_outputs() -> None
 
 
 def test_a_timer_in_progress_fires_again_after_a_failure() -> None:
-    """Trap T2: a fired timer stays deleted for a dead letter, but is in the snapshot."""
+    """A fired timer stays deleted for a dead letter, but is in the snapshot."""
     gate = Gate()
     calls: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Order, concurrency and time of keyed functions with async def (R1 to R13, R22 to R24)."""
+"""Order, concurrency and time of keyed functions with async def."""
 
 from __future__ import annotations
 
@@ -297,7 +297,6 @@ def test_tasks_of_a_thread_share_a_loop(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_sleeps_one_after_another_end_within_one_advance() -> None:
-    """R42."""
 
     class Sleeping(Stateful):
         async def process_element(self, value: Any, ctx: Any) -> Any:
@@ -358,7 +357,7 @@ def test_options_are_checked() -> None:
 
 
 def test_never_suspending_functions_start_few_workers_and_starve_nobody() -> None:
-    """R2, trap T14: a task per element would cost more than the element."""
+    """R2: a task per element would cost more than the element."""
     workers = set()
 
     class Quick(Stateful):

@@ -76,7 +76,6 @@ def test_a_pause_is_not_made_up_for():
 
 
 def test_units_are_reserved_and_settled_and_nobody_begins_in_debt():
-    """R33."""
     budget = account(units="100 per second", estimate=20)
     (first,) = budget.book([20], 0.0, 0).times  # type: ignore[union-attr]
     assert first == 0.0
@@ -159,7 +158,6 @@ def test_the_highest_charge_of_several_checkpoints_counts(one, other, merged):
 
 
 def test_an_answer_with_retry_after_stops_all_and_begins_at_half_the_rate():
-    """R35."""
     budget = account(requests=100)
     run(budget, until=1.0)
     assert budget.settle(Report(stop=2.0), 1.0)
@@ -175,7 +173,6 @@ def test_an_answer_with_retry_after_stops_all_and_begins_at_half_the_rate():
 
 @pytest.mark.parametrize("when", ["hold", "fail"])
 def test_a_breaker_opens_lets_one_through_and_closes(when):
-    """R36."""
     breaker = CircuitBreaker(failures=3, of=5, pause="10 seconds")
     budget = account(breaker=breaker, when_exceeded=when)
     assert not budget.settle(Report(outcomes=(False, True, False, True, True)), 0.0)
