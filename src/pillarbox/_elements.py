@@ -199,7 +199,7 @@ class TaskReport:
         keys: number of keys with state or timers. With many columnar windows, the number of keys of the largest window.
         event_time_timers: event-time timers of all keys.
         processing_time_timers: processing-time timers of all keys.
-        next_wake_up: time of the next work that needs no input, or None if there is none.
+        next_wake_up: time of the next work that needs no input, or None.
         unfinished: whether the next epoch continues requests of this epoch.
         state_bytes: the approximate size of the state when it is written.
         state_bytes_written: bytes of state that this epoch wrote.

@@ -50,7 +50,7 @@ class Entry(NamedTuple):
         begin: called in ``open()`` with an empty folder. Returns the argument of ``look``.
         look: called for each record. Returns whether everything is still as ``begin`` has left it.
         places: execution place -> effect. Other places have the effect ``otherwise``.
-        error: part of the error message in a place in which it does not work.
+        error: part of the error message in a place that does not support it.
         at_the_end: whether ``begin`` makes the process write a file ``end`` when it exits.
     """
 

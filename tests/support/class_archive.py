@@ -1,4 +1,4 @@
-"""An archive of Spark's classes, with which Java processes in tests start twice as fast.
+"""An archive of Spark's classes, which makes Java processes in tests start twice as fast.
 
 ``python -m tests.support.class_archive`` runs a small program, and Java writes the classes that it has loaded into the
 environment's folder. That takes a minute, so only `make test-all` creates the archive; `make test` uses an existing

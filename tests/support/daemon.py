@@ -1,4 +1,4 @@
-"""The daemon of Python workers, for tests in which another process is the executor."""
+"""The daemon of Python workers, for tests whose executor is another process."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Program:
         max_parallelism: number of key groups. In a streaming query, this is also the number of subtasks, so that the
             parallelism can change. Otherwise, the number of subtasks is the parallelism.
         layout: the compiled layout. A checkpoint may replace it.
-        parallelisms: the parallelisms of its vertices, from which a layout computes the numbers of subtasks.
+        parallelisms: the parallelisms of its vertices. A layout computes the numbers of subtasks from them.
         id: a unique id, which increases within a process.
         sets_parallelism: whether the user set the parallelism.
         auto_rescale: whether a checkpoint may be rescaled to this parallelism.

@@ -52,7 +52,7 @@ class OperatorReport:
             unless they mention sources.
         keys: number of keys with state or timers, in the tasks that ran.
         timers: timers of all keys, of both clocks.
-        next_wake_up: time of the next work that needs no input (epoch milliseconds), or None if there is none.
+        next_wake_up: time of the next work that needs no input (epoch milliseconds), or None.
         unfinished: the subtasks that carry requests into the next epoch.
         state_bytes: the approximate size of the state when it is written.
         state_bytes_written: bytes of state that this epoch wrote.

@@ -88,7 +88,7 @@ class LocalJob:
 
     Args:
         clock: the clock of all tasks, or None for the system's clock.
-        savepoint: initial state. By default, that of the program's savepoint, if any.
+        savepoint: initial state. By default, the program's savepoint, if any.
 
     Attributes:
         epoch: number of committed epochs.
@@ -140,7 +140,7 @@ class LocalJob:
         Args:
             inputs: source number -> partitions. A partition is a series of runs: lists of values, or Arrow record
                 batches of a DataFrame's rows.
-            bounded: whether this is the last input, after which event time ends.
+            bounded: whether this is the last input. Event time then ends.
 
         Returns:
             output name -> records.

@@ -149,7 +149,7 @@ def _group_memory(group: _Group, share: int) -> Memory | None:
 
 @cache
 def _groups(root: str, process: str) -> tuple[_Group, ...]:
-    """Return those control groups of this process that have a limit."""
+    """Return the control groups of this process that have a limit."""
     try:
         lines = _read(f"{process}/cgroup").decode().splitlines()
     except OSError:

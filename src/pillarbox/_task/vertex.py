@@ -160,8 +160,8 @@ class Vertex:
             declares that it needs them.
         program: uid, number and level of all stateful vertices of the program.
         latency_interval: interval of the probes of mail latency (ms), or None for no probes.
-        parallelisms: the parallelisms of all vertices of the program, from which a layout computes the numbers of
-            subtasks.
+        parallelisms: the parallelisms of all vertices of the program. A layout computes the numbers of subtasks from
+            them.
         time_zone: name of the time zone of naive datetimes, or None to refuse them.
         partitions: how many tasks of a vertex after a shuffle run concurrently, according to the program.
         budget_scope: the accounts of its tasks' budgets. Set by the runtime in the worker.

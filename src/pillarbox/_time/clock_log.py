@@ -1,4 +1,4 @@
-"""The log of a task's clock in an epoch, with which the epoch can run again at the same times.
+"""The log of a task's clock in an epoch, so that the epoch can run again with the same times.
 
 The log contains each changed reading and each firing of timers, with the number of buffers received so far.
 """
@@ -102,7 +102,7 @@ class LoggedClock(ProcessingTimeService):
         self._inner.begin_epoch()
 
     def read_beginning(self) -> int:
-        """Read the time at which the epoch begins. It is never before the previous epoch's."""
+        """Read the epoch's start time. It is never before the previous epoch's."""
         now = self._inner.current_processing_time()
         self._began = now if self._began is None else max(now, self._began)
         self._log_reading(self._began)

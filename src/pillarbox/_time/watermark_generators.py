@@ -1,8 +1,8 @@
 """Watermark generators, which advance event time as records arrive.
 
-A generator receives the timestamps of one stream (at a source, of one partition). It emits watermarks, after which no
-older record is expected. All times are milliseconds. A generator belongs to the thread that reads its records. Follows
-Flink's ``org.apache.flink.api.common.eventtime``.
+A generator receives the timestamps of one stream (at a source, of one partition). It emits watermarks: no older record
+is expected after a watermark. All times are milliseconds. A generator belongs to the thread that reads its records.
+Follows Flink's ``org.apache.flink.api.common.eventtime``.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
     """
 
     def __init__(self, generator: WatermarkGenerator, idle_timeout: DurationLike, now_ms: Callable[[], int]) -> None:
-        """Wrap a generator. ``now_ms`` returns milliseconds of a clock, of which only differences are used."""
+        """Wrap a generator. ``now_ms`` returns milliseconds of any clock; only differences are used."""
         self._generator = generator
         self._timeout = positive_millis(idle_timeout, "the idle timeout")
         self._now_ms = now_ms

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``MailboxController``, with which a default action suspends or ends the loop that calls it."""
+"""``MailboxController``: lets a default action suspend or end the loop that calls it."""
 
 from __future__ import annotations
 

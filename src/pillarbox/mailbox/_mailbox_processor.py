@@ -178,7 +178,7 @@ class MailboxProcessor:
             mailbox._leave()
 
     def run_mailbox_step(self) -> bool:
-        """Run one mail or, if there is none, the default action. Returns whether it ran anything. For tests.
+        """Run one mail or, without mail, the default action. Returns whether it ran anything. For tests.
 
         Raises:
             MailboxClosedError: the mailbox is not open.

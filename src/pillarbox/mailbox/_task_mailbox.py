@@ -253,7 +253,7 @@ class TaskMailbox:
         return self._take(lambda mail: mail.priority >= priority)
 
     def drain(self) -> list[Mail]:
-        """Remove all mails and return them in the order in which they would be taken."""
+        """Remove all mails and return them in the order of taking."""
         self._check_is_mailbox_thread()
         mails: list[Mail] = []
         self._drain_into(mails)
@@ -272,7 +272,7 @@ class TaskMailbox:
         """Close the mailbox and wake waiting threads.
 
         Returns:
-            The mails that were waiting. A second call returns none, unless the first call was interrupted.
+            The mails that were waiting. A second call returns [], unless the first call was interrupted.
         """
         self._check_is_mailbox_thread()
         with self._lock:

@@ -16,7 +16,7 @@ class Metric(NamedTuple):
         name: OpenTelemetry name, without ``pillarbox.``.
         unit: UCUM unit. A unit in braces is a word.
         labels: its labels, without ``query``, which all metrics have.
-        divisor: number by which reported values (milliseconds) are divided to get the unit.
+        divisor: divides reported values (milliseconds) into the unit.
         epoch: the attribute of ``EpochRun`` that it exports, or empty.
         field: the field of ``OperatorReport`` that it exports, or empty.
         counter: the operators' counter that it exports, or empty.

@@ -46,7 +46,7 @@ class Target(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """The uid of one of its operators, preferably one that no other vertex has. Empty if there is none."""
+        """The uid of one of its operators, preferably one that no other vertex has. Empty if it has no operators."""
         others = {
             operator.uid
             for vertex in self._plan.vertices

@@ -67,7 +67,7 @@ class Comparison:
         sent: (number of records sent by the recorded program, by the other program).
         keys: number of keys with different state after the epoch.
         only_end: differences that appear after no record, but because of timers, requests, or the end of the epoch.
-        unanswered: message about the service call at which a program stopped, or None.
+        unanswered: message about the service call that stopped a program, or None.
     """
 
     records: int = 0

@@ -28,11 +28,11 @@ class Replay:
 
     Attributes:
         records: number of input records up to the end or the failure.
-        differs: differences from the recording, or empty if there are none.
+        differs: differences from the recording, or empty.
         state: differences between the final state and the checkpoint's state, or None if they were not compared.
         reasons: messages about possible reasons for differences.
         stopped: whether it stopped at the requested record or in the debugger.
-        unanswered: message about the service call at which it stopped, or None.
+        unanswered: message about the service call that stopped it, or None.
     """
 
     records: int = 0

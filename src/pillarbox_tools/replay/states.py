@@ -23,8 +23,8 @@ class Difference:
     Attributes:
         owner: the key as text, with the namespace.
         state: name of the state, or ``timers``.
-        then: value in the checkpoint as text, or None if there is none.
-        now: value in the replay as text, or None if there is none.
+        then: value in the checkpoint as text, or None if missing.
+        now: value in the replay as text, or None if missing.
         part: the first differing part: its path and both values.
     """
 

@@ -1,4 +1,4 @@
-"""Two versions of a program in one process. The modules of the recorded version come from the recording."""
+"""Two versions of a program in one process. The recorded version's modules are in the recording."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Damage:
         file: path within the checkpoint.
         how: kind of damage.
         batch: first batch that may be wrong because of the damage.
-        noticed_at: batch in which the damage caused an error and was reverted, or None.
+        noticed_at: batch when the damage caused an error and was reverted, or None.
         said: the error.
         wrong: number of wrong rows in the batches from ``batch`` to ``noticed_at``.
     """

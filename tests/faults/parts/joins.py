@@ -1,4 +1,4 @@
-"""Joins, rules and co-groups for chaos. All streams come from one input.
+"""Joins, rules and co-groups for chaos. All streams are parts of one input.
 
 Even events are joined with odd events that have close event times or the same window. Every third event waits until
 event time reaches it, and is emitted with the rule in force. Rules are broadcast events.

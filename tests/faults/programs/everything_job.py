@@ -55,7 +55,7 @@ def is_asked(event: Any) -> bool:
 
 
 class Later(KeyedProcessFunction):
-    """Stores records until a file exists, for which a processing-time timer checks repeatedly."""
+    """Stores records until a file exists. A processing-time timer checks for it repeatedly."""
 
     MILLISECONDS = 500
 

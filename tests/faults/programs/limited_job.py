@@ -1,4 +1,4 @@
-"""A bounded program of whose results only the first are read."""
+"""A bounded program, whose reader stops after the first results."""
 
 from __future__ import annotations
 

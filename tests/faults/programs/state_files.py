@@ -1,8 +1,8 @@
 """Shows which damage to state files Spark detects: ``python -m tests.faults.programs.state_files HOME``.
 
 A keyed query runs a few epochs. Then its newest state file is truncated, altered, emptied, duplicated or removed.
-Hadoop's local checksums are off, because an object store has none. The query restarts from a copy of that checkpoint.
-The outcome is one of
+Hadoop's local checksums are off, because object stores do not have them. The query restarts from a copy of that
+checkpoint. The outcome is one of
 
 - noticed: the query failed,
 - harmless: the result is right,

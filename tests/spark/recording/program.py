@@ -1,4 +1,4 @@
-"""The program that is recorded. Its functions can be imported, like those of a user's package."""
+"""The program that is recorded. Its functions can be imported, like a user's package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark's processes need: a keyed program requires the same packages as Spark's own API."""
+"""Requirements of Spark's processes: a keyed program needs the same packages as Spark's own API."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_a_script_that_ends_with_its_query_says_nothing_of_errors(workers_python
 
 
 class Slow(KeyedProcessFunction):
-    """Counts a key's records. For the second record and later ones, waits until a file exists."""
+    """Counts a key's records. From the second record on, waits until a file exists."""
 
     def __init__(self, go: Path) -> None:
         self.go = go

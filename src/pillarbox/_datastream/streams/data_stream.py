@@ -109,7 +109,7 @@ class DataStream(Stream[T1], Generic[T1]):
         return self._apply_function("flat_map", FlatMapOperator, func, output_type, on_error)
 
     def filter(self, func: Callable[[T1], bool] | FilterFunction[T1], *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Keep the records for which ``func``, a function or ``FilterFunction``, returns True.
+        """Keep a record if ``func``, a function or ``FilterFunction``, returns True for it.
 
         Raises:
             OperatorError: (at run time) a result is not a bool.
@@ -213,10 +213,10 @@ class DataStream(Stream[T1], Generic[T1]):
             job_rate_limit: the maximum number of requests per second of all subtasks.
             budgets: the budgets that requests are charged to. Operators and queries that use the same name share a
                 budget.
-            on_failure: what happens to a record whose last attempt failed. ``"fail"`` fails the task; ``"drop"`` drops
+            on_failure: the fate of a record whose last attempt failed. ``"fail"`` fails the task; ``"drop"`` drops
                 and counts the record; an ``OutputTag`` emits an :class:`AsyncFailure` to that side output;
                 ``fallback(f)`` emits the result of ``f(record, error)``.
-            on_barrier: what happens to unfinished requests at an epoch's end. ``"drain"`` waits for them; ``"carry"``
+            on_barrier: the fate of unfinished requests at an epoch's end. ``"drain"`` waits for them; ``"carry"``
                 (only after a ``key_by``) stores them as state and continues them in the next epoch. If the task is
                 created again, they are repeated.
             record: with ``"carry"``, also store answers that wait for earlier records, so that their requests are not
@@ -376,7 +376,7 @@ class DataStream(Stream[T1], Generic[T1]):
         return KeyedStream(self._env, keyed, keying)
 
     def window_all(self, window_assigner: WindowAssigner) -> AllWindowedStream[T1, Any]:
-        """Window the whole stream. The windows run in a single subtask, whatever the parallelism.
+        """Window the whole stream, in a single subtask at any parallelism.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)

@@ -334,8 +334,8 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Args:
             job_execution_name: ignored; PyFlink has it.
-            limit: maximum number of records, after which the program ends. The result is then a list; otherwise, it is
-                a :class:`CollectedResults`, and the program runs while it is read.
+            limit: maximum number of records. The program then ends. With a limit, the result is a list; otherwise, it
+                is a :class:`CollectedResults`, and the program runs while it is read.
 
         Raises:
             OperatorError: a function raised. If there are many results, raised while they are read.

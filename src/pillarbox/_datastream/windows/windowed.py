@@ -222,7 +222,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self
 
     def sum(self, position_to_sum: int | str = 0) -> DataStream[T1]:
-        """Sum a field of each window's records. As in Flink, the other fields are those of the window's first record.
+        """Sum a field of each window's records. As in Flink, the other fields are from the window's first record.
 
         Args:
             position_to_sum: the field's position (tuples and rows) or name (rows, dictionaries and objects). A number

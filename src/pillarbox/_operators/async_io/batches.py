@@ -12,7 +12,7 @@ class Batches:
     """The open batch. Mailbox thread only.
 
     Args:
-        timeout: milliseconds after which an incomplete batch is sent, or None if only a flush sends it.
+        timeout: how long an incomplete batch waits (ms), or None if only a flush sends it.
         put: called with each new batch, to queue it at the position of its first record. The batch is still growing.
         is_due: called when an incomplete batch has timed out.
     """

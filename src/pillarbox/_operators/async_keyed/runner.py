@@ -152,7 +152,7 @@ class ElementRunner:
 
     @property
     def is_full(self) -> bool:
-        """Whether the operator has no room for another record. Visits come with each watermark, and need none."""
+        """Whether the operator has no room for another record. Visits, which each watermark causes, need no room."""
         return len(self._queue) - self._visits >= self._most
 
     def admit(self, element: Element) -> None:
@@ -172,7 +172,7 @@ class ElementRunner:
                 self.figures["longest_key"] = len(line)
 
     def _take_from_run(self) -> Element | None:
-        """Return the next record of the run whose key is free, or None if there is none or no room."""
+        """Return the next record of the run whose key is free, or None without such a record or room."""
         run, lines = self.run, self._lines
         if run is None or self.is_full:
             return None
@@ -275,7 +275,7 @@ class ElementRunner:
         return len(self._workers)
 
     async def work(self, steps: WorkerSteps) -> None:
-        """Run one element after another, until none is ready."""
+        """Run one element after another while elements are ready."""
         self._starting -= 1
         ready, stopwatch, clean = self.ready, self.stopwatch, copy_context()
         calls, line, undo = self._calls, self._places.resource.line, self._undo

@@ -56,7 +56,7 @@ class Timeouts:
                 loop.call_later(_HEED, self._cut_off, element)
 
     def _cut_off(self, element: Element) -> None:
-        """Report an element that ignores its cancellation as failed. Its function goes on without key and slot."""
+        """Report an element that ignores its cancellation as failed. It continues without key and slot."""
         runner, steps = self._runner, element.steps
         if element.is_over or steps is None or runner.closing:
             return

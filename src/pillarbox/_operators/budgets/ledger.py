@@ -21,7 +21,7 @@ NEARLY = 1e-6
 
 
 class Slot(NamedTuple):
-    """A time interval in which a request may begin, by the event loop's clock.
+    """A time interval for a request to begin, by the event loop's clock.
 
     Attributes:
         begin: the earliest start (seconds).

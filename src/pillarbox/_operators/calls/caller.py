@@ -66,7 +66,7 @@ class Caller:
     async def call(
         self, element: CallingElement, function: Callable[..., Any], args: tuple[Any, ...], options: CallOptions
     ) -> Any:
-        """Return the recorded answer of a call or, if there is none, make the call and record its answer."""
+        """Return the recorded answer of a call, or make the call and record its answer."""
         turns = None if options.budget is None else self._turns_of(options.budget)
         callee = Callee.of(function)
         needs_key = callee.takes_key or options.reconcile is not None
@@ -159,7 +159,7 @@ class Caller:
 
         Args:
             busy_keys: the keys with unfinished elements.
-            first_arrival: the epoch in which the oldest unfinished element arrived, or None if there is none.
+            first_arrival: the epoch when the oldest unfinished element arrived, or None.
         """
         self.numbers = {key: self.numbers[key] for key in busy_keys if key in self.numbers}
         epoch, entries = 0, list[Entry]()

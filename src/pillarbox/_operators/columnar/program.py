@@ -50,7 +50,7 @@ def columns_of_run(
 ) -> dict[str, pa.Array]:
     """Return columns of a run. Raises if a column is missing, or a value does not fit its column.
 
-    ``encoder`` converts rows that are Python objects; None if there are none.
+    ``encoder`` converts rows that are Python objects, or is None.
     """
     if isinstance(records, ArrowRecords):
         batch = records.batch

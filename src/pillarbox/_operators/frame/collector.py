@@ -38,10 +38,10 @@ def is_from_downstream(error: BaseException) -> bool:
 
 
 def next_look(values: list[Any], limit: int = 2**63) -> int:
-    """Return the number of results at which to measure the run's size again, or 0 to emit the run now.
+    """Return the number of results for the next measurement of the run's size, or 0 to emit the run now.
 
     Args:
-        limit: the number of results at which a run is emitted, whatever its size.
+        limit: the maximum number of results in a run.
     """
     if len(values) >= limit:
         return 0

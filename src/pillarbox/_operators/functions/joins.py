@@ -39,7 +39,7 @@ class FlatJoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
 
 class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Processes the records of both streams with the same key and window, even if one stream has none.
+    """Processes the records of both streams with the same key and window. One stream may have no records.
 
     Example:
         >>> class Counts(CoGroupFunction[str, str, tuple[int, int]]):

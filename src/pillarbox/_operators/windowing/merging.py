@@ -51,7 +51,7 @@ class MergingWindowSet:
     def _near(self, window: Any) -> list[Any]:
         """Return the windows, as plain tuples, that may merge with ``window``.
 
-        For sessions, these are the windows that overlap ``window``, and the windows that overlap those, because another
+        For sessions, these are windows that overlap ``window``, and windows that overlap these, because another
         version of the program may have merged by another rule.
         """
         near: list[Any] = list(self._state)

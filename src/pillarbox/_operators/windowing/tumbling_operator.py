@@ -1,6 +1,6 @@
 """Tumbling windows that fold elements and fire at their end.
 
-All keys share a window's timer. State and timers in a checkpoint are the same as those of :class:`WindowOperator`, so a
+All keys share a window's timer. State and timers in a checkpoint are the same as with :class:`WindowOperator`, so a
 program may change to options that need that operator, and back.
 """
 

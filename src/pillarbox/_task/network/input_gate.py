@@ -74,7 +74,7 @@ class InputGate:
         self._valve.begin_epoch()
 
     def receive(self, buffer: Buffer) -> Iterator[tuple[int, Element]]:
-        """Accept a buffer, and yield those elements of its channel that are next in order."""
+        """Accept a buffer, and yield the next elements of its channel, in order."""
         channel = self._channels.get(buffer.channel)
         if channel is None:
             if edge_of_channel(buffer.channel) not in self._edges:

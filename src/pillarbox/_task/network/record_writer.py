@@ -184,7 +184,7 @@ def _row_bytes(records: Records) -> float | None:
 
 
 class _Pending:
-    """The records of one target that are not packed yet. All runs are columnar, or none is."""
+    """The records of one target that are not packed yet. Either all runs are columnar, or all are not."""
 
     __slots__ = ("_columnar", "_count", "_looked_at", "_record_bytes", "_runs", "_share", "_unseen", "size")
 

@@ -14,7 +14,7 @@ _ADVICE = "(connections, locks, generators and the like stay in the function tha
 def refuse_unpicklable(
     error: BaseException, operator: str, values: Sequence[Any], does: str, what: str, keys: Sequence[Any] = ()
 ) -> NoReturn:
-    """Raise an error that names the record or key that cannot be pickled. If none is found, raise ``error``.
+    """Raise an error that names the record or key that cannot be pickled. Otherwise, raise ``error``.
 
     ``does`` is the operator's action, such as "emits". ``what`` is the step that failed, such as "cannot be sent on".
     """

@@ -1,6 +1,6 @@
 """A simulated program, and the parts of its outcome that must be equal in two runs.
 
-An outcome may only depend on which records an epoch and its partitions contain; a ``cut_free`` program's outcome must
+An outcome may only depend on the records in each epoch and partition; a ``cut_free`` program's outcome must
 not even depend on that. A ``timed`` program's outcome must not depend on the exact times of epochs, so it needs a
 ``tail`` that makes all sources and subtasks idle.
 """

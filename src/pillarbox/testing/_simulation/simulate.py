@@ -86,7 +86,7 @@ def simulate(
 
     Args:
         build: builds the program, as in :class:`ProgramTestHarness`.
-        inputs: source -> its records, in the order in which they were written.
+        inputs: source -> its records, in the order of writing.
         seeds: the number of schedules (with seeds 0, 1, ...), or the seeds themselves.
         key_by: the key of a source's records: a column or a function, for all sources or by name. Records of one key
             are in one partition, in order, as in Kafka. Without a key, records arrive in any order within an epoch.

@@ -130,7 +130,7 @@ class SteppedReader(Reader[Any]):
 
 
 class Turns(Patience):
-    """Draws the order in which the mailbox thread, its event loops and its input take turns.
+    """Draws the order of turns of the mailbox thread, its event loops and its input.
 
     Args:
         clock: the clock of processing time. If everything else is idle, it advances to the next timer or answer.

@@ -37,9 +37,9 @@ class Request:
         timestamps: event times of the elements (epoch ms), or None if no element has one.
         key: the cache key of its result, or ``NO_KEY``.
         followers: requests for the same key, which share its result.
-        outputs: the records to emit. A batch has one per element, or none.
+        outputs: the records to emit. A batch has one per element, or no records.
         started: time of its first attempt (relative ms), in any process, or None. The loop's thread writes this
-            attribute and those below.
+            attribute and the following ones.
         seconds: how long the service took to answer.
         running: the asyncio task of its worker.
         given_up: whether that task was cancelled.

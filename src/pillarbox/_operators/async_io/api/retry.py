@@ -70,7 +70,7 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         Args:
             max_attempts: the maximum number of *further* attempts, as in Flink.
             backoff_time_millis: milliseconds, or any other duration.
-            result_predicate: decides whether a result is retried. By default, none is.
+            result_predicate: decides whether a result is retried. By default, results are not retried.
             exception_predicate: the exception types to retry, or a function that decides.
         """
         pause = positive_millis(backoff_time_millis, "a retry strategy's backoff_time_millis")

@@ -140,7 +140,7 @@ class FunctionHost:
             self._pool.shutdown()
 
     def _call_user(self, what: str, seconds: float, function: Callable[..., Any], *args: Any) -> None:
-        """Call user code in the loop's thread. A KeyboardInterrupt there comes from the code, not from Ctrl-C."""
+        """Call user code in the loop's thread. A KeyboardInterrupt there is not the user's Ctrl-C."""
         try:
             self.thread.call(function, *args, timeout=seconds)
             return

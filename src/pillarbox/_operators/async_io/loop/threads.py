@@ -15,7 +15,7 @@ _Work = tuple["Future[Any]", Callable[[], Any]]
 class DaemonThreads(ThreadPoolExecutor):
     """A pool of daemon threads. At exit, Python waits for the threads of a ``ThreadPoolExecutor``, but not for these.
 
-    A subclass, because asyncio requires that of a default executor. Any thread may use it.
+    A subclass of it, because asyncio requires one as default executor. Any thread may use it.
     """
 
     def __init__(self, max_workers: int, thread_name_prefix: str) -> None:

@@ -48,7 +48,7 @@ class _ContinuousTrigger(Trigger):
 class ContinuousEventTimeTrigger(_ContinuousTrigger):
     """Fires at multiples of an event-time interval, and at the end of the window.
 
-    The first multiple is the one after the first element's timestamp. At the end of the data, a window fires for all
+    The first multiple follows the first element's timestamp. At the end of the data, a window fires for all
     its remaining multiples, but a global window only for the next multiple and at its end. Multiples before 1970 are
     rounded down, as in PyFlink; Java rounds up.
     """

@@ -216,21 +216,21 @@ class Checkpoint:
 
     @property
     def unfinished(self) -> int | None:
-        """The number of state partitions of the uncommitted batch, or None if there is none."""
+        """The number of state partitions of the uncommitted batch, or None."""
         return self._last_partitions.get(self.last_committed + 1)
 
     @property
     def interrupted(self) -> int | None:
-        """The target of an interrupted repartitioning, or None if there is none."""
+        """The target of an interrupted repartitioning, or None."""
         return None if self.unfinished == self.parallelism else self.unfinished
 
     @property
     def uncommitted_epoch(self) -> int | None:
-        """The uncommitted epoch, or None if there is none. A repartitioning does not count."""
+        """The uncommitted epoch, or None. A repartitioning does not count."""
         return None if self.unfinished is None or self.interrupted is not None else self.last_committed + 1
 
     def newest(self) -> dict[str, Any] | None:
-        """Return the newest description, committed or not, or None if there is none."""
+        """Return the newest description, committed or not, or None."""
         return self._descriptions[-1] if self._descriptions else None
 
     def check_interrupted(self, target: int | None = None) -> None:

@@ -98,7 +98,7 @@ _idle: dict[str, _Connection] = {}
 
 
 class Relay:
-    """Relays epochs to a home. Raises `NoHomesError` if none is available.
+    """Relays epochs to a home. Raises `NoHomesError` if no home is available.
 
     ``attempt`` is the Spark task's number, which is higher for later attempts.
     """
@@ -271,7 +271,7 @@ def _with_report(buffers: list[Buffer], change: Callable[[TaskReport], TaskRepor
 
 
 def _with_time_here(report: TaskReport, elapsed: float, taking: float) -> TaskReport:
-    """Move the time in which Spark consumed the output from idle to back-pressured. The home cannot tell them apart."""
+    """Count the time that Spark took to consume output as back-pressured. The home counts it as idle."""
     accounted_ms = report.busy_ms + report.idle_ms + report.back_pressured_ms + report.state_ms
     after = max(0, round(elapsed * 1000) - accounted_ms)
     back_pressured_ms = max(0, min(round(taking * 1000) - report.back_pressured_ms, report.idle_ms + after))

@@ -67,7 +67,7 @@ def starter_name(executor: int, daemon: int) -> str:
 
 
 def daemons_of(executor: int) -> set[int]:
-    """Return the pids of those daemons of an executor that have had a starter."""
+    """Return the pids of an executor's daemons that have had a starter."""
     name = executor_name(executor)
     starters = {file.partition(".")[0] for file in _names()}
     own = (
@@ -128,7 +128,7 @@ def holder(name: str) -> Process | None:
 
 @cache
 def secret() -> bytes:
-    """Return the secret that this executor's processes share, or b"" if Spark has none."""
+    """Return the secret of this executor's processes, or b"" if Spark has no secret."""
     return os.environ.get("PYTHON_WORKER_FACTORY_SECRET", "").encode()
 
 

@@ -103,7 +103,7 @@ class StarterConnection:
         self._lines = self._connected.makefile("rb")
 
     def prepare(self) -> None:
-        """Start a starter if there is none. Does not wait for its imports, which take a second."""
+        """Start a missing starter. Does not wait for its imports, which take a second."""
         with self._lock:
             try:
                 if self._connected is None or sockets.is_disconnected(self._connected):

@@ -103,7 +103,7 @@ class HomeEntry:
 
     Attributes:
         used_at: when it was last used, as far as known (seconds of the table's clock).
-        kill_at: when to kill it, or None if it has not been told to end.
+        kill_at: when to kill it, or None if it is not ending.
         is_reported: whether a worker has been informed that the home was adopted.
     """
 

@@ -255,7 +255,7 @@ def write_for_each_batch(
 
 
 def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> DataFrame:
-    """Plan a program's outputs. Several outputs are struct columns, of which each row sets one."""
+    """Plan a program's outputs. Several outputs are struct columns; each row sets one of them."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     outputs: dict[int, tuple[str, pa.Schema]] = {}

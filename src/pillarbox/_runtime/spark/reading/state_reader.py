@@ -39,7 +39,7 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     names is imported. If the query has begun an epoch in the last minute, the state is read at once and stored by
     Spark; otherwise, it is read when the DataFrame is used. The columns are:
 
-    - ``key``: the key. Its type is known if it comes from a DataFrame's columns or a ``key_type``;
+    - ``key``: the key. Its type is known from a DataFrame's columns or a ``key_type``;
     - ``namespace``: null, or the namespace of the key's state, such as a window's ``[start, end]`` (epoch
       milliseconds);
     - a column for each state with the state's name, or ``state_key`` and so on if the name is in this list. Empty

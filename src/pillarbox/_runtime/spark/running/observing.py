@@ -62,8 +62,8 @@ def dashboard(
 ) -> Dashboard:
     """Open the dashboard of this process, and show a query in it.
 
-    The dashboard shows plan, epochs, event time, heavy keys, calls, state and failures. A process has one dashboard, to
-    which each call adds a query. It requires the extra ``pillarbox[dashboard]``, and ends with the process (under Spark
+    The dashboard shows plan, epochs, event time, heavy keys, calls, state and failures. A process has one dashboard;
+    each call adds a query. It requires the extra ``pillarbox[dashboard]``, and ends with the process (under Spark
     Connect, with the client).
 
     By default, only this machine has access. Everyone with access can see keys and records, so read docs/security.md
@@ -100,7 +100,7 @@ def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str 
     """Serve the metrics of a query at ``/metrics``, for Prometheus to scrape.
 
     Metrics are sums over an operator's subtasks. Counters begin when the query starts, and continue if this process
-    starts it again. A process has one server, to which each call adds a query. It requires the extra
+    starts it again. A process has one server; each call adds a query. It requires the extra
     ``pillarbox[metrics]``, and ends with the process (under Spark Connect, with the client). See docs/monitoring.md for
     a Grafana board and alert rules.
 
@@ -235,7 +235,7 @@ def record(
         CheckpointMismatchError: the epoch or its state no longer exists.
         ConfigurationError: an earlier level would make calls, ``limit`` or ``timeout`` is exceeded, the folder exists,
             or the session is a Spark Connect session.
-        ProgramError: the task does not exist, the key is ambiguous, or no task is given and none has failed.
+        ProgramError: the task does not exist, the key is ambiguous, or no task is given and no task has failed.
 
     Example:
         >>> pillarbox.record(writer, "failed")  # doctest: +SKIP

@@ -65,7 +65,7 @@ class Folder(ABC):
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Return the files' names. A missing folder has none."""
+        """Return the files' names. A missing folder has no files."""
 
     @abstractmethod
     def lines(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:

@@ -26,7 +26,7 @@ NEEDED = {"spark.speculation": "false", "spark.shuffle.push.enabled": "false", "
 
 
 def numbers_of(version: str | None) -> tuple[int, ...] | None:
-    """Return the leading numbers of a version, such as (3, 11, 7), or None if there are none."""
+    """Return the leading numbers of a version, such as (3, 11, 7), or None."""
     match = re.match(r"\d+(\.\d+)*", version or "")
     return None if match is None else tuple(map(int, match[0].split(".")))
 

@@ -79,7 +79,7 @@ def spark_version(spark: SparkSession) -> tuple[int, ...]:
 
 
 def time_zone(spark: SparkSession) -> str:
-    """Return a session's time zone, in which naive datetimes are interpreted."""
+    """Return a session's time zone, which applies to naive datetimes."""
     return spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
 
 
@@ -99,7 +99,7 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
-    """Within the block, apply the settings with which Spark must plan a read of a checkpoint's state.
+    """Within the block, apply the settings that Spark needs to plan a read of a checkpoint's state.
 
     Starts of queries wait, so do not run a job within the block.
     """

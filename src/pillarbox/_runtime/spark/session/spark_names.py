@@ -1,7 +1,7 @@
 """Spark's settings and local properties that pillarbox uses.
 
-`compatibility.py` checks some of them when a query starts. A docstring with "If missing" tells what would happen
-otherwise.
+`compatibility.py` checks some of them when a query starts. "If missing" in a docstring describes the effect of a
+missing name.
 """
 
 from __future__ import annotations

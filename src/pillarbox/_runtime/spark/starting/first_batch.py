@@ -26,7 +26,7 @@ _log = logging.getLogger("pillarbox")
 def begin_batch_without_input(
     start: Start, checkpoint: Checkpoint, programs: Sequence[PlannedProgram], now: float | None = None
 ) -> bool:
-    """Begin a micro-batch if timers may be due and none has been begun. Returns whether one was begun.
+    """Begin a micro-batch if timers may be due and no micro-batch has begun. Returns whether it did.
 
     Does nothing under Spark Connect, or with ``trigger(once=True)``, whose only micro-batch must read the input.
     """

@@ -34,7 +34,7 @@ class StartedQuery:
     """A started query.
 
     Attributes:
-        checkpoint: its checkpoint location, or None for a temporary one, from which no query can resume.
+        checkpoint: its checkpoint location, or None for a temporary one, which cannot be resumed.
         is_closed: whether its functions in executors have been closed, or are being closed.
         await_end: Spark's own ``awaitTermination``, which does not wait for threads that hold the query.
     """

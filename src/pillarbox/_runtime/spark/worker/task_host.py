@@ -148,7 +148,7 @@ class TaskHost:
         return self._tasks
 
     def _set_timer(self, wake_up: int | None, now: int) -> None:
-        """Set Spark's timer to the next time at which the task has work.
+        """Set Spark's timer to the time of the task's next work.
 
         Spark calls each timer that was due at the batch's time, and then deletes it, even if the call has registered it
         again. So timers up to the batch's time are never registered; work that is due by then waits for the next batch.
