@@ -239,6 +239,8 @@ class TaskReport:
         home_adoptions: homes that a new starter took over from an ended starter.
         fallback: why the task ran in a Python worker of Spark instead of its home, or None.
         program: the name that its program's metrics are observed under; set by the reader of the progress.
+        hot_keys: of async keyed functions, by uid: the key (as text) of the longest queue, which the counter
+            ``longest_key`` has. None if no record waited for its key.
     """
 
     vertex: str
@@ -292,6 +294,7 @@ class TaskReport:
     home_adoptions: int = 0
     fallback: str | None = None
     program: str = ""
+    hot_keys: dict[str, str] | None = None
 
     @property
     def is_source(self) -> bool:

@@ -39,6 +39,8 @@ def test_the_page_draws_what_the_view_has(client: httpx.Client) -> None:
         (0, 1_699_999_981_100, 10),
     ]
     assert view["calls"] == [{"uid": "ask", "epoch": 1, "completed": 4, "requests": 5}]
+    assert view["keyed_calls"] == [{"uid": "agent", "longest_key": 3, "hot_key": "'ann'"}]
+    assert view["budgets"] == [{"name": "model", "spent": 40}]
     assert view["counters"] == {"count.late_records_dropped": 1}
     # There is nothing in it that JSON has not.
     json.dumps(view, allow_nan=False)

@@ -24,6 +24,7 @@ KEY, RECORD, MESSAGE = "ann-7f3d", "jones-91c2", "amount-of-4711"
 PLANTED = (KEY, RECORD, MESSAGE)
 FRAME = 'File "/home/me/program.py", line 17'
 NOTES = ['{"programs": []}']
+BUDGETED = {"count.longest_key": 3, "count.budget.model.spent": 40}
 STATE: dict[str, Any] = {
     "operators": [{"uid": "count", "keys": 3, "largest": [[KEY, 100]], "bytes_of": {"seen": 900, "timer": 100}}]
 }
@@ -47,10 +48,16 @@ def _failure() -> Failure:
 def snapshot() -> Snapshot:
     query = model()
     sample = [400, [[repr(KEY), 200], [repr(RECORD), 50]]]
-    counters = {f"count.seen {KEY}": 1, "count.dead_letters": 2}
+    counters = {f"count.seen {KEY}": 1, f"count.failed {KEY}": 1, "count.dead_letters": 2, **BUDGETED}
     tasks = [
         source(records_in=9, event_times=[1, 2, {"file": f"{RECORD}.json"}]),
-        keyed(records_in=9, key_sample=sample, counters=counters, gauges={f"count.{MESSAGE}": 1.0}),
+        keyed(
+            records_in=9,
+            key_sample=sample,
+            hot_keys={"count": KEY},
+            counters=counters,
+            gauges={f"count.{MESSAGE}": 1.0},
+        ),
     ]
     address = {
         "description": f"PubSub[https://user:{KEY}@example.com]",
@@ -85,7 +92,11 @@ def test_there_are_no_keys_and_no_records_in_it(tmp_path: Path) -> None:
     assert sample == [400, [["key 1", 200], ["key 2", 50]]]
     [source] = bundle.epochs[-1].sources
     assert (source.description, source.rows, source.metrics, source.end) == ("PubSub", 9, {"behind": "7"}, None)
-    assert bundle.run.moments[-1].counters == bundle.epochs[-1].vertices[1].counters == {"count.dead_letters": 2}
+    assert (
+        bundle.run.moments[-1].counters
+        == bundle.epochs[-1].vertices[1].counters
+        == {"count.dead_letters": 2, **BUDGETED}
+    )
 
 
 def test_with_records_all_of_it_is_there(tmp_path: Path) -> None:

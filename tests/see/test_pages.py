@@ -35,11 +35,13 @@ _WAIT = 60_000
 @pytest.fixture
 def live() -> Live:
     query = Live()
-    sample = [500, [["'a-key-of-thirty-letters-or-so-1'", 100], ["'a-key-of-thirty-letters-or-so-2'", 90]]]
+    key = "'a-key-of-thirty-letters-or-so-1'"
+    sample = [500, [[key, 100], ["'a-key-of-thirty-letters-or-so-2'", 90]]]
     for number in range(20):
         tasks = [
             keyed(subtask=subtask, records_in=1000, keys=9, busy_ms=500 if subtask else 3000, state_bytes=900,
-                  watermark=START, held_by=[0, 0], key_sample=sample)
+                  watermark=START, held_by=[0, 0], key_sample=sample, hot_keys={"agent": key},
+                  counters={"agent.longest_key": 7, "agent.calls": 5, "agent.budget.model.spent": 40})
             for subtask in range(4)
         ]  # fmt: skip
         read = source(records_in=1000, event_times=[START, START + 60_000 * number, {}])
@@ -97,6 +99,15 @@ def test_all_tabs_of_a_browser_are_drawn_and_follow_the_query(chromium: Any, ope
         live.model.progressed(progress(20, source(records_in=12_345)))
         for tab in tabs:
             tab.wait_for_function("() => document.body.textContent.includes('12,345 rows')", timeout=_WAIT)
+
+
+def test_async_keyed_functions_and_budgets_have_tables(chromium: Any, opened: Dashboard) -> None:
+    with page(chromium, opened.url) as shown:
+        tables = [table.inner_text() for table in shown.query_selector_all("#calls table")]
+    assert [re.findall(r"^(?:agent|model)\t.*", text, re.MULTILINE) for text in tables] == [
+        ["agent\t0\t0\t400\t0\t0\t7: 'a-key-of-thirty-letters-or-so-1'\t0 ms\tunder 1 s"],
+        ["model\t0\t3,200\t0\t0\t0\t0"],
+    ]
 
 
 @pytest.mark.parametrize("token", ["plain", "a+b/c=", "a b;c#d&e", "ü€"])

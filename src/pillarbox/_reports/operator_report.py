@@ -17,6 +17,7 @@ LARGEST_COUNTERS = (
     "latency_p95_us",
     "latency_p99_us",
     "rate_limited_ms",
+    "blocked_ms",
 )
 
 # How the tasks' fields are aggregated.
@@ -47,7 +48,7 @@ class OperatorReport:
         busiest: the subtask (for a source, the partition) with the largest ``busy_ms``. If several are equal, the
             first.
         counters: counters of the operators and of the user's functions, by ``uid.name``. They are sums; latencies,
-            ``in_flight_max`` and ``rate_limited_ms`` are maxima.
+            ``in_flight_max``, ``longest_key``, ``rate_limited_ms`` and ``blocked_ms`` are maxima.
         watermark: the lowest event time of a task (epoch milliseconds). This field and all below are None for a source
             unless they mention sources.
         keys: number of keys with state or timers, in the tasks that ran.
@@ -71,6 +72,7 @@ class OperatorReport:
         ended: end of the last task (epoch ms).
         operators: records in and out of each operator of the chain, from the head.
         repeated: number of tasks that Spark repeated.
+        hot_keys: of async keyed functions, by uid: the key (as text) of the longest queue.
     """
 
     vertex: str
@@ -113,6 +115,7 @@ class OperatorReport:
     ended: int = 0
     operators: list[list[int]] = field(default_factory=list)
     repeated: int = 0
+    hot_keys: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return metrics_repr(self, {field.name: getattr(self, field.name) for field in fields(self)})
@@ -218,6 +221,7 @@ def _added_up(tasks: Sequence[TaskReport], repeated: int) -> OperatorReport:
         ended=max(task.started + task.total_ms for task in tasks),
         operators=_operators(tasks),
         repeated=repeated,
+        hot_keys=_hot_keys(tasks),
         **{name: total(name) for name in _SUMS},
         **{name: of_all(name, min) for name in _LOWEST},
         **{name: of_all(name, max) for name in _LARGEST},
@@ -236,6 +240,15 @@ def _counters(tasks: Sequence[TaskReport]) -> dict[str, int]:
             largest = name.rpartition(".")[2] in LARGEST_COUNTERS
             counters[name] = max(counters.get(name, 0), count) if largest else counters.get(name, 0) + count
     return counters
+
+
+def _hot_keys(tasks: Sequence[TaskReport]) -> dict[str, str]:
+    ordered = sorted(
+        (task.counters.get(f"{uid}.longest_key", 0), uid, key)
+        for task in tasks
+        for uid, key in (task.hot_keys or {}).items()
+    )
+    return {uid: key for _, uid, key in ordered}
 
 
 def _gauges(tasks: Sequence[TaskReport]) -> dict[str, tuple[float, float]]:

@@ -230,6 +230,7 @@ class LocalJob:
             yield from chain.from_iterable(task.run_epoch(([buffer] for buffer in arrived), state, self._epoch_time))
 
     def run(self) -> dict[str, list[Any]]:
+        """Run the program's collections to their end, in one epoch."""
         return self.run_epoch(self._collections(_RUN), bounded=True)
 
     def results(self, limit: int | None) -> Generator[list[Any], None, None]:
@@ -257,6 +258,7 @@ class LocalJob:
         }
 
     def savepoint(self) -> Savepoint:
+        """Return a copy of the committed state."""
         return {subtask: store.copy() for subtask, store in self._stores.items()}
 
     def reset(self) -> None:
@@ -267,6 +269,7 @@ class LocalJob:
         self._sources = {}
 
     def close(self) -> None:
+        """Close all tasks."""
         for task in (*self._sources.values(), *self._tasks.values()):
             task.close()
         self._tasks = {}

@@ -330,6 +330,7 @@ class MultipleInputStreamTask(StreamTask):
             state_format=self._state_format,
             held_by=self.gate.held_by(),
             key_sample=self._keys.heaviest(),
+            hot_keys={operator.uid: key for operator in self.chain.operators if (key := operator.hot_key)} or None,
         )
 
 

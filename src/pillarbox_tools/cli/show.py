@@ -262,8 +262,17 @@ def key(console: Console, history: dict[str, Any]) -> None:
         timers = ((timer["domain"], time(timer["at"]), timer["waits"]) for timer in history["timers"])
         _print(console, [dict(zip(("timer", "at", "waits for"), row)) for row in timers])
     if history["calls"]:
-        calls = ((call["uid"], call["record"], time(call["asked"])) for call in history["calls"])
-        _print(console, [dict(zip(("pending call of", "record", "requested"), row)) for row in calls])
+        pending = [
+            {
+                "pending call of": call["uid"],
+                "record": call["record"],
+                "since": time(call["asked"]) if call["arrived"] is None else f"epoch {call['arrived']}",
+                "waits for": call["waits"],
+                "recorded calls": "\n".join(call["recorded"]),
+            }
+            for call in history["calls"]
+        ]
+        _print(console, pending)
 
 
 def findings(console: Console, report: dict[str, Any], *, every: bool) -> None:

@@ -18,12 +18,13 @@ from pillarbox._reports.failure import Failure
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._reports.plan import PlanVertex
 from pillarbox_tools.doctor.rules import wrong
+from pillarbox_tools.model.calls import counters_of
 from pillarbox_tools.model.condition import conditions_of, lag_now, last_report_at, rate_now
 from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import growth_of, memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import CALL_COUNTERS, EpochRun, Moment, Run, Snapshot, VertexId, vertex_id
+from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, VertexId, vertex_id
 
 Fields = dict[str, Any]
 
@@ -58,7 +59,6 @@ def entry_of(snapshot: Snapshot) -> Fields:
 def view_of(snapshot: Snapshot) -> Fields:
     """Return the data of a query's page. Read-only: it shares parts with the snapshot."""
     epoch = _shown_epoch(snapshot)
-    calls, counters = _counts(snapshot.epochs)
     return {
         **entry_of(snapshot),
         "at": last_report_at(snapshot),
@@ -76,9 +76,8 @@ def view_of(snapshot: Snapshot) -> Fields:
         "shown": None if epoch is None else _drawn(epoch),
         "watermarks": held_watermarks(snapshot),
         "skew": [] if epoch is None else skew_of(epoch),
-        # Counters of each asynchronous operator in its newest epoch, and sums of all other counters.
-        "calls": calls,
-        "counters": counters,
+        # calls, keyed_calls, budgets and counters
+        **counters_of(snapshot.epochs)._asdict(),
         "state_sizes": snapshot.state_sizes,
         "growth": growth_of(snapshot),
         "memory": memory_of(snapshot),
@@ -167,28 +166,7 @@ def _drawn(epoch: EpochRun) -> EpochRun:
         epoch,
         parts={name: epoch.parts[name] for name in names},
         vertices=[],
-        tasks=[replace(task, key_sample=None, versions=None, counters={}, gauges={}) for task in longest],
+        tasks=[
+            replace(task, key_sample=None, hot_keys=None, versions=None, counters={}, gauges={}) for task in longest
+        ],
     )
-
-
-def _counts(epochs: Sequence[EpochRun]) -> tuple[list[dict[str, str | int]], dict[str, int]]:
-    """Return the counters of asynchronous operators in their newest epoch, and the sums of all others.
-
-    Only operators that call services have a counter ``completed``.
-    """
-    every = [
-        (epoch.number, name, count)
-        for epoch in epochs
-        for vertex in epoch.vertices
-        for name, count in vertex.counters.items()
-    ]
-    callers = {name.removesuffix(".completed") for _, name, _ in every if name.endswith(".completed")}
-    calls: dict[str, dict[str, str | int]] = {}
-    counters: dict[str, int] = {}
-    for number, name, count in every:
-        uid, _, counter = name.rpartition(".")
-        if counter in CALL_COUNTERS and uid in callers:
-            calls[uid] = {**calls.get(uid, {"uid": uid}), "epoch": number, counter: count}
-        else:
-            counters[name] = counters.get(name, 0) + count
-    return list(calls.values()), counters

@@ -18,14 +18,15 @@ from typing import Any
 from pillarbox._copies import COPY_MS
 from pillarbox._errors import ConfigurationError, advice_on_version, describe
 from pillarbox._json import plain, read
-from pillarbox_tools.model.snapshot import CALL_COUNTERS, FORMAT, Snapshot
+from pillarbox_tools.model.calls import BUDGET_COUNTER, CALL_COUNTERS, KEYED_COUNTERS
+from pillarbox_tools.model.snapshot import FORMAT, Snapshot
 
 _SNAPSHOT, _NOTES, _STATE, _README = "snapshot.json", "notes.jsonl", "state.json", "README.txt"
 _HIDDEN = "(left out: the bundle was made without records)"
 _FRAME = re.compile(r'^\s*File ".*", line \d+', re.MULTILINE)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
-# The operators' own counters; other names can start with them.
-_COUNTERS = ("late_records_dropped", "dead_letters", *CALL_COUNTERS, COPY_MS)
+# The operators' own counters. Counters of copies and budgets have longer names.
+_COUNTERS = {"late_records_dropped", "dead_letters", *CALL_COUNTERS, *KEYED_COUNTERS}
 
 
 def write_bundle(
@@ -87,7 +88,12 @@ def _scrubbed(value: Any, fields: Mapping[str, Callable[[Any], Any]]) -> Any:
 
 def _own(counters: dict[str, Any]) -> dict[str, Any]:
     """Keep only the operators' own counters: the name of a function's counter may contain a key."""
-    return {name: value for name, value in counters.items() if name.rpartition(".")[2].startswith(_COUNTERS)}
+    return {name: count for name, count in counters.items() if _is_own(name)}
+
+
+def _is_own(name: str) -> bool:
+    counter = name.rpartition(".")[2]
+    return counter in _COUNTERS or counter.startswith(COPY_MS) or BUDGET_COUNTER.fullmatch(name) is not None
 
 
 def _failure(failure: dict[str, Any]) -> dict[str, Any]:
@@ -109,6 +115,7 @@ _OF_SNAPSHOT: dict[str, Callable[[Any], Any]] = {
     "event_times": lambda times: times and [*times[:2], {}],  # without the position of the newest record
     "failures": lambda failures: list(map(_failure, failures)),
     "gauges": lambda _: {},
+    "hot_keys": lambda _: {},
     # Which keys are heavy, but not how heavy they are.
     "key_sample": lambda sample: (
         sample and [sample[0], [[f"key {rank}", count] for rank, (_, count) in enumerate(sample[1], 1)]]

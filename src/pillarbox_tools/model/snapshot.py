@@ -18,13 +18,6 @@ from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 #: Version of a snapshot's JSON, in bundles and in the history. Changes only add fields.
 FORMAT = 2
 
-
-#: Counters of an operator that calls a service.
-CALL_COUNTERS = (
-    *("requests", "retried", "completed", "failed", "timed_out", "dropped", "cache_hits", "in_flight"),
-    *("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms"),
-)
-
 # A vertex in its query: the program's name and the vertex's number.
 VertexId = tuple[str, int]
 Part = TypeVar("Part", PlanVertex, OperatorReport, TaskReport)

@@ -132,7 +132,7 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, running_service() as service:
         out = Path(folder)
-        lines = split(out / "chats", 20, copies=-(-arguments.kills // KILLS_EACH))
+        lines = split(out / "chats", 20, copies=max(1, -(-arguments.kills // KILLS_EACH)))
         expected = Expected(out / "chats")
         requests = expected.billed.total()
         ceiling = None if arguments.share is None else int(arguments.share * expected.tokens)

@@ -89,10 +89,23 @@ def test_input_waits_when_the_waiting_room_is_full(monkeypatch: pytest.MonkeyPat
 def test_a_hot_key_is_counted() -> None:
     gate = Gate()
     with opened(Waiting(gate), on_barrier="carry") as harness:
-        harness.push_all([("a", number) for number in range(5)])
+        harness.push_all([("b", 1), ("b", 2), *(("a", number) for number in range(5))])
+        counters = harness.operator.context.counters
+        for _ in range(2):  # carried elements count again
+            harness.snapshot()
+            assert (counters["longest_key"], counters["in_flight"], counters["in_flight_max"]) == (4, 7, 2)
+            assert harness.operator.hot_key == "'a'"
+        for number in range(2):
+            gate.open(harness, ("a", number))
         harness.snapshot()
-        assert harness.operator.context.counters["longest_key"] == 4
-        assert harness.operator.context.counters["in_flight"] == 5
+        assert (counters["longest_key"], harness.operator.hot_key) == (4, "'a'")
+        harness.snapshot()
+        assert (counters["longest_key"], harness.operator.hot_key) == (2, "'a'")
+        for name in (("a", 2), ("a", 3), ("a", 4), ("b", 1), ("b", 2)):
+            gate.open(harness, name)
+        harness.snapshot()
+        harness.snapshot()
+        assert (counters["longest_key"], counters["in_flight_max"], harness.operator.hot_key) == (0, 0, None)
 
 
 class Timing(Stateful):

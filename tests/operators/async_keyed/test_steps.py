@@ -244,6 +244,10 @@ def test_a_slow_step_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest
         assert f"{__file__}:" in warning
         gate.open(harness, ("b", 1.5))
         assert len(caplog.messages) == 2
+        gate.open(harness, ("a", steps.SLOW_STEP))
+        for longest in (1500, 0):
+            harness.snapshot()
+            assert harness.operator.context.counters["blocked_ms"] == longest
 
 
 def test_cancelled_children_leave_no_warnings(recwarn: pytest.WarningsRecorder) -> None:

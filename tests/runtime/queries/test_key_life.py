@@ -15,9 +15,12 @@ from pillarbox import KeyedProcessFunction, ProgramError, ValueStateDescriptor
 from pillarbox._runtime.spark.reading import key_life as module
 from pillarbox._runtime.spark.reading.key_life import describe_key, key_life
 from pillarbox._runtime.spark.reading.key_text import keys_of_text, possible_keys
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.inspect.view import LogView
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 from pillarbox.testing import ProgramTestHarness, row
+from tests.operators.async_keyed.gates import Gate, Stateful, opened
 
 # Until then no request is answered: all of them are carried into the next epoch.
 ANSWERING = threading.Event()
@@ -104,7 +107,7 @@ def test_pending_calls_of_a_key_are_those_with_the_key_in_their_record(form: Any
     description = describe_key("ann", 3, [3], result)
     assert description["calls"] == calls
     count = of_key["carried"]["ask"]
-    assert f"{count} requests of 'ask' in this subtask are carried into the next epoch" in description["messages"]
+    assert f"{count} records of 'ask' in this subtask are carried into the next epoch" in description["messages"]
 
 
 def test_the_key_of_an_asynchronous_operator_itself() -> None:
@@ -114,6 +117,50 @@ def test_the_key_of_an_asynchronous_operator_itself() -> None:
     more = [row(card="ann", shop=payment.card, amount=payment.amount) for payment in PAYMENTS]
     calls = [call for look in looks(build, '["ann", 9]', *more) for call in look["calls"]]
     assert [json.loads(call["record"]) for call in calls] == [{"card": "ann", "shop": "ann", "amount": 9}]
+
+
+def test_records_and_timers_of_an_async_keyed_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+    messages: list[str] = []
+
+    class Charge(Stateful):
+        async def process_element(self, value: Any, ctx: Any) -> Any:
+            ctx.timer_service().register_event_time_timer(5)
+            await ctx.call(self.paid, value[1], key=f"pay {value[1]}")
+            await ctx.call(self.paid, value[1])
+            await gate(value)
+
+        async def paid(self, amount: int) -> int:
+            return amount
+
+        async def on_timer(self, timestamp: int, ctx: Any) -> Any:
+            await gate(("timer", ctx.get_current_key()))
+
+    def pending(harness: Any, key: str) -> tuple[list[list[Any]], list[str]]:
+        store = MemoryChunkStore()
+        store.chunks = harness.snapshot().chunks
+        facts = module._calls_of({"charge": LogView(store, 0).task_state()["operator"]}, ["?", key])
+        [timers] = [row["timers"] for rows in LogView(store, 0).rows() for row in module._rows_of(rows, [key])] or [[]]
+        of_key = {**_row("1", timers=timers), "states": {}}
+        history = describe_key(key, 1, [1], [json.loads(json.dumps(_look(1, rows=[of_key], **facts)))])
+        messages[:] = history["messages"]
+        calls = [[call["record"], call["arrived"], call["waits"], call["recorded"]] for call in history["calls"]]
+        return calls, [timer["waits"] for timer in history["timers"]]
+
+    with opened(Charge(), on_barrier="carry") as harness:
+        harness.push_all([("ann", 1), ("bob", 1), ("ann", 2)], [1, 1, 2])
+        paid = ["pay 1: result", "call without a key: result"]
+        first = ['["ann",1]', 1, "the end of its function", paid]
+        assert pending(harness, "ann") == ([first, ['["ann",2]', 1, "1 earlier of its key", []]], [])
+        assert pending(harness, "cat") == ([], [])
+        monkeypatch.setattr(module, "_QUEUE", 1)
+        assert pending(harness, "ann") == ([first], [])
+        assert messages[-1] == "1 more records wait for their turn of this key"
+        harness.push_watermark(9)
+        gate.open(harness, ("ann", 1))
+        gate.open(harness, ("ann", 2))
+        timers = ["timers of event time", 4, "the end of its function", []]
+        assert pending(harness, "ann") == ([timers], ["the end of its function, or earlier records of its key"])
 
 
 def test_records_that_cannot_be_compared_with_a_key_have_none() -> None:
@@ -132,7 +179,16 @@ def test_records_that_cannot_be_compared_with_a_key_have_none() -> None:
 
 
 def _look(epoch: int, **values: Any) -> dict[str, Any]:
-    empty = {"subtask": 1, "watermark": 4_000, "by_columns": False, "rows": [], "carried": {}, "calls": []}
+    empty = {
+        "subtask": 1,
+        "watermark": 4_000,
+        "by_columns": False,
+        "rows": [],
+        "carried": {},
+        "calls": [],
+        "more_calls": 0,
+        "visits": [],
+    }
     return {"epoch": epoch, **empty, **values}
 
 

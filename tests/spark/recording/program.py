@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,14 @@ class Inbox:
         self.folder = folder
         folder.mkdir(parents=True)
         self._number = 0
+        self._began = time.time()
 
     def put(self, *payments: tuple[str, int, int]) -> None:
         self._number += 1
         lines = [json.dumps({"card": card, "amount": amount, "at": at}) for card, amount, at in payments]
         hidden = self.folder / f".{self._number}"
         hidden.write_text("\n".join(lines))
+        os.utime(hidden, (self._began + self._number,) * 2)  # Spark reads files in the order of their times
         hidden.rename(self.folder / f"{self._number:06d}.json")
 
     def read(self, spark: SparkSession) -> DataFrame:

@@ -228,7 +228,7 @@ class AsyncKeyedOperator(KeyedOperator):
         """
         self.backend.leave_key()
         if self._has_timers:
-            for key in dict.fromkeys((*keys, *self.runner.busy_keys())):
+            for key in dict.fromkeys((*keys, *self.runner.lines)):
                 due = max(limit, keys.get(key, limit))
                 self.runner.admit(Visit(self.runner, key, self._timers.current_watermark, due, domain))
 
@@ -349,9 +349,11 @@ class AsyncKeyedOperator(KeyedOperator):
                 self._timers.fire_overdue_processing_time_timers()
                 self.drain()
         self._had_input = False
-        figures = self.runner.figures
-        self.context.counters.update(in_flight=len(self._queue), **figures, **self.runner.caller.take_counts())
-        figures.update(dict.fromkeys(figures, 0))
+        runner = self.runner
+        self.hot_key = runner.figures.hot_key
+        counters = {**runner.figures.counters(), **runner.caller.take_counts()}
+        self.context.counters.update(in_flight=len(self._queue), **counters)
+        runner.figures.begin_epoch((key, len(line)) for key, line in runner.lines.items() if line)
 
     def _linger(self) -> None:
         """In an epoch without records, wait briefly for an element to finish, which costs less than another epoch."""
@@ -372,7 +374,7 @@ class AsyncKeyedOperator(KeyedOperator):
         arrivals = [
             element.arrived_in(epoch) for element in elements if isinstance(element, Element) and not element.is_over
         ]
-        calls = self.runner.caller.snapshot(self.runner.busy_keys(), min(arrivals, default=None))
+        calls = self.runner.caller.snapshot(self.runner.lines, min(arrivals, default=None))
         if self._queue.is_empty():
             return None
         assert self._carried is not None

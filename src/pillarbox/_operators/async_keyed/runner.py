@@ -24,6 +24,7 @@ from pillarbox._operators.async_io.loop.threads import DaemonThreads
 from pillarbox._operators.async_io.loop.workers import CallSlots, differs, most_stuck
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
+from pillarbox._operators.async_keyed.figures import Figures
 from pillarbox._operators.async_keyed.loop import NextTurn, OwnedLoop, lease_loop
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
 from pillarbox._operators.async_keyed.steps import SLOW_STEP, WorkerSteps, report_slow_step
@@ -61,14 +62,15 @@ class ElementRunner:
 
     Attributes:
         ready: elements that only wait for a call slot.
+        lines: by busy key: None while its only element runs or waits for a call slot, otherwise the elements that wait
+            for the key.
         run: the remaining records of the current run, or None.
         get_broadcast_state: returns a read-only broadcast state. None if no stream is broadcast.
         is_turning: whether a turn is running, whose caller emits the elements that finish in it.
         cut_off: workers whose elements ignored a cancellation. They still run, without a key and a slot.
         dropped_timers: reports timers that are set when their key ends, in batch mode.
         count_last_timer: called for each timer that fires after the end of the data, to limit their number.
-        figures: of this epoch: the maximum number of concurrent elements, the longest queue of a key, and the number of
-            timeouts.
+        figures: the counters of this epoch.
     """
 
     def __init__(
@@ -114,8 +116,7 @@ class ElementRunner:
         self._plenty = max(_PLENTY, options.capacity // 2)
         self.ready: deque[Element] = deque()
         self.run: tuple[int, int, Iterator[tuple[Any, Any, int | None]]] | None = None
-        # By key: None while an element of it runs or waits for a place, or a deque of the elements that wait for it.
-        self._lines: dict[Any, deque[Element] | None] = {}
+        self.lines: dict[Any, deque[Element] | None] = {}
         self._workers: set[WorkerSteps] = set()
         # Workers before their first step; the number of workers to start next: it doubles while elements wait.
         self._starting = 0
@@ -145,7 +146,7 @@ class ElementRunner:
         )
         self.dropped_timers = DroppedTimers(self.name)
         self.count_last_timer: Callable[[int], None] = timers.count_last_timers()
-        self.figures = {"in_flight_max": 0, "longest_key": 0, "timed_out": 0}
+        self.figures = Figures()
         # Each worker runs in a copy. Python's decimals keep their context in it, made at the first use.
         self._base = copy_context()
         self._base.run(getcontext)
@@ -160,7 +161,7 @@ class ElementRunner:
         element.is_queued = True
         self._visits += type(element) is Visit
         self._queue.put(element)
-        lines, key = self._lines, element.key
+        lines, key = self.lines, element.key
         if key not in lines:
             lines[key] = None
             self.ready.append(element)
@@ -168,12 +169,12 @@ class ElementRunner:
             lines[key] = deque([element])
         else:
             line.append(element)
-            if len(line) > self.figures["longest_key"]:
-                self.figures["longest_key"] = len(line)
+            if len(line) > self.figures.longest_key:
+                self.figures.add_line(key, len(line))
 
     def _take_from_run(self) -> Element | None:
         """Return the next record of the run whose key is free, or None without such a record or room."""
-        run, lines = self.run, self._lines
+        run, lines = self.run, self.lines
         if run is None or self.is_full:
             return None
         call, watermark, records = run
@@ -189,23 +190,22 @@ class ElementRunner:
 
     def first_wait(self, element: Element, steps: WorkerSteps) -> None:
         element.steps = steps
+        self.figures.add_running()
         if not element.is_queued:
             element.is_queued = True
             self._queue.put(element)
-            self._lines[element.key] = None
+            self.lines[element.key] = None
         if self._timeouts is not None:
             self._timeouts.watch(element)
-
-    def busy_keys(self) -> list[Any]:
-        return list(self._lines)
 
     def end(self, element: Element) -> None:
         """Finish a queued element, so that the next element of its key becomes ready."""
         element.state = _SETTLED
+        self.figures.running -= element.steps is not None
         element.steps = element.notes = None
         self._visits -= type(element) is Visit
         self._queue.complete(element)
-        lines, key = self._lines, element.key
+        lines, key = self.lines, element.key
         line = lines[key]
         if line is None:
             del lines[key]
@@ -268,7 +268,6 @@ class ElementRunner:
             self._workers.add(steps)
             steps.task = self._base.copy().run(partial(asyncio.Task, steps, loop=loop))
         self._burst = min(2 * self._burst, self._options.capacity)
-        self.figures["in_flight_max"] = max(self.figures["in_flight_max"], len(self._workers))
 
     @property
     def places_taken(self) -> int:
@@ -342,7 +341,7 @@ class ElementRunner:
                     undo.leave()
                 now = stopwatch()
                 if now - steps.began > SLOW_STEP:
-                    report_slow_step(steps, now, self.context)
+                    report_slow_step(steps, now)
                 steps.began = now
                 steps.element = None
                 if element.is_queued:

@@ -13,7 +13,6 @@ from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import place_of_task
-from pillarbox._operators.frame.operator import OperatorContext
 
 if TYPE_CHECKING:
     from pillarbox._operators.async_keyed.element import Element
@@ -75,7 +74,7 @@ class WorkerSteps(Coroutine[Any, Any, None]):
         if element.steps is None:  # it waits for the first time
             runner.first_wait(element, self)
         if runner.stopwatch() - self.began > SLOW_STEP:
-            report_slow_step(self, runner.stopwatch(), runner.context)
+            report_slow_step(self, runner.stopwatch())
         if runner.ready or runner.run is not None:
             runner.start_workers()
 
@@ -126,8 +125,10 @@ class ChildSteps(Coroutine[Any, Any, Any]):
         return getattr(self._inner, name)  # cr_frame and the like, for code that inspects the task
 
 
-def report_slow_step(steps: WorkerSteps, now: float, context: OperatorContext) -> None:
-    """Log a step that has blocked the task for too long."""
+def report_slow_step(steps: WorkerSteps, now: float) -> None:
+    """Log and count a step that has blocked the task for too long."""
+    context = steps._runner.context
+    steps._runner.figures.add_slow_step(now - steps.began)
     frame = getattr(steps.coroutine, "cr_frame", None) or getattr(steps.coroutine, "ag_frame", None)
     _log.warning(
         "a step of %s took %.1f s%s, in which nothing else of the task could proceed: await an asyncio client, or"

@@ -37,7 +37,8 @@ class Timeouts:
             self._timer = loop.call_later(self._seconds, self._expire)
 
     def error(self) -> TimeoutError:
-        self._runner.figures["timed_out"] += 1
+        """Return the error of an overdue element, and count it."""
+        self._runner.figures.timed_out += 1
         return TimeoutError(f"no end within {self._seconds:g} s")
 
     def _expire(self) -> None:

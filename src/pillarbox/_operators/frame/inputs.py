@@ -10,6 +10,8 @@ from pillarbox._operators.frame.operator import StreamOperator
 
 
 class StreamInput:
+    """One input of an operator with several inputs."""
+
     def __init__(self, process: Callable[[Records], None], keying: Keying | None = None) -> None:
         self.process_records = process
         self.keying = keying

@@ -176,9 +176,11 @@ class StreamOperator:
     Attributes:
         by_key: whether batch mode processes a keyed operator key by key. False if it stores the state of all keys
             together.
+        hot_key: the key whose records waited in the epoch's longest queue, as text, or None.
     """
 
     by_key: bool = True
+    hot_key: str | None = None
     _inputs: Sequence[RecordInput] = ()
 
     def __init__(self, context: OperatorContext) -> None:

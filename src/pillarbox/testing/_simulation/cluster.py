@@ -93,6 +93,8 @@ class FaultRates:
 
 @dataclass
 class StepLog:
+    """The steps of a simulated run, as lines of text."""
+
     lines: list[str] = field(default_factory=list)
 
     def add(self, line: str) -> None:

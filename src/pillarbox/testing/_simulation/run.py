@@ -48,6 +48,8 @@ class Compiled(NamedTuple):
 
 
 class Programs:
+    """A program, compiled once for each parallelism."""
+
     def __init__(self, program: SimulatedProgram) -> None:
         self.simulated = program
         self._compiled: dict[int, Compiled] = {}

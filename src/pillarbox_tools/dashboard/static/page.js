@@ -15,7 +15,7 @@ const PARTS = [
   ["epochs", "Epochs", epochs, ["strip", "shown"]],
   ["watermarks", "Event time", watermarks, ["watermarks", "plan"]],
   ["skew", "Skew", skew, ["skew", "plan"]],
-  ["calls", "Calls and counters", calls, ["calls", "counters"]],
+  ["calls", "Calls and counters", calls, ["calls", "keyed_calls", "budgets", "counters"]],
   ["state", "State and memory", state, ["growth", "memory", "executors", "run", "checkpoint", "state_sizes"]],
   ["key", "A key’s life", keyForm, ["id", "keyed"]],
   ["history", "Runs", history, ["run", "earlier"]],
@@ -275,6 +275,11 @@ function skew(view) {
   ]);
 }
 
+// A column's cell: the JSON has no zeros.
+function count(name) {
+  return (each) => number(each[name] ?? 0);
+}
+
 function calls(view) {
   const counters = Object.entries(view.counters);
   return [
@@ -285,6 +290,17 @@ function calls(view) {
       ["p50", (each) => duration((each.latency_p50_us || 0) / 1000), "number"], ["p99", (each) => duration((each.latency_p99_us || 0) / 1000), "number"],
       ["Waited for a rate limit", (each) => duration(each.rate_limited_ms || 0), "number"],
     ], "Newest epoch with calls"),
+    table(view.keyed_calls, [
+      ["Async keyed function", (each) => each.uid], ["Unfinished now", count("in_flight"), "number"], ["Most at a time", count("in_flight_max"), "number"],
+      ["Calls", count("calls"), "number"], ["From a record", count("calls_reused"), "number"], ["Timed out", count("timed_out"), "number"],
+      ["Longest queue of a key", (each) => el("span", {}, number(each.longest_key ?? 0), each.hot_key ? [": ", el("code", {}, each.hot_key)] : null)],
+      ["Waited for a budget", (each) => duration(each.rate_limited_ms ?? 0), "number"],
+      ["Longest blocking step", (each) => (each.blocked_ms ? el("span", { class: "bad" }, duration(each.blocked_ms)) : "under 1 s"), "number"],
+    ], "In the last epochs"),
+    table(view.budgets, [
+      ["Budget", (each) => each.name], ["Requests", count("granted"), "number"], ["Units spent", count("spent"), "number"],
+      ["Refused", count("refused"), "number"], ["Stopped (429)", count("stops"), "number"], ["Probes", count("probes"), "number"], ["Lost", count("lost"), "number"],
+    ], "In the last epochs"),
     table(counters, [["Counter", ([name]) => name], ["In the last epochs", ([, count]) => number(count), "number"]]),
   ];
 }
@@ -349,7 +365,11 @@ function life(found) {
     ...found.messages.map((each) => el("p", {}, each)),
     table(found.state, [["State", (each) => each.name], ["Value", (each) => el("code", {}, each.value)], ["Changed in epoch", (each) => (each.changed === null ? "earlier" : number(each.changed)), "number"]]),
     table(found.timers, [["Timer", (each) => each.domain], ["At", (each) => time(each.at)], ["Waits for", (each) => each.waits]]),
-    table(found.calls, [["Pending call of", (each) => each.uid], ["Record", (each) => el("code", {}, each.record)], ["Requested", (each) => (each.asked === null ? "not yet" : time(each.asked))]]),
+    table(found.calls, [
+      ["Pending call of", (each) => each.uid], ["Record", (each) => el("code", {}, each.record)],
+      ["Since", (each) => (each.arrived !== null ? `epoch ${number(each.arrived)}` : each.asked === null ? "not yet" : time(each.asked))],
+      ["Waits for", (each) => each.waits], ["Recorded calls", (each) => each.recorded.join(", ")],
+    ]),
     el("p", { class: "muted" }, `Read epochs ${found.epochs.map(number).join(", ")} in ${duration(found.took_ms)}.`),
   ];
 }

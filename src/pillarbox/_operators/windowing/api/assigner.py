@@ -155,6 +155,8 @@ def assign_function(assigner: WindowAssigner) -> Callable[..., Iterable[Any]]:
 
 
 class EventTimeAssigner(TimedAssigner):
+    """Base class of assigners of event-time windows."""
+
     def get_default_trigger(self, env: Any = None, /) -> Trigger:
         return EventTimeTrigger.create()
 

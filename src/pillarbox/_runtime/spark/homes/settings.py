@@ -27,6 +27,8 @@ _MODES = ("fork", "spawn", "off")
 
 @dataclass(frozen=True)
 class HomeSettings:
+    """A query's settings for homes."""
+
     mode: str
     most: int
     idle: float

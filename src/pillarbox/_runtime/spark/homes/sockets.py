@@ -38,6 +38,8 @@ _LEFT_SECONDS = 60.0
 
 
 class Pollable(Protocol):
+    """An object with a file descriptor."""
+
     def fileno(self) -> int: ...
 
 

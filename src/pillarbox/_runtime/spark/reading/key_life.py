@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 _EPOCHS = 5
 # Maximum characters of a value.
 _VALUE = 2000
+# Maximum number of listed elements of a key and operator.
+_QUEUE = 20
 _reading = threading.Lock()
 
 
@@ -67,8 +70,10 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
           changed the state, or None) and ``values`` (one per epoch). For a columnar operator, the rows of the key;
         - ``timers``: a list of timers, with ``domain``, ``at`` (epoch milliseconds) and ``waits`` (the reason why the
           timer has not fired);
-        - ``calls``: requests for the key that async operators of the subtask carry into the next epoch, with ``uid``,
-          ``record`` as text and ``asked`` (the time of the request, or None);
+        - ``calls``: requests for the key, and the first 20 records and timers of async keyed functions, that are
+          carried into the next epoch, with ``uid``, ``record`` (as text, or the kind of the timers), ``asked`` (the
+          time of the request, or None), ``arrived`` (the epoch of the record, or None), ``waits`` (the reason why it
+          is pending) and ``recorded`` (its recorded calls with their outcome: "begun", "result" or "error");
         - ``messages``: notices as text; ``took_ms``: the duration of the call.
 
     Raises:
@@ -214,22 +219,66 @@ def _rows_of(rows: ViewedRows, keys: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
-    """Return a task's carried requests: the number per operator, and the requests of given keys."""
+    """Return a task's carried requests and elements: counts by operator, and the calls and visits of given keys."""
     carried: dict[str, int] = {}
     calls: list[dict[str, Any]] = []
+    visits: list[tuple[str, int]] = []
+    more = 0
     for uid, state in operators.items():
-        for request in state if isinstance(state, list) else ():
-            if type(request) is not tuple or request[0] not in CARRIED:
-                continue
-            if request[0] == "request":
-                records, asked = request[1], request[-1]
-                matching = [record for record in records if any(_contains_key(record, key) for key in keys)]
-            else:
-                records, asked = [request[3]], None
-                matching = [record for record in records if any(is_same_key(request[2], key) for key in keys)]
-            carried[uid] = carried.get(uid, 0) + len(records)
-            calls += [{"uid": uid, "record": _as_text(record), "asked": asked} for record in matching]
-    return {"carried": carried, "calls": calls}
+        entries = [entry for entry in state if type(entry) is tuple] if isinstance(state, list) else []
+        if count := sum(len(entry[1]) if entry[0] == "request" else 1 for entry in entries if entry[0] in CARRIED):
+            carried[uid] = count
+        of_keys = [entry for entry in entries if _index_of(entry, keys) is not None]
+        elements = [*_elements(of_keys, keys)]
+        more += len(elements[_QUEUE:])
+        calls += [{"uid": uid, **call} for call in (*_requests(entries, keys), *elements[:_QUEUE])]
+        visits += [(_domain(entry), entry[2]) for entry in of_keys if entry[0] == "visit"]
+    return {"carried": carried, "calls": calls, "more_calls": more, "visits": visits}
+
+
+def _requests(entries: list[tuple[Any, ...]], keys: list[Any]) -> Iterator[dict[str, Any]]:
+    for entry in entries:
+        if entry[0] == "request":
+            records, asked = entry[1], entry[-1]
+            waits = "its turn: capacity, or a limit" if asked is None else "the answer"
+            for record in records:
+                if any(_contains_key(record, key) for key in keys):
+                    text = _as_text(record)
+                    yield {"record": text, "asked": asked, "arrived": None, "waits": waits, "recorded": []}
+
+
+def _index_of(entry: tuple[Any, ...], keys: list[Any]) -> int | None:
+    """Return the index of an element's key, or None for other keys and entries."""
+    if entry[0] not in ("element", "visit"):
+        return None
+    key = entry[2] if entry[0] == "element" else entry[1]
+    return next((index for index, other in enumerate(keys) if is_same_key(key, other)), None)
+
+
+def _domain(visit: tuple[Any, ...]) -> str:
+    domain: str = visit[4].parts[-1]  # a TimeDomain, read without its class
+    return domain
+
+
+def _elements(entries: list[tuple[Any, ...]], keys: list[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the unfinished records and timers of async keyed functions."""
+    ahead: Counter[int | None] = Counter()  # earlier elements, by index of the key
+    for entry in entries:
+        kind, arrival, calls = entry[0], *entry[-2:]
+        count = ahead[_index_of(entry, keys)]
+        if kind == "visit" and count:
+            continue  # each watermark visits a key with elements, also without timers
+        ahead[_index_of(entry, keys)] += 1
+        yield {
+            "record": _as_text(entry[3]) if kind == "element" else f"timers of {_domain(entry)}",
+            "asked": None,
+            "arrived": arrival,
+            "waits": f"{count:,} earlier of its key" if count else "the end of its function",
+            "recorded": [
+                f"{name if isinstance(name, str) else 'call without a key'}: {outcome}"
+                for name, (_, outcome, _) in ([] if calls is None else calls[1])
+            ],
+        }
 
 
 def _contains_key(record: Any, key: Any) -> bool:
@@ -277,9 +326,12 @@ def describe_key(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[d
         last = next((number for number in reversed(epochs) if any(look["rows"] for look in by_epoch[number])), None)
         if last is not None:
             messages.append(f"it had some in epoch {last}")
+    visits = [(domain, limit) for look in now for domain, limit in look["visits"]]
     of_subtask = [look for look in now if look["subtask"] == subtask]
     for uid, count in sorted({uid: count for look in of_subtask for uid, count in look["carried"].items()}.items()):
-        messages.append(f"{count:,} requests of {uid!r} in this subtask are carried into the next epoch")
+        messages.append(f"{count:,} records of {uid!r} in this subtask are carried into the next epoch")
+    if more := sum(look["more_calls"] for look in now):
+        messages.append(f"{more:,} more records wait for their turn of this key")
     return {
         "key": rows[0]["key"] if rows else text,
         "subtask": subtask,
@@ -296,7 +348,7 @@ def describe_key(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[d
             for (namespace, name), value in sorted(states.items(), key=str)
         ],
         "timers": [
-            {"domain": domain, "at": at, "waits": _waits(domain, at, watermark)}
+            {"domain": domain, "at": at, "waits": _waits(domain, at, watermark, visits)}
             for domain, at in sorted({(domain, at) for row in rows for domain, at in row["timers"]})
         ],
         "calls": [call for look in now for call in look["calls"]],
@@ -309,7 +361,9 @@ def _changed(epochs: Sequence[int], values: Sequence[str | None]) -> int | None:
     return changes[-1] if changes else None
 
 
-def _waits(domain: str, at: int, watermark: int | None) -> str:
+def _waits(domain: str, at: int, watermark: int | None, visits: Sequence[tuple[str, int]]) -> str:
+    if any(clock.startswith(domain) and at <= limit for clock, limit in visits):
+        return "the end of its function, or earlier records of its key"
     if domain != "event":
         return "the clock of the worker, and an epoch after that time"
     if watermark is None or watermark == MIN_TIMESTAMP:

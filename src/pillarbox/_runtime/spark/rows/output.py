@@ -20,6 +20,8 @@ BATCH_TIMESTAMP = "batch_timestamp"
 
 
 class Output(ABC):
+    """Converts the output of a task to Arrow batches, in a worker."""
+
     def __call__(self, buffers: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:
         # An Arrow batch has a cost.
         for portion in in_portions(buffers):

@@ -14,6 +14,8 @@ from pillarbox._runtime.spark.tools import Progress
 
 
 class ProgressReader:
+    """Reads the progress reports of a query, in one thread."""
+
     def __init__(self, query: Any) -> None:
         self._query = query
         self._mark: ProgressMark | None = None

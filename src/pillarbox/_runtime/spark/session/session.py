@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 class Session(ABC):
+    """A Spark session, classic or Connect."""
+
     has_jvm: bool
 
     def __init__(self, spark: Any) -> None:

@@ -42,6 +42,8 @@ def local_property(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class ProgramLayout:
+    """The layout of a program, for its tasks."""
+
     program: str
     parallelisms: Parallelisms
     compiled: Layout

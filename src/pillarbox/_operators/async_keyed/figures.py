@@ -1,0 +1,62 @@
+"""The counters of an async keyed operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Any
+
+from pillarbox._errors import shorten
+
+# Maximum characters of a key in a report.
+_KEY = 60
+
+
+class Figures:
+    """Counts an epoch's elements. Mailbox thread only.
+
+    Attributes:
+        running: the number of elements that run and have waited at least once.
+        in_flight_max: the maximum of ``running``.
+        longest_key: the length of the longest queue of a key.
+        timed_out: the number of elements that took too long.
+        blocked_ms: the duration of the longest slow step, or 0.
+    """
+
+    __slots__ = ("_hot_key", "blocked_ms", "in_flight_max", "longest_key", "running", "timed_out")
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.longest_key = 0
+        self._hot_key: Any = None
+        self.begin_epoch(())
+
+    def begin_epoch(self, lines: Iterable[tuple[Any, int]]) -> None:
+        """Begin an epoch.
+
+        Args:
+            lines: each key that carried elements wait for, with their number.
+        """
+        self.in_flight_max = self.running
+        self._hot_key, self.longest_key = max(lines, key=itemgetter(1), default=(None, 0))
+        self.timed_out = self.blocked_ms = 0
+
+    def add_running(self) -> None:
+        self.running += 1
+        if self.running > self.in_flight_max:
+            self.in_flight_max = self.running
+
+    def add_line(self, key: Any, length: int) -> None:
+        """Save the longest queue so far."""
+        self._hot_key, self.longest_key = key, length
+
+    def add_slow_step(self, seconds: float) -> None:
+        self.blocked_ms = max(self.blocked_ms, round(1000 * seconds))
+
+    @property
+    def hot_key(self) -> str | None:
+        """The key with the longest queue, as text. None if no record waited for its key."""
+        return shorten(self._hot_key, _KEY) if self.longest_key else None
+
+    def counters(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in ("in_flight_max", "longest_key", "timed_out", "blocked_ms")}

@@ -1,0 +1,121 @@
+"""Calls of services, by the counters of the newest epochs: of operators, and of budgets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pillarbox_tools.model.snapshot import EpochRun
+
+#: Counters of an operator that calls a service for each record or batch.
+CALL_COUNTERS = (
+    *("requests", "retried", "completed", "failed", "timed_out", "dropped", "cache_hits", "in_flight"),
+    *("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms"),
+)
+_SUMS = ("calls", "calls_reused", "timed_out", "rate_limited_ms")
+_LARGEST = ("in_flight_max", "longest_key", "blocked_ms")
+#: Counters of an async keyed function.
+KEYED_COUNTERS = ("in_flight", *_SUMS, *_LARGEST)
+#: The name of a budget's counter: the uid of an operator, the name of the budget, and the counter.
+BUDGET_COUNTER = re.compile(r"(.+?)\.budget\.(.+)\.(granted|spent|refused|stops|probes|lost)", re.DOTALL)
+
+
+@dataclass
+class KeyedCalls:
+    """An async keyed operator in the newest epochs.
+
+    Attributes:
+        in_flight: unfinished records and timers at the end of its newest epoch.
+        in_flight_max: the most that ran at a time in a subtask.
+        calls: recorded calls that were made.
+        calls_reused: recorded calls that a record answered.
+        longest_key: the longest queue of a key.
+        hot_key: that key as text, or None without a queue.
+        rate_limited_ms: how long the next call waited for a budget.
+        blocked_ms: the longest step, if it took longer than a second; otherwise 0.
+    """
+
+    uid: str
+    in_flight: int = 0
+    in_flight_max: int = 0
+    calls: int = 0
+    calls_reused: int = 0
+    timed_out: int = 0
+    longest_key: int = 0
+    hot_key: str | None = None
+    rate_limited_ms: int = 0
+    blocked_ms: int = 0
+
+    def add(self, counter: str, count: int) -> None:
+        if counter in _SUMS:
+            count += getattr(self, counter)
+        elif counter in _LARGEST:
+            count = max(count, getattr(self, counter))
+        setattr(self, counter, count)
+
+
+@dataclass
+class BudgetUse:
+    """The use of a budget in the newest epochs, by all operators of the query.
+
+    Attributes:
+        name: the budget's, or the uid of the operator whose ``job_rate_limit`` it is.
+        granted: requests that began.
+        spent: units that they cost.
+        refused: refused requests.
+        stops: answers that stopped the budget, such as 429.
+        probes: requests that an open breaker let through.
+        lost: booked times that passed unused.
+    """
+
+    name: str
+    granted: int = 0
+    spent: int = 0
+    refused: int = 0
+    stops: int = 0
+    probes: int = 0
+    lost: int = 0
+
+
+class Counters(NamedTuple):
+    """The counters of the newest epochs.
+
+    Attributes:
+        calls: counters of each operator with requests, in its newest epoch.
+        counters: sums of all other counters.
+    """
+
+    calls: list[dict[str, str | int]]
+    keyed_calls: list[KeyedCalls]
+    budgets: list[BudgetUse]
+    counters: dict[str, int]
+
+
+def counters_of(epochs: Sequence[EpochRun]) -> Counters:
+    vertices = [(epoch.number, vertex) for epoch in epochs for vertex in epoch.vertices]
+    names = {name for _, vertex in vertices for name in vertex.counters}
+    # Only operators with requests have a counter `completed`, and only async keyed functions `longest_key`.
+    callers = {name.removesuffix(".completed") for name in names if name.endswith(".completed")}
+    keyed = {uid: KeyedCalls(uid) for name in sorted(names) if (uid := name.removesuffix(".longest_key")) != name}
+    calls: dict[str, dict[str, str | int]] = {}
+    budgets: dict[str, BudgetUse] = {}
+    others: dict[str, int] = {}
+    for number, vertex in vertices:
+        for uid, key in vertex.hot_keys.items():
+            if uid in keyed and vertex.counters.get(f"{uid}.longest_key", 0) >= keyed[uid].longest_key:
+                keyed[uid].hot_key = key
+        for name, count in vertex.counters.items():
+            uid, _, counter = name.rpartition(".")
+            if match := BUDGET_COUNTER.fullmatch(name):
+                # The budget of a `job_rate_limit` is named NUL and the uid.
+                use = budgets.setdefault(match[2], BudgetUse(match[2].lstrip("\0")))
+                setattr(use, match[3], getattr(use, match[3]) + count)
+            elif counter in KEYED_COUNTERS and uid in keyed:
+                keyed[uid].add(counter, count)
+            elif counter in CALL_COUNTERS and uid in callers:
+                calls[uid] = {**calls.get(uid, {"uid": uid}), "epoch": number, counter: count}
+            else:
+                others[name] = others.get(name, 0) + count
+    return Counters(list(calls.values()), list(keyed.values()), list(budgets.values()), others)
