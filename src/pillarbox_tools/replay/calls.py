@@ -179,10 +179,10 @@ class UnansweredOperator(StreamOperator):
 
 
 def replay_calls(vertex: Vertex, answers: Mapping[str, Answers], *, allow_calls: bool) -> None:
-    """Give a vertex's operators the recorded answers of their calls, and refuse other calls unless they are allowed.
+    """Pass the recorded answers of calls to a vertex's operators. Other calls are refused unless allowed.
 
     Args:
-        answers: the answers in journals, by uid.
+        answers: uid -> the answers in the operator's journal.
     """
     for node in vertex.nodes:
         factory = node.factory

@@ -211,7 +211,10 @@ def _files_in(file_system: Any, folder: str) -> Iterator[tuple[int, str]]:
 
 
 def _entries_in(file_system: Any, path: str) -> list[Entry] | None:
-    """Return the entries of a file, or None if its task died while it wrote them, and used none of them."""
+    """Return the entries of a file, or None if it is incomplete.
+
+    A task that dies while writing a file has not used its entries.
+    """
     with file_system.open_input_stream(path) as stream:
         digest, content = stream.read(_DIGEST), stream.read()
     if blake2b(content, digest_size=_DIGEST).digest() != digest:
