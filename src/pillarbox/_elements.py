@@ -35,7 +35,6 @@ def channel_code(edge: int, subtask: int) -> int:
 
 
 def edge_of_channel(channel: int) -> int:
-    """Return the index at the receiver of a channel's edge."""
     return channel >> _SUBTASK_BITS
 
 

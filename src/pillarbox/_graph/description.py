@@ -124,7 +124,6 @@ class LayoutsNote(NamedTuple):
 
 
 def read_layouts(text: str) -> LayoutsNote | None:
-    """Parse a note of layouts, or return None."""
     note = json_object(text)
     codes = note.get("codes")
     if not isinstance(codes, int):

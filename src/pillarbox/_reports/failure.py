@@ -91,7 +91,6 @@ _MESSAGE_LIMIT = 4000
 
 
 def message_of(text: str) -> str:
-    """Extract the error's message from Spark's text."""
     match = _BEGINNING.search(text)
     return (text if match is None else text[match.end() :]).strip()[:_MESSAGE_LIMIT]
 

@@ -13,7 +13,7 @@ Outputs = Mapping[str | None, "CountedOutput"]
 
 
 class CountedOutput:
-    """An output of an operator that counts the epoch's records. Mailbox thread only."""
+    """Counts the epoch's records that an operator emits. Mailbox thread only."""
 
     __slots__ = ("_process", "count", "process_status", "process_watermark")
 

@@ -34,12 +34,10 @@ def edge_id(vertex: int, ordinal: int = 0) -> int:
 
 
 def sender_of_edge(edge: int) -> int:
-    """Return the sending vertex of an edge id."""
     return edge & ((1 << _VERTEX_BITS) - 1)
 
 
 def edge_from(edge: int, vertex: int) -> int:
-    """Return an edge id with another sending vertex."""
     return edge - sender_of_edge(edge) + vertex
 
 

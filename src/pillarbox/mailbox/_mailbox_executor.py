@@ -60,7 +60,6 @@ class MailboxExecutor:
     Flink: ``MailboxExecutorImpl``. Here, no executor's yield runs deferrable mails, as Flink documents it.
 
     Args:
-        mailbox: receives the mails.
         priority: the priority of these mails, and the lowest priority of mails that yielding runs.
         processor: the processor whose default action :meth:`is_idle` checks.
     """

@@ -48,7 +48,6 @@ class RecordingMetadata:
     Attributes:
         uid: the first uid among the task's operators.
         subtask: the task's subtask, or a source's partition.
-        layout: the program's layout in the checkpoint.
         clock: the text of the task's clock log, or None if unknown.
         is_last: whether event time ended in the epoch.
         is_pickled: for a source, whether its rows are pickled records of a collection.

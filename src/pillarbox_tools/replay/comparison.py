@@ -65,7 +65,6 @@ class Comparison:
 
     Attributes:
         sent: (number of records sent by the recorded program, by the other program).
-        keys: number of keys with different state after the epoch.
         only_end: differences that appear after no record, but because of timers, requests, or the end of the epoch.
         unanswered: message about the service call that stopped a program, or None.
     """

@@ -17,9 +17,7 @@ class Figures:
 
     Attributes:
         running: the number of elements that run and have waited at least once.
-        in_flight_max: the maximum of ``running``.
         longest_key: the length of the longest queue of a key.
-        timed_out: the number of elements that took too long.
         blocked_ms: the duration of the longest slow step, or 0.
     """
 

@@ -26,8 +26,6 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
     Attributes:
         capacity: the maximum number of concurrent elements in a partition.
         timeout: the longest duration of an element, or None.
-        ordered: whether results are emitted in the order of the elements.
-        on_error: ``"fail"``, or the side output for dead letters.
         on_barrier: whether an epoch waits for its elements or carries them over.
         journal: the folder for records of service calls, or None.
         replayed: in a replay, the recorded calls.

@@ -70,7 +70,6 @@ class ElementRunner:
         cut_off: workers whose elements ignored a cancellation. They still run, without a key and a slot.
         dropped_timers: reports timers that are set when their key ends, in batch mode.
         count_last_timer: called for each timer that fires after the end of the data, to limit their number.
-        figures: the counters of this epoch.
     """
 
     def __init__(

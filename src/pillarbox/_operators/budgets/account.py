@@ -60,7 +60,6 @@ class Report(NamedTuple):
         outcomes: whether each completed request succeeded, in order.
         probe: whether a breaker's probe succeeded, or None.
         stop: the pause that the service requested (seconds), or None.
-        unused: the times of unused slots.
     """
 
     units: float = 0.0

@@ -22,9 +22,6 @@ _MOST = 500
 class Gate:
     """Admits requests during a budget's slots. Loop thread only.
 
-    Args:
-        end: the loop's access to the ledger.
-
     Attributes:
         stops: pauses that the service requested.
         probes: probes of an open breaker.
@@ -115,7 +112,6 @@ class Gate:
                 return
 
     def end(self, slot: Slot, cost: float, *, succeeded: bool, stop: float | None = None) -> None:
-        """Report a completed request."""
         self.spent += cost
         counts = self._limits.breaker is not None and not slot.probes and stop is None
         units = cost - slot.estimate

@@ -182,7 +182,6 @@ class Journal:
 
 
 def read_entries(location: str, query: str, uid: str, subtask: int) -> dict[int, list[Entry]]:
-    """Return the entries of a task's journal, by epoch."""
     file_system, folder = _folder_at(location, _path_of(query, uid, subtask))
     entries: dict[int, list[Entry]] = {}
     for epoch, path in _files_in(file_system, folder):
@@ -202,7 +201,6 @@ def _folder_at(location: str, path: str) -> tuple[Any, str]:
 
 
 def _files_in(file_system: Any, folder: str) -> Iterator[tuple[int, str]]:
-    """Yield the epoch and path of each file."""
     from pyarrow import fs
 
     for info in file_system.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=True)):

@@ -48,10 +48,7 @@ class ColumnarProgram:
 def columns_of_run(
     records: Records, fields: Iterable[spark.StructField], encoder: RowEncoder | None, operator: str
 ) -> dict[str, pa.Array]:
-    """Return columns of a run. Raises if a column is missing, or a value does not fit its column.
-
-    ``encoder`` converts rows that are Python objects, or is None.
-    """
+    """Return columns of a run. Raises if a column is missing, or a value does not fit its column."""
     if isinstance(records, ArrowRecords):
         batch = records.batch
     elif encoder is None:

@@ -29,7 +29,6 @@ class Fold:
         first: returns the accumulator for a first element.
         add: adds an element, possibly in place.
         merge: merges two accumulators, possibly in place. None if accumulators cannot be merged.
-        name: describes the fold, if it is of a field.
     """
 
     descriptor: StateDescriptor

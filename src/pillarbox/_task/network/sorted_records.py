@@ -172,7 +172,6 @@ def _write(spool: Spool, block: Portion) -> Block:
 
 
 def read_blocks(spool: Spool, keying: Keying, index: int, blocks: Sequence[Block]) -> Iterator[Portion]:
-    """Yield blocks of one input."""
     for of_records, of_keys in blocks:
         records = decode(spool.read(of_records))
         assert isinstance(records, Records)

@@ -100,10 +100,7 @@ class PlannedProgram:
 def vertex_with(
     programs: Sequence[PlannedProgram], uid: str, number: int | None = None
 ) -> tuple[PlannedProgram, PlanVertex]:
-    """Return the vertex that contains the operator ``uid``, and its program.
-
-    ``uid`` may also be a name. ``number`` is the vertex's number, if known.
-    """
+    """Return the vertex that contains the operator ``uid``, and its program."""
     operators = [
         (program, vertex, operator)
         for program in programs
@@ -130,7 +127,6 @@ def vertex_with(
 
 
 def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:
-    """Return a vertex as shipped to workers."""
     for candidate in _shipped.get(program.id, ()):
         if candidate.number == vertex.number:
             return candidate
@@ -188,7 +184,6 @@ def _named(program: PlannedProgram, name: str) -> PlannedProgram:
 
 
 def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:
-    """Return the parallelism that a query's programs set."""
     parallelisms = sorted(
         {program.parallelism for program in programs if program.parallelism and program.sets_parallelism}
     )

@@ -89,7 +89,6 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
 
 
 def key_life(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[str, Any]:
-    """Return a key's history in text form."""
     check_text(uid, "the uid")
     if isinstance(text, str):
         check_text(text, "the key")

@@ -88,7 +88,6 @@ def _read(part: Any, kind: Any) -> Any:
 
 
 def described_keys(keys: Sequence[Any]) -> list[str]:
-    """Describe keys for messages."""
     return [
         f"{shorten(key)} as {_READINGS[type(key)][0] if type(key) in _READINGS else f'a {type(key).__name__}'}"
         for key in keys
@@ -96,7 +95,6 @@ def described_keys(keys: Sequence[Any]) -> list[str]:
 
 
 def several_keys(text: str, uid: str, keys: Sequence[Any], why: str, advice: str) -> ProgramError:
-    """Return the error for an ambiguous text."""
     return ProgramError(
         f"the key {shorten(text)} of {uid!r} may be {' or '.join(described_keys(keys))}, and {why}: write text in"
         f" double quotes ({json.dumps(text)}), or {advice}"

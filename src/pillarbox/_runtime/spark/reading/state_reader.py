@@ -130,10 +130,7 @@ def _encoded_rows(df: DataFrame, function: Callable[..., Iterator[pa.RecordBatch
 
 
 def operator_with(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int, LogHead]]:
-    """Return the stateful operator with the logs of ``uid``, and the heads of these logs.
-
-    The heads of all subtasks are needed to determine the columns.
-    """
+    """Return the stateful operator with the logs of ``uid``, and the heads of these logs."""
     others: set[str] = set()
     for operator in files.stateful:
         heads = files.heads(operator)

@@ -17,7 +17,6 @@ _Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def quoted(name: str) -> str:
-    """Return a column name quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 

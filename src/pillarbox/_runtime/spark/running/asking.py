@@ -62,10 +62,7 @@ def request_savepoint(
     timeout: float,
     notify: Notify = lambda progress: None,
 ) -> None:
-    """Ask the driver of a running query to stop it with a savepoint, and wait.
-
-    An earlier call may have written the savepoint.
-    """
+    """Ask the driver of a running query to stop it with a savepoint, and wait."""
     hint = "; of a query that is stopped, 'pillarbox savepoint' without --stop writes a savepoint"
     command = Command(spark, checkpoint, timeout, notify, hint=hint)
     lines = command.lines("the query to stop")

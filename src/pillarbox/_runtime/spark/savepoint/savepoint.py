@@ -219,7 +219,6 @@ def _schemas(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
 
 
 def write_tasks(spark: SparkSession, rows: list[dict[str, Any]], directory: str) -> None:
-    """Write the operator state of all subtasks."""
     values = [tuple(row[name] for name in TASKS.names) for row in rows]
     schema = spark_schema(TASKS)
     frame = spark.createDataFrame(values, schema)

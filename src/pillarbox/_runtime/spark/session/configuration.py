@@ -53,7 +53,6 @@ def settings_of(spark: SparkSession) -> dict[str, str]:
 
 
 def versions_of(spark: SparkSession) -> dict[str, str]:
-    """Return the driver's platform and versions."""
     versions = {**packages_here(), "platform": platform.platform(), "spark": spark.version}
     java = session_of(spark).java_version()
     return versions if java is None else {**versions, "java": java}

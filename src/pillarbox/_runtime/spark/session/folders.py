@@ -24,10 +24,7 @@ T = TypeVar("T")
 
 
 def reader(spark: SparkSession) -> DataFrameReader:
-    """Return a reader that does not interpret wildcards in paths. Spark's writers do not, either.
-
-    By default, readers treat ``[1]``, ``{a,b}``, ``*`` and ``?`` as wildcards.
-    """
+    """Return a reader that does not interpret wildcards in paths. Spark's writers do not, either."""
     return spark.read.option(WILDCARDS, "false")
 
 

@@ -53,7 +53,6 @@ def sink_log(spark: Any, folder: str, version: int) -> tuple[Any, Any]:
 
 
 def analyzed_plan(df: Any) -> Any:
-    """Return the analyzed plan of a DataFrame."""
     return df._jdf.queryExecution().analyzed()
 
 

@@ -42,7 +42,6 @@ def _in_executors(number: str | None, get: Get) -> int | None:
 
 
 def local_cores(get: Get) -> int | None:
-    """Return the number of cores of a local master, or None for another master."""
     local = re.match(r"local\[(\d+|\*)", get("spark.master") or "")
     if local is None:
         return None

@@ -108,7 +108,6 @@ class Writer(ABC):
 
 
 def session_of(spark: Any) -> Session:
-    """Return the `Session` of a PySpark session."""
     if hasattr(spark, "_jsparkSession"):
         from pillarbox._runtime.spark.session.classic import ClassicSession
 
@@ -119,7 +118,6 @@ def session_of(spark: Any) -> Session:
 
 
 def spark_of(writer: Any) -> Any:
-    """Return the session of a ``DataStreamWriter``."""
     return writer._spark if hasattr(writer, "_spark") else writer._session
 
 

@@ -23,7 +23,6 @@ _FUNCTION = "_pillarbox_batch_function"
 
 
 def note_batch_function(writer: Any, function: Callable[..., Any]) -> None:
-    """Remember the function that was passed to a writer's ``foreachBatch``."""
     setattr(writer, _FUNCTION, function)
 
 

@@ -82,7 +82,6 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
 
 
 def check_spark(spark: SparkSession) -> None:
-    """Check that a session can repartition state."""
     has_jvm = session_of(spark).has_jvm
     if not has_jvm or spark_version(spark) < _SINCE:
         named = f"Spark {spark.version}" if has_jvm else "Spark Connect"

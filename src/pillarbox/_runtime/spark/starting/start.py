@@ -57,7 +57,7 @@ _watched: ContextVar[bool] = ContextVar("pillarbox_watched", default=False)
 
 @contextmanager
 def changes_refused(*, watched: bool = False) -> Iterator[None]:
-    """Within the block, refuse programs of this thread that cannot resume from their checkpoint according to its notes.
+    """Within the block, refuse to start programs in this thread if the notes in their checkpoint rule out a resume.
 
     ``watched``: whether the caller watches the started queries and calls their hooks.
     """

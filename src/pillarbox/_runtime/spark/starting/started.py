@@ -174,7 +174,6 @@ def remember(started: StartedQuery) -> list[StartedQuery]:
 
 
 def find(query: StreamingQuery) -> StartedQuery | None:
-    """Return the registered query, or None if it is not registered."""
     started: StartedQuery | None = getattr(query, "_pillarbox_started", None)
     if started is not None:
         return started

@@ -30,7 +30,6 @@ class Replacement(Protocol):
 
 
 def replacement_here() -> Replacement | None:
-    """Return the replacement for the running query, or None."""
     setting = local_property(REPLACEMENT)
     if not setting:
         return None
