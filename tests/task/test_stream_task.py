@@ -393,7 +393,7 @@ def test_c2_operators_hear_of_each_commit_once_and_in_order():
     ]
 
 
-# -- how long mails wait (M15) --
+# -- how long mails wait --
 
 
 def latencies(interval):

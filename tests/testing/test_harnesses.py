@@ -52,7 +52,7 @@ class Mean(AggregateFunction):
 
 
 class Count(KeyedProcessFunction):
-    """Counts; "t<ms>" sets an event-time timer, "p<ms>" a processing-time timer, "late" is emitted to the side."""
+    """Counts records. "t<ms>" and "p<ms>" set timers in event and processing time. "late" goes to a side output."""
 
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))

@@ -26,7 +26,7 @@ class SourceMatch(NamedTuple):
 def match_sources(
     then: Sequence[str | None], now: Sequence[str | None], renamed: Mapping[str, str]
 ) -> SourceMatch | None:
-    """Match sources by name, or by order if names are ambiguous. Returns None if their numbers then differ.
+    """Match sources by name or, if names are ambiguous, by order. Returns None if these have different numbers.
 
     ``renamed``: name in the savepoint -> name in the program.
     """

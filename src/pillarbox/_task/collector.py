@@ -1,4 +1,4 @@
-"""Python's garbage collector while epochs run."""
+"""Settings of Python's garbage collector while epochs run."""
 
 from __future__ import annotations
 

@@ -335,7 +335,7 @@ class MultipleInputStreamTask(StreamTask):
 
 
 class _FiresOverdueTimers:
-    """Wraps a chain's input at an epoch's end. Forwards watermarks, fires overdue timers, forwards idleness."""
+    """The input of a chain at the end of an epoch. Fires overdue timers before the input becomes idle."""
 
     def __init__(self, chain: OperatorChain) -> None:
         self._chain = chain

@@ -1,4 +1,4 @@
-"""``record``, which copies one task of an epoch into a folder."""
+"""``record``, which records one task of an epoch in a folder."""
 
 from __future__ import annotations
 

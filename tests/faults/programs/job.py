@@ -410,8 +410,8 @@ def write_fixed_epochs(epochs: Sequence[Epoch], path: Path) -> None:
 def read_fixed_epochs(spark: SparkSession, path: Path) -> DataFrame:
     """Read an endless stream whose epochs are the same after the driver has died.
 
-    Spark's file source would not do: it logs the files of a batch before Spark logs the batch, so after a crash in
-    between, the next batch has the files of both.
+    Spark's file source is unsuitable: it logs the files of a batch before Spark logs the batch, so after a crash in
+    between, the next batch contains the files of both batches.
     """
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2 * ROWS).option("numPartitions", 2)
     events = spark.read.parquet(str(path))

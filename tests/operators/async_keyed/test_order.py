@@ -283,7 +283,7 @@ def test_waiting_ends_by_the_harnesses_clock() -> None:
 
 
 def test_tasks_of_a_thread_share_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R23: each element leaves in its own epoch."""
+    """R23: each element is emitted in its own epoch."""
     shared = SharedResources()
     monkeypatch.setattr("pillarbox.testing._operator_harness.SharedResources", lambda **_: shared)
     gate = Gate()
@@ -370,7 +370,7 @@ def test_options_are_checked() -> None:
 
 
 def test_never_suspending_functions_start_few_workers_and_starve_nobody() -> None:
-    """R2: a task per element would cost more than the element."""
+    """R2: a task per element would cost more than the element's function."""
     workers = set()
 
     class Quick(Stateful):

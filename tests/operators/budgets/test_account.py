@@ -45,7 +45,7 @@ def most(times: list[float], seconds: float) -> int:
     seconds=st.floats(0.01, 3),
 )
 def test_in_any_time_there_are_at_most_so_many_requests(rate, visits, seconds):
-    """R32, for any times of bookings, latest possible starts, and returned slots."""
+    """R32: requests are booked at any times, begin as late as possible, and may return their slots."""
     budget = account(requests=rate)
     begun, now = [], 0.0
     for pause, count, late, unused in visits * 10:
@@ -101,7 +101,7 @@ def test_the_last_slot_is_given_back_and_no_other():
 
 @given(costs=st.lists(st.tuples(st.floats(0, 50), st.floats(0, 1)), min_size=1, max_size=60))
 def test_a_ceiling_is_never_exceeded_if_estimates_are_upper_bounds(costs):
-    """R34: failed requests stay charged with their estimates; others with their costs."""
+    """R34: failed requests are charged with their estimates, other requests with their costs."""
     budget = account(ceiling=(200, "1 day"), estimate=50, when_exceeded="fail")
     spent, refused = 0.0, False
     for number, (cost, fails) in enumerate(costs):

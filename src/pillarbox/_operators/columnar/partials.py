@@ -1,4 +1,4 @@
-"""Partial results as record batches of keys, number of rows, and the parts of each aggregate.
+"""Partial results, as record batches with keys, numbers of rows, and the parts of each aggregate.
 
 The same columns pass through the shuffle, are stored as state, and are merged into results.
 """

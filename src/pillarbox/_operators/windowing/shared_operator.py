@@ -1,4 +1,4 @@
-"""The base of operators whose panes (or tumbling windows) all keys share. Elements are folded in runs."""
+"""The base class of operators with panes (or tumbling windows) that all keys share. It folds runs of elements."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ class NeverTrigger(Trigger):
 
 
 class CountTrigger(Trigger):
-    """Fires after every ``window_size`` elements of a window. Remaining elements do not fire at its end."""
+    """Fires after every ``window_size`` elements of a window. Its end does not fire for the rest."""
 
     uses_processing_time: bool | None = False
 

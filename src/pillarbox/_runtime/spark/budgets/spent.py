@@ -1,4 +1,4 @@
-"""The charges of ceilings: files in the checkpoints of their queries.
+"""Files in checkpoints with the charges of ceilings.
 
 Each checkpoint stores the charge of the whole budget; a start uses the highest. A charge is written before it may be
 spent.

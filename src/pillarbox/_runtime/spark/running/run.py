@@ -116,7 +116,7 @@ def _end(started: StartedQuery, seconds: float, signals: _Signals) -> None:
 class _Signals:
     """Counts termination signals, if created in the main thread.
 
-    A handler may run during a call to Java, or while any lock is held, so it must not do more.
+    The handler only counts, because it may run during a call to Java, or while any lock is held.
     """
 
     def __init__(self) -> None:

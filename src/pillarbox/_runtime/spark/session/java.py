@@ -19,7 +19,7 @@ def java_class(spark: Any, name: str) -> Any:
 
 
 def java_session(spark: Any) -> Any:
-    """Return the Java session. If this attribute did not exist, every session would be taken for Spark Connect."""
+    """Return the Java session. Sessions without this private attribute are considered Spark Connect sessions."""
     return spark._jsparkSession
 
 
