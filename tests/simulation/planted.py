@@ -43,7 +43,7 @@ class PlantedBug:
 
 
 def _stamps_from_the_users_random(patch: pytest.MonkeyPatch) -> None:
-    """Attempts are told apart by random numbers that functions may seed, so they look alike."""
+    """Attempts have random numbers that functions may seed, so several attempts may look alike."""
     patch.setattr(state_log, "secrets", SimpleNamespace(randbits=random.getrandbits))
 
 

@@ -52,7 +52,7 @@ class Mean(AggregateFunction):
 
 
 class Count(KeyedProcessFunction):
-    """Counts records. "t<ms>" and "p<ms>" set timers in event and processing time. "late" goes to a side output."""
+    """Counts records. "t<ms>" and "p<ms>" set timers in event and processing time. "late" is emitted to the side."""
 
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))

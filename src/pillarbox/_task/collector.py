@@ -1,4 +1,4 @@
-"""Settings of Python's garbage collector while epochs run."""
+"""Settings for the garbage collector while epochs run."""
 
 from __future__ import annotations
 

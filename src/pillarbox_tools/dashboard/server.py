@@ -1,4 +1,4 @@
-"""The dashboard's server. A process has one server, with a thread of its own, for all queries."""
+"""The dashboard's server. A process has one server, with its own thread, for all queries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Dashboard(observing.Dashboard):
 
     Args:
         port: the port. If it is 0 or in use, any free port.
-        token: the token that requests need. By default, none on loopback, and a random token elsewhere.
+        token: the token that requests need. By default, requests on loopback need no token, others a random token.
 
     Attributes:
         url: its address for a browser, with the token.

@@ -180,7 +180,7 @@ class Snapshot:
     Attributes:
         id: Spark's id of the query, stable over restarts.
         checkpoint: its location, or empty if it is temporary.
-        is_live: whether the snapshot comes from the driver. If False, it was read from the history at ``read_at``.
+        is_live: whether the driver supplied the snapshot. If False, it was read from the history at ``read_at``.
         run: the current or last run.
         epochs: the newest epochs, oldest first.
         missing: messages about data that is missing.

@@ -281,7 +281,7 @@ class LongSignature(Shapes):
 
 
 class Decorated(Shapes):
-    """Has a method with two decorators, one of which does not refer to the function."""
+    """Has a method with two decorators. One does not refer to the function."""
 
     @traced
     @traced_silently

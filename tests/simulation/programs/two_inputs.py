@@ -193,7 +193,7 @@ class Versions(KeyedBroadcastProcessFunction):
     """Emits each payment with the rule in force at its time, when event time reaches it.
 
     A rule is added to the state of all existing keys, and a new key copies all rules. So each key has all rules,
-    whatever the order of arrival.
+    for any order of arrival.
     """
 
     def open(self, runtime_context):

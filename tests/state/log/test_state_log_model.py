@@ -454,7 +454,7 @@ class StateLogMachine(RuleBasedStateMachine):
 
 
 def clean_and_check(contents, store, added, gone):
-    """Clean the log. Then it has few chunks, or the epoch has passed enough old ones.
+    """Clean the log. Then it has few chunks, or the epoch has passed enough old chunks.
 
     So the log has at most the "few" chunks, plus the chunks of the epochs that it takes to pass all of them. Each epoch
     passes a part of a full chunk. (Cleaning's guarantee in bytes: test_state_log_bounds.py.)

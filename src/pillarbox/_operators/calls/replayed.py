@@ -1,4 +1,4 @@
-"""The calls of a recorded epoch in a replay. Their answers come from the recording."""
+"""The calls of a recorded epoch in a replay. The recording has their answers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A simulated program, and the parts of its outcome that must be equal in two runs.
 
-The outcome may only depend on which records are in each epoch and partition. With ``cut_free``, it must not even depend
-on that. With ``timed``, it must not depend on the exact times of epochs, so ``tail`` must advance the clock until all
-sources and subtasks are idle.
+The outcome may only depend on the records of each epoch and partition. With ``cut_free``, it must not depend on the
+division into epochs and partitions, either. With ``timed``, it must not depend on the exact times of epochs, so
+``tail`` must advance the clock until all sources and subtasks are idle.
 """
 
 from __future__ import annotations
