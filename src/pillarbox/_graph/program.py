@@ -345,8 +345,8 @@ class _Compiler:
                 if way is None:
                     consumers.nodes.append(ChainInput(nodes[link.consumer], link.index))
                 else:
-                    head, way_in = self._connect(vertex, consumers, link, way, step.name)
-                    self._strategies[head, way_in] |= strategies[step]
+                    head, input_edge = self._connect(vertex, consumers, link, way, step.name)
+                    self._strategies[head, input_edge] |= strategies[step]
         vertex.name = " -> ".join(node.name for node in vertex.nodes)
 
     def _strategies_in(
@@ -387,13 +387,15 @@ class _Compiler:
                     edge.sender += f", {sender}"
                 consumers.edges.append(position)
                 return head.number, edge.id
-        way_in = InputEdge(
+        input_edge = InputEdge(
             vertex.number, vertex.parallelism, ordinal=len(between), index=link.index, partitioner=partitioner
         )
-        head.inputs.append(way_in)
+        head.inputs.append(input_edge)
         consumers.edges.append(len(vertex.edges))
-        vertex.edges.append(Edge(head.number, link.index, way_in.id, [], partitioner, vertex.max_parallelism, sender))
-        return head.number, way_in.id
+        vertex.edges.append(
+            Edge(head.number, link.index, input_edge.id, [], partitioner, vertex.max_parallelism, sender)
+        )
+        return head.number, input_edge.id
 
     def _new_head(self, consumer: OperatorTransformation, before: int | None) -> Vertex:
         """Create a vertex whose head is an operator after a shuffle."""

@@ -410,8 +410,8 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self
 
 
-def keying_of(way_in: RecordInput) -> Keying | None:
-    return getattr(way_in, "keying", None)
+def keying_of(record_input: RecordInput) -> Keying | None:
+    return getattr(record_input, "keying", None)
 
 
 def _chunks_of(snapshot: Any) -> dict[int, bytes]:

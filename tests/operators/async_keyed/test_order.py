@@ -59,8 +59,8 @@ def test_at_most_capacity_elements_are_in_progress() -> None:
 def test_subtasks_of_a_partition_share_the_capacity() -> None:
     gate = Gate()
     with opened(Waiting(gate), capacity=1) as first, opened(Waiting(gate), capacity=1) as second:
-        shared = operator_of(first).runner._places
-        operator_of(second).runner._places = shared
+        shared = operator_of(first).runner._call_slots
+        operator_of(second).runner._call_slots = shared
         first.push(("a", 1))
         second.push_all([("b", 1), ("c", 1)])
         # A subtask without a place may always take one.

@@ -274,7 +274,7 @@ class AsyncKeyedOperator(KeyedOperator):
                 part = records.slice(start, end)
                 for value, stamp in zip(part.values, part.timestamps or repeat(None)):
                     self._await_room()
-                    self.runner.admit(Element(self.runner, run.way_in, key, value, stamp, MIN_TIMESTAMP))
+                    self.runner.admit(Element(self.runner, run.input_index, key, value, stamp, MIN_TIMESTAMP))
             if ended:
                 self.runner.admit(self._last_visit(self._last_key))
         self._turn()

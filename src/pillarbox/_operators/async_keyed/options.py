@@ -15,7 +15,7 @@ from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_erro
 from pillarbox._operators.functions.basic import Function, OutputTag
 from pillarbox._time.duration import DurationLike, positive_millis
 
-# Elements of a subtask that may wait for their key or for a place, in memory.
+# Elements of a subtask that may wait for their key or for a call slot, in memory.
 WAITING = 1_000
 
 

@@ -111,7 +111,7 @@ class ElementRunner:
         # In a manual clock's time, no step takes any.
         self.stopwatch: Callable[[], float] = self.loop.loop.time if self.clock.manual else perf_counter
         self._patience = 0.0 if self.clock.manual else _PATIENCE
-        self._places = context.shared.lease(("async keyed", context.uid), lambda: CallSlots(options.capacity))
+        self._call_slots = context.shared.lease(("async keyed", context.uid), lambda: CallSlots(options.capacity))
         self._plenty = max(_PLENTY, options.capacity // 2)
         self.ready: deque[Element] = deque()
         self.run: tuple[int, int, Iterator[tuple[Any, Any, int | None]]] | None = None
@@ -258,9 +258,9 @@ class ElementRunner:
             count = min(count, len(self.ready) - self._starting)
         if count <= 0 or self.closing:
             return
-        loop, places = self.loop.loop, self._places.resource
+        loop, call_slots = self.loop.loop, self._call_slots.resource
         for _ in range(count):
-            if not places.take(self):
+            if not call_slots.take(self):
                 break
             self._starting += 1
             steps = WorkerSteps(self)
@@ -269,14 +269,14 @@ class ElementRunner:
         self._burst = min(2 * self._burst, self._options.capacity)
 
     @property
-    def places_taken(self) -> int:
+    def slots_held(self) -> int:
         return len(self._workers)
 
     async def work(self, steps: WorkerSteps) -> None:
         """Run one element after another while elements are ready."""
         self._starting -= 1
         ready, stopwatch, clean = self.ready, self.stopwatch, copy_context()
-        calls, line, undo = self._calls, self._places.resource.line, self._undo
+        calls, line, undo = self._calls, self._call_slots.resource.line, self._undo
         backend, copied, owned = self._backend, self.copier.copied, self.loop
         rows, put_settled = backend.rows, self._queue.put_settled
         copies = undo is not None or self._options.journal is not None
@@ -351,22 +351,22 @@ class ElementRunner:
                     put_settled(element)
                     if not self.is_turning:
                         self._announce_soon()
-                if (line and self._places.resource.are_wanted(self)) or differs(clean):
+                if (line and self._call_slots.resource.are_wanted(self)) or differs(clean):
                     return  # the next element begins with a clean context
                 if now - steps.turn_began > _TURN:
                     await NextTurn()
         finally:
-            self.give_up_place(steps)
+            self.release_slot(steps)
             self.cut_off.discard(steps)
             if not steps.has_waited:
                 self._burst = 1
             if not self.closing:
                 self.start_workers()
 
-    def give_up_place(self, steps: WorkerSteps) -> None:
+    def release_slot(self, steps: WorkerSteps) -> None:
         if steps in self._workers:
             self._workers.discard(steps)
-            self._places.resource.give()
+            self._call_slots.resource.release()
 
     async def _generate(self, element: Element, results: AsyncGeneratorType[Any, None], steps: WorkerSteps) -> None:
         steps.coroutine = results
@@ -473,7 +473,7 @@ class ElementRunner:
         self.closing = True
         await cancelled([steps.task for steps in (*self._workers, *self.cut_off)])
         for steps in list(self._workers):
-            self.give_up_place(steps)
+            self.release_slot(steps)
 
     def close(self) -> None:
         """Release the loop. The last task to release it cancels the remaining asyncio tasks, and closes the loop."""
@@ -484,5 +484,5 @@ class ElementRunner:
                 self.loop.end_threads(self._threads)
             self._loop.release()
         finally:
-            self._places.resource.leave(self)
-            self._places.release()
+            self._call_slots.resource.leave(self)
+            self._call_slots.release()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pillarbox._operators.async_keyed.element import Element
     from pillarbox._operators.async_keyed.runner import ElementRunner
 
-# Seconds for a cancelled element to end, before it loses its place.
+# Seconds for a cancelled element to end, before it loses its call slot.
 _HEED = 1.0
 
 
@@ -76,5 +76,5 @@ class Timeouts:
             steps.element = None
             runner.cut_off.add(steps)
             runner.end(element)
-            runner.give_up_place(steps)
+            runner.release_slot(steps)
             runner.start_workers()

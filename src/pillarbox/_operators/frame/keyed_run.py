@@ -14,13 +14,13 @@ class KeyedRun(NamedTuple):
     The first key may have begun in the previous run, and the last key may continue in the next run.
 
     Attributes:
-        way_in: the index of the input.
+        input_index: the index of the input.
         keys: the keys, in order; empty for a non-keyed stream.
         ends: for each key that ends in this run, the number of the run's records before its end. 0 means that the
             previous run's last key ends.
     """
 
-    way_in: int
+    input_index: int
     records: Records
     keys: Sequence[Any] = ()
     ends: Sequence[int] = ()

@@ -232,7 +232,7 @@ class StreamOperator:
 
     def process_key_by_key(self, run: KeyedRun) -> None:
         """Process a run in batch mode: each key's records, then its end, when its state is dropped."""
-        process = self.inputs[run.way_in].process_records
+        process = self.inputs[run.input_index].process_records
         if not run.ends:
             process(run.records)
             return

@@ -99,7 +99,7 @@ class FunctionHost:
                 self.thread,
                 call,
                 batched=options.batch_size is not None,
-                places=self._lease.resource.places,
+                call_slots=self._lease.resource.call_slots,
                 retry=options.retry_strategy,
                 turns=self.turns,
                 clock=context.processing_time_service.relative_time_millis,
@@ -165,7 +165,7 @@ class _Loop:
 
     def __init__(self, context: OperatorContext, options: AsyncOptions, tasks: int) -> None:
         self._operator = context.name
-        self.places: CallSlots = CallSlots(options.capacity)
+        self.call_slots: CallSlots = CallSlots(options.capacity)
         self.turns: Turns | None = None
         if options.takes_turns:
             scope = context.budget_scope
