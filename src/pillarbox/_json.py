@@ -17,7 +17,6 @@ T = TypeVar("T")
 
 
 def json_of(value: Any, *, indent: int | None = None) -> str:
-    """Return a dataclass, or a list of dataclasses, as JSON."""
     return json.dumps(plain(value), indent=indent, separators=(",", ":") if indent is None else None)
 
 

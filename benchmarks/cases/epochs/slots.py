@@ -301,13 +301,13 @@ def present(said: Said, charts: Path | None) -> str:
 
 def in_words(results: Results) -> str:
     said = results["slots"]
-    in_step = "all" if said["in_step"] == 1 else f"{said['in_step']:.1%}"
+    in_step = "All subtasks" if said["in_step"] == 1 else f"In {said['in_step']:.1%} of the epochs, subtasks"
     return paragraph(
-        "`make bench-slots` runs the same work, a keyed count in 8 partitions, with 2, 8 and 16 slots. With 8 it took"
-        f" {said['ratio']:.2f} times the processor time that it took with 2, its state took {said['memory_ratio']:.2f}"
-        f" times the memory, and {in_step} of the subtasks' epochs found their state in step with Spark's."
-        f" A worker took {said['relay_mb']:.0f} MB of its own, and a home {said['home_mb']:.0f} MB,"
-        " of which some 4 MB are buffers of Arrow's."
+        "`make bench-slots` runs a keyed count in 8 partitions with 2, 8 and 16 task slots. With 8 slots, the count"
+        f" takes {said['ratio']:.2f} times the processor time and {said['memory_ratio']:.2f} times the memory for state"
+        f" that it takes with 2 slots. {in_step} found the state of Spark's last committed epoch in their home."
+        f" A worker takes {said['relay_mb']:.0f} MB of unshared memory. A home takes {said['home_mb']:.0f} MB, and"
+        " about 4 MB of this are Arrow buffers."
     )
 
 

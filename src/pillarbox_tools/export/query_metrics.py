@@ -11,6 +11,7 @@ from pillarbox._reports.operator_report import OperatorReport
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.metric import Metric
 from pillarbox_tools.export.names import Names, unique_labels
+from pillarbox_tools.model.calls import BUDGET_COUNTER, budget_name
 from pillarbox_tools.model.condition import CONDITIONS, conditions_of, input_at
 from pillarbox_tools.model.epochs import backlog
 from pillarbox_tools.model.query_model import QueryModel
@@ -172,6 +173,8 @@ def _of_counter(operator: str, name: str, count: int, names: Names) -> Iterator[
     metric, labels = m.OF_COUNTERS.get(name, (m.USER_COUNT, (name,)))
     if name.startswith(COPY_MS):
         metric, labels = m.COPIES, (name[len(COPY_MS) :],)
+    if match := BUDGET_COUNTER.fullmatch(f"{operator}.{name}"):
+        metric, labels = m.OF_BUDGETS[match[3]], (budget_name(match[2]),)
     if metric.name.startswith("async.") and not names.calls(operator):
         metric, labels = m.USER_COUNT, (name,)
     if metric is m.LATENCY and not count:

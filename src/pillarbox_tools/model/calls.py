@@ -93,6 +93,11 @@ class Counters(NamedTuple):
     counters: dict[str, int]
 
 
+def budget_name(counted: str) -> str:
+    """Return a budget's name from its counters' names: a ``job_rate_limit`` has NUL and the operator's uid."""
+    return counted.lstrip("\0")
+
+
 def counters_of(epochs: Sequence[EpochRun]) -> Counters:
     vertices = [(epoch.number, vertex) for epoch in epochs for vertex in epoch.vertices]
     names = {name for _, vertex in vertices for name in vertex.counters}
@@ -109,8 +114,7 @@ def counters_of(epochs: Sequence[EpochRun]) -> Counters:
         for name, count in vertex.counters.items():
             uid, _, counter = name.rpartition(".")
             if match := BUDGET_COUNTER.fullmatch(name):
-                # The budget of a `job_rate_limit` is named NUL and the uid.
-                use = budgets.setdefault(match[2], BudgetUse(match[2].lstrip("\0")))
+                use = budgets.setdefault(match[2], BudgetUse(budget_name(match[2])))
                 setattr(use, match[3], getattr(use, match[3]) + count)
             elif counter in KEYED_COUNTERS and uid in keyed:
                 keyed[uid].add(counter, count)

@@ -152,7 +152,7 @@ class ElementRunner:
 
     @property
     def is_full(self) -> bool:
-        """Whether the operator has no room for another record. Visits, which each watermark causes, need no room."""
+        """Whether the operator has no room for another record. Visits need no room."""
         return len(self._queue) - self._visits >= self._most
 
     def admit(self, element: Element) -> None:

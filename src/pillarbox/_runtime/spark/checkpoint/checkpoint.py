@@ -252,7 +252,7 @@ class Checkpoint:
             )
 
     def check_parallelism(self, requested: int | None, most: int | None) -> None:
-        """Check a program's parallelism before its start. Warns if the query will run with another."""
+        """Check a program's parallelism before its start. Warns if the query will run with another one."""
         self.check_interrupted()
         present = self.parallelism
         if present is None or requested in (None, present):

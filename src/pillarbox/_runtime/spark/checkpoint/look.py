@@ -1,4 +1,4 @@
-"""Reads the checkpoint of a running query, which removes old files."""
+"""Reads a checkpoint while its query runs and removes old files."""
 
 from __future__ import annotations
 

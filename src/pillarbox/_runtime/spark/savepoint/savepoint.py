@@ -126,7 +126,6 @@ def check_new(spark: SparkSession, directory: str) -> None:
 
 
 def begin(spark: SparkSession, directory: str) -> None:
-    """Begin a savepoint, or begin an incomplete one again."""
     if text_of(spark, f"{directory}/{STARTED}") is None:
         # Overwriting would remove the file first, and a crash leave the others unmarked.
         _write_text(spark, BEGUN, f"{directory}/{STARTED}")

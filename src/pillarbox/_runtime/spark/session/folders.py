@@ -51,7 +51,6 @@ def text_of(spark: SparkSession, path: str) -> str | None:
 
 
 def is_savepoint(spark: SparkSession, directory: str) -> bool:
-    """Return whether a directory contains a savepoint, complete or not."""
     return any(text_of(spark, f"{directory.rstrip('/')}/{name}") is not None for name in (MANIFEST, STARTED))
 
 

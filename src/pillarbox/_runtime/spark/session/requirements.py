@@ -99,7 +99,6 @@ def check_packages() -> None:
 
 
 def check_java() -> None:
-    """Check that Java 17 or newer is installed."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.path.exists(java):
