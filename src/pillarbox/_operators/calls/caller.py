@@ -71,7 +71,9 @@ class Caller:
         callee = Callee.of(function)
         needs_key = callee.takes_key or options.reconcile is not None
         if not (self._keeps_records or needs_key or options.key is not None):
-            await self._begin(callee, args)
+            self._made += 1
+            if self._replayed is not None:
+                await self._replayed.before_call(callee, args)
             return await ServiceCall(function, callee, args, options, turns).answer(was_begun=False)
         where = f"operator {self._context.name!r}: ctx.call() of {callee}"
         fingerprint = _fingerprint(callee, args, options.key, where)
@@ -96,9 +98,11 @@ class Caller:
         idempotency_key = options.key
         if needs_key and isinstance(name, tuple):
             idempotency_key = numbered(self._identity(element, calls, where) + fingerprint, name[1]).hex()
+        self._made += 1
         calls.in_flight.add(name)
         try:
-            await self._begin(callee, args)
+            if self._replayed is not None:
+                await self._replayed.before_call(callee, args)
             if options.reconcile is not None and record is None:
                 await self._write(calls, name, Record.begun(fingerprint))
             try:
@@ -115,11 +119,6 @@ class Caller:
             return answer
         finally:
             calls.in_flight.discard(name)
-
-    async def _begin(self, callee: Callee, args: tuple[Any, ...]) -> None:
-        self._made += 1
-        if self._replayed is not None:
-            await self._replayed.before_call(f"{callee}({', '.join(map(shorten, args))})")
 
     async def _write(self, calls: ElementCalls, name: Name, record: Record) -> None:
         """Add a record. The next snapshot contains it even if the journal has not been written yet."""

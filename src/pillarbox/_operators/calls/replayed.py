@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from pillarbox._errors import shorten
+from pillarbox._operators.calls.digests import Callee
 from pillarbox._operators.calls.journal import Entry, Journal
 from pillarbox._operators.calls.records import Name, Record
 
@@ -26,12 +28,12 @@ class ReplayedCalls:
     refuse: Callable[[str], NoReturn] | None
     may_carry: bool
 
-    async def before_call(self, call: str) -> None:
-        """Return if the call may be made. Otherwise, refuse it or wait until the epoch ends."""
+    async def before_call(self, callee: Callee, args: tuple[Any, ...]) -> None:
+        """Return if the call may be made. Otherwise refuse it, or wait until the epoch ends."""
         if self.refuse is None:
             return
         if not self.may_carry:
-            self.refuse(call)
+            self.refuse(f"{callee}({', '.join(map(shorten, args))})")
         await asyncio.get_running_loop().create_future()
 
 
