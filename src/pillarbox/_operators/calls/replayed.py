@@ -1,4 +1,4 @@
-"""The calls of a recorded epoch in a replay, which makes none of them."""
+"""The calls of a recorded epoch in a replay. The recording has their answers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class ReplayedCalls:
     """An operator's calls in a replay.
 
     Attributes:
-        entries: the journal's entries by epoch, or None without a journal.
-        refuse: raises for a call without a recorded answer; None makes such calls.
-        may_carry: whether a call may outlast the epoch. If the journal lacks its answer, it had not arrived.
+        entries: epoch -> entries of the journal. None without a journal.
+        refuse: raises an error for a call without a recorded answer. If None, such calls are made.
+        may_carry: whether a call may outlast the epoch. If its answer is not in the journal, the answer had not
+            arrived.
     """
 
     entries: Mapping[int, list[Entry]] | None
@@ -37,7 +38,7 @@ class ReplayedCalls:
 
 
 class ReplayedJournal(Journal):
-    """A recorded journal: reads the epoch's answers, and writes nothing."""
+    """A journal that reads the recorded answers of the epoch, and writes nothing."""
 
     def __init__(self, entries: Mapping[int, list[Entry]], *arguments: Any) -> None:
         super().__init__("", *arguments)
