@@ -1,4 +1,4 @@
-"""``scripts/english.py`` counts phrases and names by folder; ``scripts/messages.py`` prints messages."""
+"""``scripts/english.py`` counts phrases and names by folder. ``scripts/messages.py`` prints messages."""
 
 from __future__ import annotations
 

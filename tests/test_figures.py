@@ -14,9 +14,8 @@ from tests.support.docs import HOME
 
 # Apparent measurements that are properties of Linux or settings.
 NOT_MEASURED = {
-    "architecture.md": ["40 ms"],  # Linux acknowledges by TCP after that long
     "async.md": ["400 ms", "200 ms"],  # pauses between attempts, from the options
-    "performance.md": ["40 ms"],  # the same
+    "performance.md": ["40 ms"],  # Linux acknowledges by TCP after that long
 }
 MEASURED = re.compile(
     r"[\d.,]*\d (?:ns|us|µs|ms|rows/s|(?:rows|records|keys) a second|(?:bytes )?(?:a|per) (?:key|row|record))\b"

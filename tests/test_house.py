@@ -247,7 +247,7 @@ def test_no_folder_is_too_full():
 
 
 def test_packages_say_what_lives_there():
-    """In about five lines: content, permitted imports, starting point, and weak spot."""
+    """They describe the contents, permitted imports, starting point and weak spot in about five lines."""
     for layer, rows in PACKAGES.items():
         for package in {"", *(package for row in rows for package in row)}:
             docstring = ast.get_docstring(ast.parse((SOURCE / layer / package / "__init__.py").read_text())) or ""
@@ -284,7 +284,7 @@ _OF_SPARK = re.compile(
 
 
 def test_private_names_of_spark_are_in_one_folder():
-    """Their purpose, and the effects of their absence, are documented there."""
+    """That folder documents their purpose, and the effects of their absence."""
     results = {path.parent.relative_to(SRC).as_posix() for path in FILES if _OF_SPARK.search(path.read_text())}
     assert results == {"pillarbox/_runtime/spark/session"}
 

@@ -87,10 +87,10 @@ def first_page(results: Results) -> str:
         [
             table(head, [cells for _, cells in rows], words=(0, 2, 4)),
             paragraph(
-                "Windows and joins work on columns here, without a Python function; all results are checked. Measured"
-                f" on {' and '.join(sizes)} ({', '.join(processors)}) with {_versions(results, names)};"
-                f" {_dates(results, names)}.{in_memory} [Benchmarks](docs/benchmarks.md) has all figures, and says"
-                " how each side is set up."
+                "In this table, windows and joins work on columns, without a Python function. All results are checked."
+                f" The measurements were made on {' and '.join(sizes)} ({', '.join(processors)}) with"
+                f" {_versions(results, names)}, on {_dates(results, names)}.{in_memory}"
+                " [Benchmarks](docs/benchmarks.md) has all figures and the setup of each side."
             ),
         ]
     )

@@ -45,7 +45,9 @@ def follow(query: Any, path: Path) -> None:
             for progress in [progress for progress in query.recentProgress if progress["batchId"] > last]:
                 last = progress["batchId"]
                 carried = sum(task.counters.get("agents.in_flight", 0) for task in pillarbox.metrics(progress))
-                epoch = {"epoch": last, "time": time.time(), "rows": progress["numInputRows"], "carried": carried}
+                # Spark Connect has no total.
+                rows = sum(source["numInputRows"] for source in progress["sources"])
+                epoch = {"epoch": last, "time": time.time(), "rows": rows, "carried": carried}
                 print(json.dumps(epoch), file=file, flush=True)
                 print(f"epoch {last:3}: {epoch['rows']:4} lines, {carried:3} carried over", flush=True)
             time.sleep(0.1)

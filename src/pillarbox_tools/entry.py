@@ -1,4 +1,4 @@
-"""Entry points for the core (``_runtime/spark/tools.py``): hooks, and implementations of public methods."""
+"""The functions that the core calls (``_runtime/spark/tools.py``): hooks, and implementations of public methods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def on_started(started: StartedQuery) -> None:
-    """Log the doctor's findings at a query's start, and open the dashboards that its programs request."""
+    """Log the doctor's findings when a query starts, and open the dashboards that its programs request."""
     configuration = started.configuration
     if configuration is not None:
         warn_of_findings(machine_snapshot(configuration.versions, configuration.settings), START_RULES)

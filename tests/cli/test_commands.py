@@ -151,7 +151,7 @@ def test_a_condition_that_is_none_is_called_wrongly(no_spark, monkeypatch):
 
 
 def test_a_shell_that_connects_elsewhere(monkeypatch):
-    """Spark refuses a master if SPARK_REMOTE is set, and a command has its own session."""
+    """Spark refuses a master if SPARK_REMOTE is set, so a command must create its own session."""
     from pyspark.sql import SparkSession
 
     from pillarbox_tools.cli import session as session_module

@@ -99,7 +99,7 @@ class Sum(AggregateFunction):
 
 
 class Everything(KeyedProcessFunction):
-    """Acts on its state as a record says; "ask" emits the content of all states."""
+    """Changes its state as its records request. The record "ask" emits the contents of all states."""
 
     def __init__(self, later: bool) -> None:
         self.later = later

@@ -257,7 +257,7 @@ def test_late_firings_and_late_records():
 
 
 class EarlyAndAtTheEnd(Trigger):
-    """Fires at every second element, and at the end: the documentation's custom trigger."""
+    """The documentation's custom trigger. It fires after every second element, and at the end of the window."""
 
     def on_element(
         self, element: Any, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext
@@ -297,7 +297,7 @@ def test_continuous_firings(env):
 
 
 def test_the_last_of_a_global_window(env):
-    """A sliding count window, like Java's `countWindow(3, 2)`: the first one fires before it is full."""
+    """A sliding count window, like Java's `countWindow(3, 2)`, fires for the first time before it is full."""
     readings = [Reading("a", at, at) for at in range(1, 8)]
     windows = by_sensor(env, readings).window(GlobalWindows.create()).trigger(CountTrigger.of(2))
     summed = windows.evictor(CountEvictor.of(3)).reduce(lambda a, b: (a[0], a[1], a[2] + b[2]))

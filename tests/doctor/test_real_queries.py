@@ -191,7 +191,7 @@ def test_a_query_with_speculation_is_refused(spark: SparkSession, tmp_path: Path
 
 
 class Sick(KeyedProcessFunction):
-    """Registers timers in each record, and is slow once. A negative amount is an error."""
+    """Registers timers for each record, and is slow once. Raises for a negative amount."""
 
     def process_element(self, payment: Any, ctx: Any) -> Any:
         if payment.amount < 0:
@@ -204,7 +204,7 @@ class Sick(KeyedProcessFunction):
 
 
 class Trip:
-    """A function that raises an exception once for each amount above a million."""
+    """Raises an exception once for each amount above a million."""
 
     def __init__(self, marks: Path) -> None:
         self.marks = marks

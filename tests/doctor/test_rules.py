@@ -1,4 +1,4 @@
-"""Each rule of the doctor: facts that break it, and its message; no message for a healthy query."""
+"""The rules of the doctor. Each has a message for facts that break it, but no message for a healthy query."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_any_name_of_a_metric_can_be_scraped(operator: str, name: str) -> None:
 
 
 def test_a_registry_refuses_a_second_collector() -> None:
-    """Prometheus rejects a text with a metric twice."""
+    """Prometheus rejects a response that contains a metric twice."""
     registry = CollectorRegistry()
     registry.register(collector(QueryMetrics(model())))
     with pytest.raises(ValueError, match="Duplicated timeseries"):

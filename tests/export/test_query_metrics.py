@@ -153,6 +153,23 @@ def test_calls_of_a_service() -> None:
     assert value(metrics, m.USER_COUNT, operator, "mine") == 2
 
 
+def test_calls_and_budgets_of_a_keyed_function() -> None:
+    counters = {"calls": 9, "calls_reused": 2, "in_flight": 4, "in_flight_max": 8, "longest_key": 3, "timed_out": 1,
+            "blocked_ms": 1300, "budget.model.granted": 7, "budget.model.spent": 90, "budget.a.b.stops": 1}  # fmt: skip
+    query = query_model("q", "counts", "", _asking(), Run("r", START), clock=lambda: START)
+    metrics = QueryMetrics(query)
+    for number in (1, 2):
+        query.progressed(progress(number, keyed(counters={f"map-3.{name}": count for name, count in counters.items()})))
+    operator = "map-3"
+    assert [value(metrics, metric, operator) for metric in (m.CALLS, m.CALLS_REUSED, m.TIMED_OUT)] == [18, 4, 2]
+    gauges = (m.IN_FLIGHT, m.IN_FLIGHT_MAX, m.LONGEST_KEY, m.BLOCKED)
+    assert [value(metrics, metric, operator) for metric in gauges] == [4, 8, 3, 1300]
+    assert value(metrics, m.OF_BUDGETS["granted"], operator, "model") == 14
+    assert value(metrics, m.OF_BUDGETS["spent"], operator, "model") == 180
+    assert value(metrics, m.OF_BUDGETS["stops"], operator, "a.b") == 2
+    assert not [labels for metric, labels in metrics.values() if metric is m.USER_COUNT]
+
+
 def test_a_function_that_counts_under_a_name_of_asynchronous_operators() -> None:
     query = query_model("q", "counts", "", _asking(), Run("r", START), clock=lambda: START)
     metrics = QueryMetrics(query)

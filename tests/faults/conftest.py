@@ -1,6 +1,7 @@
 """Seeds and rounds of the fault tests, and runs of their program.
 
-The seed is constant, so a commit that has passed passes again. With ``PILLARBOX_LONG`` (`make test-all`), it is random.
+The seed is constant, so that a commit that has passed passes again. With ``PILLARBOX_LONG`` (`make test-all`), the seed
+is random.
 """
 
 from __future__ import annotations

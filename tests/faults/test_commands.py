@@ -1,6 +1,7 @@
-"""Killed commands: a repeat completes the work, and read-only commands leave the checkpoint unchanged.
+"""Commands that are killed. Repeating a command completes its work; commands that only read do not change the
+checkpoint.
 
-Every run kills ``state --output`` once. With ``PILLARBOX_LONG``, commands are killed at all of their Spark jobs.
+Every test run kills ``state --output`` once. With ``PILLARBOX_LONG``, commands are killed at each of their Spark jobs.
 """
 
 from __future__ import annotations
@@ -124,8 +125,8 @@ def sweep(home: Home, command_for: Callable[[str], list[str]], check: Callable[[
     """Kill a command at Spark jobs throughout its run, and repeat the command after each kill.
 
     Args:
-        place: returns the command for a folder.
-        check: called after each kill, and, with True, after the completed command; returns whether all work is done.
+        place: returns the command line for a folder.
+        check: called after each kill and, with True, after the command has completed. Returns whether all work is done.
     """
     home.do(*command_for("first"))
     count = home.jobs()
@@ -204,7 +205,9 @@ def wait_until(what: Callable[[], bool]) -> None:
 
 @long
 def test_the_command_that_stops_a_query_is_killed(home: Home) -> None:
-    """A repeated command joins its earlier request, or finds it done. Later starts of the query do not stop for it."""
+    """A repeated command joins its earlier request, or finds it completed. Later starts of the query do not stop for
+    it.
+    """
 
     def start() -> Any:
         before = len(asked(home, "over"))

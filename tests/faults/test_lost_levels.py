@@ -1,5 +1,5 @@
-"""A level of an epoch is recomputed after its output was lost: each result is emitted once, or the epoch fails and
-repeats.
+"""A level that is recomputed because its output was lost: each result is emitted once, or the epoch fails and is
+repeated.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def test_more_subtasks_than_key_groups():
 
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_rescale_deals_out_as_flink_does(senders, receivers):
-    """Each sender has its own receivers, each receiver at least one sender; shares differ by at most one."""
+    """Each sender has its own receivers, or each receiver its own senders. The shares differ by at most one."""
     reached: list[list[int]] = []
     for subtask in range(senders):
         selector = RescalePartitioner().selector(receivers, 128, senders)

@@ -501,7 +501,7 @@ def test_the_plan_of_an_unfinished_program():
 
 
 def test_idleness_is_a_matter_of_the_clock_wherever_it_is_assigned():
-    """Spark runs no-data epochs for it, also after a shuffle."""
+    """Spark runs epochs without data if a source can become idle, also after a shuffle."""
     for timeout in (None, "1 second"):
         for shuffled in (True, False):
             strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value)

@@ -1,7 +1,7 @@
-"""Starters of homes that are forked from a process with their imports, which saves seconds.
+"""Forks starters of homes from a process that has imported their modules, which saves seconds.
 
-``Forks.start_python`` replaces the keeper's function. Its process receives the lock on a starter's name, and forks the
-starter.
+``Forks.start_python`` replaces the function of `starter_connection`. Its process receives the lock on a starter's name,
+and forks the starter.
 """
 
 from __future__ import annotations

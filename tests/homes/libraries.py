@@ -1,4 +1,4 @@
-"""Effects of libraries on a process, by execution place: the table in ``docs/execution.md``."""
+"""How libraries affect a process, by execution place. ``docs/execution.md`` shows this table."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Entry(NamedTuple):
     """A row of the table.
 
     Attributes:
-        name: of the row.
-        begin: called in ``open()`` with an empty folder; returns the argument of ``look``.
-        look: called for each record; returns whether everything is as ``begin`` left it.
-        places: the effect by place; other places have ``otherwise``.
-        error: part of the error in a place where it does not work.
-        at_the_end: whether ``begin`` has arranged for a file ``end`` to be written when the process ends.
+        name: the name of the row.
+        begin: called in ``open()`` with an empty folder. Returns the argument of ``look``.
+        look: called for each record. Returns whether everything is still as ``begin`` has left it.
+        places: execution place -> effect. Other places have the effect ``otherwise``.
+        error: part of the error message in a place that does not support it.
+        at_the_end: whether ``begin`` makes the process write a file ``end`` when it exits.
     """
 
     name: str
@@ -307,7 +307,7 @@ TABLE = (
     Entry("`sys.path`", _path, lambda name: importlib.import_module(name).ONE == 1),
     Entry("`os.chdir()`", os.chdir, lambda _: Path.cwd().name.startswith("of-")),
     Entry("`os.umask()`", lambda folder: os.umask(0o027), lambda _: os.umask(0o027) == 0o027),
-    Entry("`logging.basicConfig()`, levels, handlers", _logging, _logs),
+    Entry("`logging.basicConfig()`, log levels and handlers", _logging, _logs),
     Entry("`warnings` filters", _warnings, _warns),
     Entry("`random.seed()`, `numpy.random.seed()`", _seeds, _continues),
     Entry("`locale.setlocale()`", _locale, lambda _: locale.setlocale(locale.LC_NUMERIC) == "C.UTF-8"),
@@ -320,15 +320,15 @@ TABLE = (
         lambda pool: pool.submit(abs, -1).result() == 1,
     ),
     Entry("`asyncio`", _loops, _loops_work),
-    Entry("`multiprocessing`, `fork`", _nothing, _processes),
-    Entry("`multiprocessing`, `spawn`", _nothing, _spawns),
+    Entry("`multiprocessing` with `fork`", _nothing, _processes),
+    Entry("`multiprocessing` with `spawn`", _nothing, _spawns),
     Entry("`multiprocessing.Pool`", _pool, lambda pool: pool.apply(abs, (-1,)) == 1),
     Entry("`ProcessPoolExecutor`", _executor, lambda pool: pool.submit(abs, -1).result() == 1),
     Entry("`os.fork()`", _nothing, _forks),
     Entry("`subprocess`", _nothing, _subprocesses),
     Entry("`atexit`", _at_exit, lambda _: True, at_the_end=True),
     Entry("`weakref.finalize`, `TemporaryDirectory`", _finalizer, lambda _: True, at_the_end=True),
-    Entry("`sys.stdout` replaced", _replace_output, _is_replaced),
+    Entry("a replaced `sys.stdout`", _replace_output, _is_replaced),
     Entry("`sys.stdin`", _nothing, lambda _: sys.stdin.read() == ""),
     Entry("`gc.disable()`", lambda folder: gc.disable(), lambda _: not gc.isenabled()),
     Entry("`gc.freeze()`", lambda folder: gc.freeze(), lambda _: gc.get_freeze_count() > 0),

@@ -1,4 +1,4 @@
-"""Homes on masters with several executors, and on other Spark versions; nothing stays behind."""
+"""Homes on masters with several executors, and with other versions of Spark. At the end, no process is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The starter's table: which runs get homes, which homes end, valid requests."""
+"""The starter's table: which runs get homes, which homes end, which requests are valid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pillarbox._runtime.spark.homes.table import BadRequestError, HomeEntry, Hom
 
 
 class Starter:
-    """A starter with a manual clock, whose homes are entries of its table."""
+    """A starter with a manual clock. Its homes only exist as entries of its table."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -106,7 +106,7 @@ class _ReadsBroadcast(KeyedProcessFunction):
 
 
 class _Adds(KeyedProcessFunction):
-    """Adds to an accumulator that was created by unpickling, like the driver's."""
+    """Adds to an accumulator that was created by unpickling, as in the driver."""
 
     def __init__(self, total: Any, term: Any) -> None:
         self.total, self.term = total, term

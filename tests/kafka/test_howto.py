@@ -1,4 +1,4 @@
-"""The program of docs/howto/kafka-to-kafka.md: from topic to topic, and bad messages to a third one."""
+"""The program of docs/howto/kafka-to-kafka.md. It writes to one topic, and bad messages to another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The task mailbox (M1, M3 to M8)."""
+"""The task mailbox."""
 
 from __future__ import annotations
 
@@ -412,7 +412,7 @@ def test_m7_drain_empties_batch_and_queue(mailbox: TaskMailbox) -> None:
 
 
 class PuttingLock(CountingLock):
-    """Adds a mail between the unlocked check and the lock."""
+    """A lock that adds a mail before it is taken, after the unlocked check."""
 
     def __init__(self, mailbox: TaskMailbox, m: Mail) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Dead letters: a function that raises costs its record, and leaves no other trace."""
+"""A function that raises loses its record to the dead letters, and leaves no other trace."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def add_to(total: list[int], value: Any) -> list[int]:
 
 
 class Acts(KeyedProcessFunction):
-    """Acts on its records' instructions. Timers at odd times act, too; timers at multiples of three raise after acting.
+    """Acts on its records' instructions. Timers at odd times do so as well. Timers at multiples of three then raise.
 
     Args:
-        raises: whether it raises; otherwise failing records have no effect.
+        raises: whether it raises. If False, failing records have no effect.
         ttl: the time-to-live of its states.
     """
 

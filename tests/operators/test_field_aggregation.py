@@ -123,7 +123,7 @@ NUMBERS = (math.nan, -math.inf, -0.0, 0.0, 1.5)
 @example([(math.nan, 1), (1.5, 2)])
 @example([(1.5, 1), (Decimal("nan"), 2), (1.5, 3)])
 def test_nan_is_greater_than_all_numbers(records):
-    """As in Flink, in Spark and in column aggregates."""
+    """This is as in Flink, in Spark and in columnar aggregates."""
 
     def rank(record):
         return (1, 0) if math.isnan(record[0]) else (0, record[0])

@@ -57,9 +57,9 @@ class Kept:
     """An operator's state.
 
     Attributes:
-        words: for the page.
-        format: its storage if the records' type is declared: ``"plain"``, or the beginning of the reason for pickling.
-            None without state.
+        words: the text on the page.
+        format: how it is stored if the type of the records is declared: ``"plain"``, or the beginning of the reason why
+            it is pickled. None without state.
         by_user: whether a function declares the state, and so its types.
     """
 
@@ -73,7 +73,7 @@ class Late:
     """Handling of records that arrive after the watermark has passed them.
 
     Attributes:
-        words: for the page.
+        words: the text on the page.
         dropped: whether the operator drops and counts them.
     """
 
@@ -83,10 +83,10 @@ class Late:
 
 @dataclass(frozen=True)
 class Differs:
-    """Difference between results in batch mode and of a stream that ends.
+    """The difference between the results of batch mode and of a bounded stream.
 
     Attributes:
-        words: for the page.
+        words: the text on the page.
         expected: computes the results from all records by time. None if a function's results depend on the order.
         same: whether there is no difference for the entry's program.
     """
@@ -101,7 +101,7 @@ class Refused:
     """A change after which the state cannot be used.
 
     Attributes:
-        change: for the page.
+        change: the text on the page.
         build: creates the changed operator.
         words: a part of the error.
         by_tasks: whether tasks refuse it, when they read their state; otherwise a start does.
@@ -118,8 +118,8 @@ class Resumes:
     """A change after which the operator resumes from its state.
 
     Attributes:
-        change: for the page.
-        then: for the page: the effect on the state.
+        change: the text on the page.
+        then: the effect on the state, as text on the page.
         build: creates the changed operator.
         begun: the records before the change.
         more: the later records, epoch by epoch; the input ends with them.

@@ -14,17 +14,17 @@ PATH = Path(__file__).parents[2] / "docs" / "operators.md"
 
 HEAD = """# Operators
 
-Look up an operator's state, its handling of late records, its results in batch mode, and the arguments that you must
-not change. `AllWindowedStream` has the methods of `WindowedStream`. Tests check each row.
+This page lists, for each operator, its state, its treatment of late records, its results in batch mode, and the
+arguments that you must not change. `AllWindowedStream` has the same methods as `WindowedStream`. Tests check each row.
 
-- **State**: the operator's data in the checkpoint. Declare the types of records and key to store it as
-  [plain data](security.md#state-of-declared-types); state marked as pickled is always pickled.
-- **Late records**: records that arrive after the watermark has passed them. To keep them, use the side output of
-  windows and joins, or `allowed_lateness` of windows.
-- **Batch mode**: the difference from the results of a stream that ends
-  ([how batch mode works](execution.md#batch-mode)).
-- **Changes**: changed arguments that the state depends on. If a change is refused, give the operator another
-  `uid(...)` ([all other changes](operations.md#i-want-to-change-x-what-do-i-do)).
+- **State** is the operator's data in the checkpoint. If you declare the types of records and key, it is stored as
+  [plain data](security.md#state-of-declared-types). State marked as pickled is always pickled.
+- **Late records** arrive after the watermark has passed their timestamps. To keep them, use the side output of windows
+  and joins, or `allowed_lateness` of windows.
+- **Batch mode** compares the results to the results of a stream that ends ([how batch mode
+  works](execution.md#batch-mode)).
+- **Changes** are the arguments that you must not change, because the state depends on them. If a change is refused,
+  give the operator another `uid(...)` ([all other changes](operations.md#i-want-to-change-x-what-do-i-do)).
 
 | method | state | late records | batch mode | changes |
 | --- | --- | --- | --- | --- |

@@ -268,7 +268,7 @@ COLUMNS: dict[str, tuple[list[Any], pa.DataType]] = {
 
 
 def arrow(values, kind):
-    """Return an Arrow array; pyarrow wants structs as dicts and maps as pairs."""
+    """Return an Arrow array. Structs are converted to dicts, and maps to pairs, as pyarrow requires."""
 
     def plain(value):
         if isinstance(value, Row):

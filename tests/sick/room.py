@@ -30,7 +30,7 @@ class Said:
     """The reports of page and doctor.
 
     Attributes:
-        page: the page's findings by rule, ``conditions``: its banner lines, and ``status``.
+        page: the page's findings by rule, its banner lines (``conditions``), and its ``status``.
         doctor: the findings of ``pillarbox doctor CHECKPOINT`` by rule.
     """
 

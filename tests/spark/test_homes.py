@@ -24,7 +24,7 @@ pytestmark = [
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key's records, in a field and in state; emits its process, and records its end."""
+    """Counts a key's records in a field and in state. Emits the pid of its process, and records when it is closed."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes

@@ -38,7 +38,7 @@ class CountAndSum(AggregateFunction):
 
 
 class WithWindow(ProcessWindowFunction):
-    """Adds key and window, as Spark has them."""
+    """Adds the key and the window to results, with the window in Spark's form."""
 
     def process(self, key, context, elements):
         from datetime import datetime, timezone

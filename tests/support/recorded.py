@@ -1,4 +1,4 @@
-"""Recordings of local jobs, each task in each epoch, and replays of queries."""
+"""Recordings of local jobs, of each task in each epoch, and replays of queries."""
 
 from __future__ import annotations
 
@@ -106,13 +106,13 @@ def replay_epochs(
     newest: int = 100,
     epochs: Iterable[int] | None = None,
 ) -> int:
-    """Record committed epochs of some tasks, and replay them; return their number.
+    """Record committed epochs of some tasks, and replay them. Returns the number of recordings.
 
-    A task without work in an epoch has no recording of it.
+    If a task has no work in an epoch, there is no recording.
 
     Args:
-        tasks: uid and subtask, or partition, of each.
-        epochs: their numbers, or the number of newest epochs.
+        tasks: (uid, subtask or partition) of each task.
+        epochs: the numbers of the epochs. By default, the ``newest`` epochs.
     """
     count = 0
     last = Checkpoint(writer._spark, checkpoint).last_committed

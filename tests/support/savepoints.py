@@ -26,12 +26,12 @@ def restore_logs(
     """Return the logs of an operator's new subtasks, by index.
 
     Args:
-        identities: of all new subtasks, in order.
-        channels: all channels of each input of the new program.
+        identities: the identities of all new subtasks, in order.
+        channels: for each input of the new program, all its channels.
         loads: unpickles pickled values.
 
     Raises:
-        CheckpointMismatchError: the operator's state is missing or damaged, a key would change its subtask, or
+        CheckpointMismatchError: the operator's state is missing or damaged, a key would belong to another subtask, or
             watermarks differ.
     """
     identities = list(identities)

@@ -1,4 +1,4 @@
-"""The input gate: order, alignment (C3), watermarks of channels and of source partitions."""
+"""The input gate: order, alignment, watermarks of channels and of source partitions."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def grouped(sorter: KeySorter) -> list[list[tuple[int, Any, int | None, Any]]]:
         times = run.records.timestamps or [None] * len(run.records)
         for key, start, end, ended in run.stretches():
             columns = run.records.values[start:end], times[start:end]
-            groups[-1] += [(run.way_in, *row, key) for row in zip(*columns)]
+            groups[-1] += [(run.input_index, *row, key) for row in zip(*columns)]
             if ended:
                 groups.append([])
     assert groups.pop() == [], "the last key ends, too"

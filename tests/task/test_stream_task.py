@@ -1,4 +1,4 @@
-"""One subtask: its life cycle (P1-P6) and its checkpoints (C1-C4)."""
+"""One subtask: its life cycle and its checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.task.tasks import (
     vertex_of,
 )
 
-# -- life (P1, P6) --
+# -- life --
 
 
 def test_p6_opened_from_the_tail_finished_from_the_head():
@@ -165,7 +165,7 @@ def test_the_garbage_collector_is_as_before():
     assert gc.get_threshold() == before
 
 
-# -- the default action (P2, P3) --
+# -- the default action --
 
 
 class Answering(SourceStreamTask):
@@ -235,7 +235,7 @@ def test_mails_run_between_runs():
     task.close()
 
 
-# -- a thread that reads (P4) --
+# -- a thread that reads --
 
 
 def test_p4_the_reader_is_another_thread():
@@ -334,7 +334,7 @@ def test_p4_the_end_is_a_mail():
     processor.close()
 
 
-# -- checkpoints (C1, C2, C4) --
+# -- checkpoints --
 
 
 def test_c4_order_of_a_snapshot():
@@ -393,7 +393,7 @@ def test_c2_operators_hear_of_each_commit_once_and_in_order():
     ]
 
 
-# -- how long mails wait (M15) --
+# -- how long mails wait --
 
 
 def latencies(interval):

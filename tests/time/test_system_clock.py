@@ -1,4 +1,4 @@
-"""The system's clock (T6)."""
+"""The system's clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies equal copy.deepcopy's, by one function per class; some values need no copy."""
+"""Copies are equal to the results of copy.deepcopy. Some values need no copy."""
 
 from __future__ import annotations
 

@@ -278,14 +278,15 @@ def in_words(results: Results) -> str:
     return "\n\n".join(
         [
             paragraph(
-                f"Without data an epoch takes {ratios['empty']:.2f} of the time that `transformWithState` takes, {rows}"
-                f" {ratios['rows']:.2f}: with {usual} subtasks on two partitions, which is the default on two cores."
-                f" With 2 subtasks it takes {two:.2f} of that time {rows}."
+                f"On two cores, the default is {usual} subtasks on two partitions. An epoch without data then takes"
+                f" {ratios['empty']:.2f} times as long as with `transformWithState`, and an epoch {rows} takes"
+                f" {ratios['rows']:.2f} times as long. With 2 subtasks, an epoch {rows} takes {two:.2f} times as long."
             ),
             paragraph(
-                "More subtasks than partitions cost next to nothing without data, as no subtask has an epoch then."
-                f" {rows.capitalize()}, {usual} subtasks on two partitions take {more[str(usual)]['rows']:.2f} times"
-                f" the processor time of 2, Java and Python together, and 64 take {more['64']['rows']:.2f} times."
+                "Additional subtasks cost almost nothing in an epoch without data, because Spark then calls no subtask."
+                f" In an epoch {rows}, {usual} subtasks on two partitions take {more[str(usual)]['rows']:.2f} times the"
+                f" processor time of 2 subtasks, and 64 subtasks take {more['64']['rows']:.2f} times the time. Java and"
+                " Python are both included."
             ),
         ]
     )

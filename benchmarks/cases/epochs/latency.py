@@ -186,10 +186,10 @@ def in_words(results: Results) -> str:
     result = results["latency"]
     ours, theirs = result["latency_ms"]["pillarbox"], result["latency_ms"]["spark"]
     return paragraph(
-        f"At {result['rate']:,} records a second (`make bench-latency`) half of the records took at most"
-        f" {ours['p50']} ms from the source to the sink with pillarbox, and {theirs['p50']} ms with"
-        f" `transformWithState`: {ours['p50'] / theirs['p50']:.2f} of it. 99 of 100 took at most"
-        f" {ours['p99']} and {theirs['p99']} ms: {ours['p99'] / theirs['p99']:.2f} of it."
+        f"At {result['rate']:,} records a second (`make bench-latency`), the median latency from the source to the sink"
+        f" is {ours['p50']} ms with pillarbox and {theirs['p50']} ms with `transformWithState` (ratio"
+        f" {ours['p50'] / theirs['p50']:.2f}). The 99th percentile is {ours['p99']} ms with pillarbox and"
+        f" {theirs['p99']} ms with `transformWithState` (ratio {ours['p99'] / theirs['p99']:.2f})."
     )
 
 

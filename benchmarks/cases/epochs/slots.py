@@ -303,13 +303,13 @@ def present(result: Result, charts: Path | None) -> str:
 
 def in_words(results: Results) -> str:
     result = results["slots"]
-    in_step = "all" if result["in_step"] == 1 else f"{result['in_step']:.1%}"
+    in_step = "All subtasks" if result["in_step"] == 1 else f"In {result['in_step']:.1%} of the epochs, subtasks"
     return paragraph(
-        "`make bench-slots` runs the same work, a keyed count in 8 partitions, with 2, 8 and 16 slots. With 8 it took"
-        f" {result['ratio']:.2f} times the processor time that it took with 2, its state took"
-        f" {result['memory_ratio']:.2f} times the memory, and {in_step} of the subtasks' epochs found their"
-        f" state in step with Spark's. A worker took {result['relay_mb']:.0f} MB of its own, and a"
-        f" home {result['home_mb']:.0f} MB, of which some 4 MB are buffers of Arrow's."
+        "`make bench-slots` runs a keyed count in 8 partitions with 2, 8 and 16 task slots. With 8 slots, the count"
+        f" takes {result['ratio']:.2f} times the processor time and {result['memory_ratio']:.2f} times the memory for"
+        f" state that it takes with 2 slots. {in_step} found the state of Spark's last committed epoch in their home."
+        f" A worker takes {result['relay_mb']:.0f} MB of unshared memory. A home takes {result['home_mb']:.0f} MB, and"
+        " about 4 MB of this are Arrow buffers."
     )
 
 

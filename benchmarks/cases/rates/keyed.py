@@ -265,9 +265,9 @@ def where_the_time_goes(results: Results) -> str:
     share = {name: f"{cost / seconds['pillarbox']:.0%}" for name, cost in {**seconds, "rest": rest}.items()}
     return paragraph(
         f"A keyed count with timers takes {seconds['pillarbox']:.1f} s for 1,000,000 rows (`make bench-keyed`,"
-        f" {result['keys']:,} keys). Moving the rows through two hops of PySpark with no work done takes"
-        f" {seconds['identity']:.1f} s ({share['identity']}); a bare Python loop over the same function takes"
-        f" {seconds['bare']:.1f} s ({share['bare']}). The task runtime takes the other {rest:.1f} s ({share['rest']})."
+        f" {result['keys']:,} keys). Of this time, {seconds['identity']:.1f} s ({share['identity']}) are spent on"
+        f" passing the rows through two Python stages without a function, and {seconds['bare']:.1f} s ({share['bare']}) on a"
+        f" plain Python loop that calls the function. The task runtime takes the other {rest:.1f} s ({share['rest']})."
     )
 
 

@@ -318,9 +318,9 @@ def the_hop(results: Results) -> str:
     works = results["windows"]["works"].values()
     hop, ours = ([figures["cpu_s_per_1m_rows"][side] for figures in works] for side in ("one-hop", "columnar"))
     return paragraph(
-        "Columnar windows are near the limit of one hop: moving a million rows from Java to Python takes"
-        f" {min(hop):.1f} to {max(hop):.1f} s of processor time, and the windows take {min(ours):.1f} to"
-        f" {max(ours):.1f} s in all. Where Spark's own query takes no longer than that hop, as with few keys, they"
+        f"Moving a million rows from Java to Python takes {min(hop):.1f} to {max(hop):.1f} s of processor time."
+        f" Columnar windows take {min(ours):.1f} to {max(ours):.1f} s, this move included, and cannot take less than"
+        " the move. If Spark's own query takes no longer than the move, as with few keys, columnar windows"
         " cannot be faster."
     )
 
@@ -329,8 +329,8 @@ def panes(results: Results) -> str:
     works = results["windows"]["works"]
     sliding, tumbling = (precise(works[work]["rows_per_s"]["python"]) for work in ("sliding", "tumbling-10k"))
     return paragraph(
-        f"On panes, with functions in Python and the same keys, the example takes {sliding} records a second, and a"
-        f" tumbling minute {tumbling} (`make bench-windows`)."
+        f"With panes and Python functions, the example processes {sliding} records a second. Tumbling windows of a"
+        f" minute with the same keys process {tumbling} (`make bench-windows`)."
     )
 
 

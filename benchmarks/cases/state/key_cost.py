@@ -111,12 +111,12 @@ def present(result: Result, charts: Path | None) -> str:
 def in_words(results: Results) -> str:
     """Say what a key takes of memory."""
     sentences = [
-        "How much memory a key takes depends on its state: a key that is a number, with two values and an event-time"
-        f" timer, takes {results['state']['memory_bytes_per_key']:,} bytes of the worker's memory (`make bench-state`)."
+        "The memory for a key depends on its state. For example, a numeric key with two values and an event-time timer"
+        f" takes {results['state']['memory_bytes_per_key']:,} bytes of the worker's memory (`make bench-state`)."
     ]
     if "key-cost" not in results:
-        return paragraph(*sentences, "`make bench-key-cost` prints it for other kinds of state.")
-    sentences.append("`make bench-key-cost` prints it for some kinds of state:")
+        return paragraph(*sentences, "`make bench-key-cost` measures other kinds of state.")
+    sentences.append("`make bench-key-cost` measures some kinds of state:")
     return page(paragraph(*sentences), present(results["key-cost"], None))
 
 

@@ -295,8 +295,8 @@ def a_cold_start(results: Results) -> str:
     result = results["recovery"]
     cost, over = sorted(result["us_per_key"].values()), sorted(result["ratios"].values())
     return paragraph(
-        f"A cold start of a task takes {cost[0]:.2f} to {cost[-1]:.2f} us a key with two values and a timer,"
-        f" {times(over[0])} to {times(over[-1])} times as long as `pickle.loads` of the same bytes"
+        f"A cold start of a task takes {cost[0]:.2f} to {cost[-1]:.2f} us for each key with two values and a timer."
+        f" This is {times(over[0])} to {times(over[-1])} times as long as `pickle.loads` of the same bytes"
         " (`make bench-recovery`)."
     )
 

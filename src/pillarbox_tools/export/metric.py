@@ -9,17 +9,17 @@ _SUFFIXES = {"s": "_seconds", "By": "_bytes"}
 
 
 class Metric(NamedTuple):
-    """A metric.
+    """An exported metric.
 
     Attributes:
-        kind: a ``counter`` never decreases while its query runs in this process.
+        kind: ``counter`` or ``gauge``. A counter never decreases while its query runs in this process.
         name: OpenTelemetry name, without ``pillarbox.``.
-        unit: UCUM unit; a unit in braces is a word.
-        labels: labels besides ``query``, which all metrics have.
+        unit: UCUM unit. A unit in braces is a word.
+        labels: its labels, without ``query``, which all metrics have.
         divisor: divides reported values (milliseconds) into the unit.
-        epoch: its attribute of ``EpochRun``, or empty.
-        field: its field of ``OperatorReport``, or empty.
-        counter: its operator counter, or empty.
+        epoch: the attribute of ``EpochRun`` that it exports, or empty.
+        field: the field of ``OperatorReport`` that it exports, or empty.
+        counter: the operators' counter that it exports, or empty.
     """
 
     kind: Literal["counter", "gauge"]
@@ -159,6 +159,24 @@ RATE_LIMITED = _counter(
     "Time that the next request of a task waited for a rate limit: the longest wait of each epoch.",
     counter="rate_limited_ms",
 )
+CALLS = _counter("async.calls", "{call}", "Calls by ctx.call, without recorded answers.", counter="calls")
+CALLS_REUSED = _counter("async.calls_reused", "{call}", "Calls with a recorded answer.", counter="calls_reused")
+LONGEST_KEY = _gauge("async.longest_key", "{record}", "Longest queue of a key.", counter="longest_key")
+BLOCKED = _gauge(
+    "async.blocked", "s", "Longest step that blocked other records; 0 up to a second.", counter="blocked_ms"
+)
+#: Counter of a budget -> metric.
+OF_BUDGETS = {
+    name: _counter(f"budget.{name}", unit, help, ("operator", "budget"))
+    for name, unit, help in (
+        ("granted", "{request}", "Requests that a budget let begin."),
+        ("spent", "{unit}", "Units that requests cost."),
+        ("refused", "{request}", "Requests that a budget refused."),
+        ("stops", "{stop}", "Answers that stopped a budget, such as 429."),
+        ("probes", "{request}", "Requests that an open breaker let begin."),
+        ("lost", "{request}", "Booked start times that passed unused."),
+    )
+}
 COPIES = _counter("copy.time", "s", "Time spent on copying emitted values.", ("operator", "class"))
 
 # -- metrics of user functions --

@@ -1,4 +1,4 @@
-"""The metrics of a query: each epoch is added once, in the thread that feeds the model."""
+"""The metrics of a query. The thread that feeds the model adds each epoch once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pillarbox._reports.operator_report import OperatorReport
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.metric import Metric
 from pillarbox_tools.export.names import Names, unique_labels
+from pillarbox_tools.model.calls import BUDGET_COUNTER, budget_name
 from pillarbox_tools.model.condition import CONDITIONS, conditions_of, input_at
 from pillarbox_tools.model.epochs import backlog
 from pillarbox_tools.model.query_model import QueryModel
@@ -35,7 +36,7 @@ Values = dict[tuple[Metric, tuple[str, ...]], float]
 
 
 class QueryMetrics:
-    """A query's metrics, summed over its model's epochs. Any thread may read them."""
+    """A query's metrics, summed over its epochs. Any thread may read them."""
 
     def __init__(self, model: QueryModel) -> None:
         snapshot = model.snapshot()
@@ -100,7 +101,7 @@ class QueryMetrics:
         return self._model.snapshot().run.has_crashed
 
     def values(self) -> Values:
-        """Return the values now; after the query's end, without gauges."""
+        """Return the current values. After the query's end, gauges are left out."""
         snapshot = self._model.snapshot()
         run = snapshot.run
         with self._lock:
@@ -123,9 +124,9 @@ def _current_gauges(snapshot: Snapshot) -> Values:
 
 
 def _readings_of(epoch: EpochRun, names: Names) -> Iterator[Reading]:
-    """Yield an epoch's readings: increments for counters, final values for gauges.
+    """Yield an epoch's readings, which are increments of counters and final values of gauges.
 
-    The vertices' keys, timers and state size include subtasks that did not run (``Subtasks``).
+    Keys, timers and state size of vertices include subtasks that did not run (``Subtasks``).
     """
     yield m.EPOCHS, (), 1
     for metric in m.OF_EPOCHS:
@@ -172,6 +173,8 @@ def _of_counter(operator: str, name: str, count: int, names: Names) -> Iterator[
     metric, labels = m.OF_COUNTERS.get(name, (m.USER_COUNT, (name,)))
     if name.startswith(COPY_MS):
         metric, labels = m.COPIES, (name[len(COPY_MS) :],)
+    if match := BUDGET_COUNTER.fullmatch(f"{operator}.{name}"):
+        metric, labels = m.OF_BUDGETS[match[3]], (budget_name(match[2]),)
     if metric.name.startswith("async.") and not names.calls(operator):
         metric, labels = m.USER_COUNT, (name,)
     if metric is m.LATENCY and not count:

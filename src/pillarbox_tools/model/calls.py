@@ -1,4 +1,4 @@
-"""Calls of services, by the counters of the newest epochs: of operators, and of budgets."""
+"""Counters of calls of services in the newest epochs, by operator and by budget."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class KeyedCalls:
     """An async keyed operator in the newest epochs.
 
     Attributes:
-        in_flight: unfinished records and timers at the end of its newest epoch.
-        in_flight_max: the most that ran at a time in a subtask.
-        calls: recorded calls that were made.
-        calls_reused: recorded calls that a record answered.
-        longest_key: the longest queue of a key.
-        hot_key: that key as text, or None without a queue.
-        rate_limited_ms: how long the next call waited for a budget.
-        blocked_ms: the longest step, if it took longer than a second; otherwise 0.
+        in_flight: number of unfinished records and timers at the end of its newest epoch.
+        in_flight_max: the maximum number of elements that ran at a time in one subtask.
+        calls: number of recorded calls that were made.
+        calls_reused: number of recorded calls that a record answered.
+        longest_key: length of the longest queue of a key.
+        hot_key: that key as text. None if no record waited for its key.
+        rate_limited_ms: how long calls waited for a budget.
+        blocked_ms: duration of the longest step if it took longer than a second, otherwise 0.
     """
 
     uid: str
@@ -61,13 +61,13 @@ class BudgetUse:
     """The use of a budget in the newest epochs, by all operators of the query.
 
     Attributes:
-        name: the budget's, or the uid of the operator whose ``job_rate_limit`` it is.
-        granted: requests that began.
-        spent: units that they cost.
-        refused: refused requests.
-        stops: answers that stopped the budget, such as 429.
-        probes: requests that an open breaker let through.
-        lost: booked times that passed unused.
+        name: the name of the budget, or the uid of the operator whose ``job_rate_limit`` it is.
+        granted: number of requests that began.
+        spent: number of units that they cost.
+        refused: number of requests that were refused.
+        stops: number of answers that stopped the budget, such as 429.
+        probes: number of requests that an open breaker let through.
+        lost: number of booked times that passed unused.
     """
 
     name: str
@@ -93,6 +93,11 @@ class Counters(NamedTuple):
     counters: dict[str, int]
 
 
+def budget_name(counted: str) -> str:
+    """Return a budget's name from its counters' names: a ``job_rate_limit`` has NUL and the operator's uid."""
+    return counted.lstrip("\0")
+
+
 def counters_of(epochs: Sequence[EpochRun]) -> Counters:
     vertices = [(epoch.number, vertex) for epoch in epochs for vertex in epoch.vertices]
     names = {name for _, vertex in vertices for name in vertex.counters}
@@ -109,8 +114,7 @@ def counters_of(epochs: Sequence[EpochRun]) -> Counters:
         for name, count in vertex.counters.items():
             uid, _, counter = name.rpartition(".")
             if match := BUDGET_COUNTER.fullmatch(name):
-                # The budget of a `job_rate_limit` is named NUL and the uid.
-                use = budgets.setdefault(match[2], BudgetUse(match[2].lstrip("\0")))
+                use = budgets.setdefault(match[2], BudgetUse(budget_name(match[2])))
                 setattr(use, match[3], getattr(use, match[3]) + count)
             elif counter in KEYED_COUNTERS and uid in keyed:
                 keyed[uid].add(counter, count)

@@ -1,4 +1,4 @@
-"""The condition of a query in one line."""
+"""The conditions of a query, each described in one line."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Condition:
 
 
 def conditions_of(snapshot: Snapshot) -> list[Condition]:
-    """Return the query's conditions, worst first. A query that has ended can only have a crash loop."""
+    """Return the query's conditions, worst first. After a query's end, the only condition is a crash loop."""
     now = now_of(snapshot)
     conditions = [_crash_loop(snapshot, now)]
     if snapshot.run.ended is None and snapshot.run.status == "running":
@@ -240,7 +240,7 @@ def input_at(snapshot: Snapshot) -> int | None:
 
 
 def rate_now(snapshot: Snapshot) -> float | None:
-    """Return the input rate (rows per second): 0 after a while without input, None if unknown."""
+    """Return the input rate (rows per second), 0 after a while without input, or None if it is unknown."""
     rate, came = rows_per_second(snapshot.epochs), input_at(snapshot)
     if rate is None or came is None or snapshot.run.ended is not None:
         return rate

@@ -1,4 +1,4 @@
-"""The epochs of a run, aggregated by the minute into a bounded number of moments."""
+"""The history of a run: its epochs, aggregated by the minute into a bounded number of moments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST = (*LARGEST_COUNTERS, "in_flight")
 
 
 class Moments:
-    """Aggregates epochs. One thread at a time may call its methods."""
+    """Aggregates epochs. Only for one thread at a time."""
 
     def __init__(self) -> None:
         self._moments: list[Moment] = []

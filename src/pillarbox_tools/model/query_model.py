@@ -29,7 +29,7 @@ def now_ms() -> int:
 
 
 class ShownQuery:
-    """A query on a dashboard. Here, its snapshot is constant, as a bundle's is. Any thread may call its methods."""
+    """A query on a dashboard. Here, its snapshot never changes, as in a bundle. Any thread may call the methods."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -48,7 +48,7 @@ class ShownQuery:
         return self._snapshot.heartbeat
 
     def refresh(self) -> int:
-        """Check for news, and return the version, which grows with each change of the snapshot."""
+        """Check for changes, and return the snapshot's version, which increases with each change."""
         return self._version
 
     def snapshot(self) -> Snapshot:
@@ -60,7 +60,7 @@ class ShownQuery:
 
 
 class QueryModel(ShownQuery):
-    """One run of a query, from its first snapshot. Any thread may call its methods.
+    """One run of a query. Any thread may call the methods.
 
     Args:
         clock: returns epoch milliseconds.
@@ -77,7 +77,7 @@ class QueryModel(ShownQuery):
     # -- called by the driver --
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        """Add an epoch from Spark's progress report. Ignores idle, repeated and older reports."""
+        """Add an epoch, given Spark's progress report. Ignores idle, repeated and older reports."""
         if is_idle(progress):
             return
         epoch = epoch_of(progress)
@@ -124,7 +124,7 @@ class QueryModel(ShownQuery):
             self._end("failed")
 
     def ended(self) -> None:
-        """Record the end of the query. Does nothing after ``failed``."""
+        """Record the end of the query. Does nothing if ``failed`` has been called."""
         with self._feeding:
             self._end("stopped")
 
@@ -135,7 +135,7 @@ class QueryModel(ShownQuery):
     # -- called by readers --
 
     def follow(self, follower: Callable[[EpochRun], None]) -> None:
-        """Add a follower. It receives the stored epochs at once, then each new epoch."""
+        """Add a follower, which is called with each stored epoch now, and then with each new epoch."""
         with self._feeding:
             for epoch in self._snapshot.epochs:
                 follower(epoch)

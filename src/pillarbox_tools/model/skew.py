@@ -15,7 +15,7 @@ class HeavyKey:
     """A key with a large share of a vertex's records.
 
     Attributes:
-        key: as text, shortened.
+        key: the key as text, shortened.
         share: its estimated share of the vertex's records, from 0 to 1.
         error: two standard errors of the sampled share.
     """

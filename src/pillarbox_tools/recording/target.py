@@ -1,4 +1,4 @@
-"""Selects the task to record, from the program's plan, the checkpoint and the history."""
+"""Chooses the task to record, from the program's plan, the checkpoint and the history."""
 
 from __future__ import annotations
 
@@ -29,14 +29,7 @@ if TYPE_CHECKING:
 
 
 class Target(NamedTuple):
-    """A task of an epoch.
-
-    Attributes:
-        subtask: its subtask, or a source's partition.
-        epoch: number of the micro-batch.
-        failure: its failure, or None if unknown.
-        epoch_run: the history's record of the epoch, or None.
-    """
+    """A task of an epoch."""
 
     program: PlannedProgram
     vertex: PlanVertex
@@ -53,7 +46,7 @@ class Target(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """The uid of one of its operators, preferably one that no other vertex has; empty without any."""
+        """The uid of one of its operators, preferably one that no other vertex has. Empty if it has no operators."""
         others = {
             operator.uid
             for vertex in self._plan.vertices
@@ -150,7 +143,7 @@ def _subtask_in_state(uid: str, text: str, keys: Sequence[Any], files: Checkpoin
 
 
 def doubts_of(target: Target, portions: Iterable[Any]) -> list[str]:
-    """Return how the sources differ from the epoch's first run. ``portions`` is the task's recorded input."""
+    """Return differences between the sources and the epoch's first run. ``portions`` is the task's recorded input."""
     epoch = target.epoch_run
     if epoch is None:
         return []

@@ -19,7 +19,7 @@ from examples.agents.run import run
 from pillarbox import Budget, local_session
 
 # Tokens of the most expensive answer.
-MOST = 1_000
+MOST = 100
 
 
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,9 +1,9 @@
-"""Kills processes of ``make demo-agent``: ``python -m tests.faults.chaos.billing --kills 50 --seed 7``.
+"""Kills processes of ``make demo-agent``. Run it as ``python -m tests.faults.chaos.billing --kills 50 --seed 7``.
 
-The demo's agents ask a language model about each line of a chat. The seed draws kills of Python workers, homes and
-drivers, and outages of the model. The answers must equal plain Python's, with one bill per request. With
-``--share 0.5``, a ceiling of half of these tokens must hold instead, while each line is answered or refused. The last
-line is one JSON object.
+The demo's agents ask a language model about each line of a chat. The seed determines kills of Python workers, homes and
+drivers, and outages of the model. The answers must equal the results of plain Python, with one bill per request. With
+``--share 0.5``, the budget has a ceiling of half of these tokens, which must hold; each line must be answered or
+refused. The last line of the output is one JSON object.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ PATIENCE = 300  # seconds without a request
 
 
 class Billing:
-    """A run of the demo under faults.
+    """A run of the demo with faults.
 
     Args:
-        session: arguments that describe the session.
+        session: the arguments that describe the session.
     """
 
     def __init__(self, out: Path, service: RunningService, seed: int, session: Sequence[str]) -> None:
@@ -107,7 +107,7 @@ class Billing:
 
 
 def holds(ceiling: int, stats: dict[str, Any], out: Path, lines: int, least: float) -> bool:
-    """Return whether at most the ceiling was billed, and at least a share of it, and each line has one outcome."""
+    """Return whether the bill is between a share of the ceiling and the ceiling, and each line has one outcome."""
     rows = [
         row
         for name in ("answers", "refused")
@@ -124,6 +124,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20, help="number of faults (%(default)s)")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="of the faults; else the clock")
+    parser.add_argument("--keep", type=Path, help="a new folder for all files; else a temporary one")
     parser.add_argument("--share", type=float, help="the ceiling, as a share of the tokens that all lines need")
     add_session_arguments(parser)
     arguments = parser.parse_args()
@@ -131,8 +132,8 @@ def main() -> int:
     session += [] if arguments.homes is None else [f"--homes={arguments.homes}"]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, running_service() as service:
-        out = Path(folder)
-        lines = split(out / "chats", 20, copies=-(-arguments.kills // KILLS_EACH))
+        out = arguments.keep or Path(folder)
+        lines = split(out / "chats", 20, copies=max(1, -(-arguments.kills // KILLS_EACH)))
         expected = Expected(out / "chats")
         requests = expected.billed.total()
         ceiling = None if arguments.share is None else int(arguments.share * expected.tokens)

@@ -1,4 +1,4 @@
-"""A driver process of ``make chaos``, controlled from outside."""
+"""A driver process of ``make chaos``, which is controlled from outside."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _ANSWERS |= {"read": ("read", "failed", "stopped")}
 
 
 class Driver:
-    """A driver process and its children, in its own session.
+    """A driver process and its children, in a process session of their own.
 
     Args:
-        home: the folder with the run's shape; the driver's output gets a subfolder.
-        number: number of the driver.
-        environment: further environment variables.
+        home: the folder with the run's shape. The driver's output is in a subfolder.
+        number: the number of the driver in the run.
+        environment: additional environment variables.
 
     Attributes:
         refused: number of failed file writes in the log.

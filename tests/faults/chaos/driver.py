@@ -1,14 +1,15 @@
 """A driver process for ``make chaos``: ``python -m tests.faults.chaos.driver HOME STATUS``.
 
-Runs the programs of HOME/shape.json on HOME's input to its end, and then a bounded program. Lines of standard input are
-orders: ``start PLACE`` starts with that checkpoint and output, ``start-first PLACE`` only the first program; ``stop``;
-``read-READER PLACE`` reads the first program's running checkpoint. While the programs are stopped: ``finish PLACE``
-repeats each uncommitted epoch; ``available PLACE`` runs the second program until all due work is done; ``rescale
-PLACE`` changes the first program to the shape's parallelism, and ``savepoint PLACE`` writes the shape's next savepoint.
-Results are JSON lines in STATUS. The process ends with its input, or when everything is done.
+Runs the programs of HOME/shape.json until HOME's input ends, and then a bounded program. Lines of standard input are
+orders. ``start PLACE`` starts the programs with the checkpoint and output in PLACE; ``start-first PLACE`` starts the
+first program only; ``stop`` stops them; ``read-READER PLACE`` reads the first program's checkpoint while it runs. Other
+orders are for stopped programs: ``finish PLACE`` repeats each uncommitted epoch; ``available PLACE`` runs the second
+program until all due work is done; ``rescale PLACE`` changes the first program to the shape's parallelism; and
+``savepoint PLACE`` writes the shape's next savepoint. Results are JSON lines in STATUS. The process exits when standard
+input is closed, or when everything is done.
 
-If a sink finds a file ``die in NAME ...`` or ``stop NAME ...`` in HOME after a write, it kills the driver, or stops its
-query, before Spark commits the batch.
+If a sink finds a file ``die in NAME ...`` in HOME after a write, it kills the driver before Spark commits the batch.
+With ``stop NAME ...``, it stops its query instead.
 """
 
 from __future__ import annotations
@@ -140,7 +141,8 @@ class Programs:
     def _second(self, run_folder: Path) -> DataStreamWriter:
         """Return the writer of the second program.
 
-        If it waits for times, its input arrives file by file: between files, only the program itself triggers epochs.
+        If the program uses processing time, its input arrives file by file, so that between files, only the program's
+        timers cause epochs.
         """
         mode: second_job.Mode = self._shape()["mode"]
         waits = mode in second_job.WAITING
@@ -237,7 +239,7 @@ class Programs:
 
 
 class _Crossing:
-    """Writes savepoints of the original checkpoint in another thread, while a query starts from a savepoint.
+    """A thread that writes savepoints of the original checkpoint while a query starts from a savepoint.
 
     Args:
         wanted: the checkpoint and the folder of savepoints, or None for no thread.

@@ -1,4 +1,4 @@
-"""Comparison of a ``make chaos`` run with the expected output."""
+"""Compares a ``make chaos`` run with the expected output."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Outcome:
     Args:
         epochs: the input.
         right: the first program's expected output.
-        say: receives all errors.
+        say: called with the text of each error.
 
     Attributes:
-        damages: damaged files of the first program's checkpoint.
+        damages: the damage to files of the first program's checkpoint.
         lost: number of missing rows.
-        doubled: number of duplicate or unexpected rows.
-        silent: number of both after damage that had not been noticed.
-        given_up: number of abandoned requests of the second program.
+        doubled: number of duplicated or unexpected rows.
+        silent: number of lost and doubled rows after damage that was not noticed.
+        given_up: number of requests that the second program has given up on.
     """
 
     def __init__(self, epochs: Sequence[Epoch], right: Answer, say: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""The models of chaos programs, compared with the programs on the local runtime with lost epochs."""
+"""The models of chaos programs, compared with the programs on the local runtime when epochs are lost."""
 
 from __future__ import annotations
 

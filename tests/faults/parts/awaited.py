@@ -1,4 +1,4 @@
-"""Keyed functions that await between a read and a write of state, for chaos."""
+"""Keyed functions that await something between a read and a write of state, for chaos."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tests.faults.programs.job import Event, Faults
 
 
 class Awaits(KeyedProcessFunction):
-    """Folds a key's events. A concurrent or repeated element of the key would change the result."""
+    """Folds the events of a key. If two elements of a key ran concurrently or one were repeated, the result would
+    differ.
+    """
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults

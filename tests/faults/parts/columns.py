@@ -1,7 +1,7 @@
-"""Columnar windows and joins for chaos: in a program, and as DataFrame functions.
+"""Columnar windows and joins for chaos, in a program and as DataFrame functions.
 
-The program's operators receive events from Python functions. The DataFrame functions are a separate query, with the
-source's rows in Arrow.
+The program's operators receive events from Python functions. The DataFrame functions are another query, whose source
+has Arrow rows.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def state_of(end: int, events: Sequence[Event]) -> list[int]:
 
 
 class ColumnWindowsModel(WindowsModel):
-    """Windows of one length. An epoch's late events fire a window again, once."""
+    """Windows of one length. An epoch's late events fire a window again, once for all."""
 
     def __init__(self, size: int, slide: int | None = None, lateness: int = 0) -> None:
         super().__init__(size, slide)
@@ -93,7 +93,7 @@ class ColumnWindowsModel(WindowsModel):
 
 
 class ColumnSessionsModel(Model):
-    """Sessions without allowed lateness. An epoch's sessions are merged before expired sessions are found."""
+    """Sessions without allowed lateness. An epoch's sessions are merged before expired sessions are removed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ def _pair_of(left: Any, right: Any, ctx: Any) -> Iterator[Out]:
 
 
 def build(events: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B008
-    """Return one query of all: the results of the DataFrame functions, and a join followed by a function.
+    """Return one query with the results of all DataFrame functions, and of a join that a function follows.
 
     Args:
         joined: the bounds of both joins, and the kind of the DataFrame function's join.

@@ -1,7 +1,7 @@
-"""Two-stream operators for chaos, without joins.
+"""Two-stream operators for chaos, except joins.
 
-Even events are connected with odd events, in any order. So the output depends on each stream alone, or on the records
-present when event time advances, after all records of an epoch.
+Even events are connected to odd events, in any order. So output may only depend on each stream alone, or on the records
+that are present when event time advances after all records of an epoch.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ SIDES = Part("sides", lambda events, faults: sides_of(events).map(Sides()), Side
 
 
 class Turns(CoFlatMapFunction):
-    """Emits every second record of one stream, and each record of the other stream three times."""
+    """Emits every second record of one stream, and every record of the other stream three times."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.lefts = runtime_context.get_state(ValueStateDescriptor[int]("lefts"))
@@ -115,9 +115,9 @@ TAKEN = OutputTag[Said]("taken")
 
 
 class Balance(KeyedCoProcessFunction):
-    """Keeps separate state and timers for both streams. A timer removes the records before it.
+    """Has separate state and timers for each stream. A timer removes earlier records.
 
-    Fault points are the key and time of timers.
+    Each timer is a fault point, with its key and time.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -219,10 +219,10 @@ def is_tick(event: Any) -> bool:
 
 
 class Held(CoProcessFunction, CheckpointedFunction):
-    """Holds records in operator state until event time has advanced and a tick arrives.
+    """Keeps records in operator state until event time has advanced and a tick arrives.
 
-    All subtasks receive all ticks, so a record's subtask and position in the epoch do not matter. Fault points are the
-    ids of records.
+    All subtasks receive all ticks, so a record's subtask and position in the epoch do not matter. Each record is a
+    fault point, with its id.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -276,7 +276,7 @@ def is_fact(event: Any) -> bool:
 
 
 class Known(BroadcastProcessFunction):
-    """Emits each record with the newest facts as of the last advance of event time. Unkeyed."""
+    """Emits each record with the newest facts from before the last advance of event time. Not keyed."""
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Said]:
         facts, now = ctx.get_broadcast_state(FACTS), ctx.current_watermark()

@@ -1,7 +1,7 @@
-"""Joins, rules and co-groups for chaos: all streams are parts of one input.
+"""Joins, rules and co-groups for chaos. All streams are parts of one input.
 
-Even events are joined with odd events that are near in time, or in the same windows. Every third event waits for event
-time to reach it, and receives the rule in force. Rules are events, too, and are broadcast.
+Even events are joined with odd events that have close event times or the same window. Every third event waits until
+event time reaches it, and is emitted with the rule in force. Rules are broadcast events.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def pairs(joined: Joined, events: DataStream, faults: Faults) -> DataStream:
 
 
 class JoinModel(Model):
-    """All records that were not late. Fault points are the ids of pairs."""
+    """All records that were not late. Each pair is a fault point, with its ids."""
 
     def __init__(self, joined: Joined) -> None:
         super().__init__()
@@ -128,10 +128,10 @@ def is_ruled(event: Any) -> bool:
 
 
 class Ruled(KeyedBroadcastProcessFunction):
-    """Emits each event with the rule in force at its time, and all earlier rules.
+    """Emits each event with the rule in force at its time, and with all earlier rules.
 
-    Broadcast state has the rule in force and later rules. Each key's state has all rules: a new key copies them, and a
-    new rule is added to all keys. So the order within an epoch does not matter.
+    Broadcast state has the rule in force and later rules. The state of each key has all rules: a new key copies them,
+    and a new rule is added to all keys. So the order of events within an epoch does not matter.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -184,7 +184,7 @@ def ruled(events: DataStream, faults: Faults) -> DataStream:
 class RuledModel(Model):
     """All rules and waiting events.
 
-    Fault points are the ids of rules, and key and time of waiting events.
+    Each rule is a fault point, with its id. So is each waiting event, with its key and time.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Dead letters for chaos: functions that reject records after changing state.
 
-The output is right only if all changes for a rejected record are undone. The keyed function is the ledger of
-``job.py``, which also rejects timers. (``windows.py`` has windows that reject records.)
+The output is only right if all changes for a rejected record are undone. The keyed function is the ledger of
+``job.py``, which also rejects timers. (Windows that reject records are in ``windows.py``.)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_refused_timer(timestamp: int) -> bool:
 
 
 class Strict(Ledger):
-    """A ledger that rejects some records and timers, and with them their side output."""
+    """A ledger that rejects some records and timers, including their output to side outputs."""
 
     def __init__(self, faults: Faults) -> None:
         super().__init__(NO_FAULTS)  # an error that is raised here fails nothing
@@ -71,7 +71,7 @@ class Strict(Ledger):
 class StrictModel(Accounts):
     """A ledger without the rejected records and timers.
 
-    Fault points are the ids of rejected records, and the timers.
+    Each rejected record is a fault point, with its id. So is each timer.
     """
 
     def record(self, event: Event) -> None:
@@ -106,7 +106,7 @@ def is_odd_one(event: Any) -> bool:
 
 
 class Halves(ProcessFunction):
-    """Emits each event in two parts. It may fail between them."""
+    """Emits each event in two parts, and may fail between them."""
 
     def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterator[Any]:
         for part in (1, 2):

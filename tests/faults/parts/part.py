@@ -1,6 +1,6 @@
-"""A chaos part: an operator that runs beside the ledger of ``job.py``, and the model of its rows.
+"""A part of chaos programs: an operator that runs beside the ledger of ``job.py``, and a model of its rows.
 
-The table of operators (``tests/operators_table``) lists the parts.
+The table of operators (``tests/operators_table``) lists all parts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BOUNDS = ((-2_000, 3_000), (-12_000, -5_000), (4_000, 9_000), (-6_000, 0), (0, 5
 
 
 class Joined(NamedTuple):
-    """A kind of join.
+    """The kind of a join.
 
     Attributes:
         bounds: one of `BOUNDS`.
@@ -42,10 +42,10 @@ def mixed(so_far: int, number: int) -> int:
 
 
 class Said(NamedTuple):
-    """A row of a part.
+    """An output row of a part.
 
     Attributes:
-        state: the key's state in this part, as JSON.
+        state: the state of the key in this part, as JSON.
     """
 
     key: int
@@ -54,13 +54,13 @@ class Said(NamedTuple):
 
 
 class Model:
-    """A part's model: the effects of an epoch's events, and of an advance of event time.
+    """The model of a part. It computes the effects of an epoch's events, and of an advance of event time.
 
     Attributes:
         name: the part's name.
         watermark: current event time.
-        rows: output since the last take.
-        points: events at each fault point since the last take.
+        rows: output since it was last taken.
+        points: fault point -> events since it was last taken.
     """
 
     def __init__(self) -> None:
@@ -91,13 +91,13 @@ class Part:
 
     Attributes:
         name: name and uid of the operator, and the name of its rows.
-        stream: creates the operator from the stream of events and the faults of a run; also returns the stream of side
-            outputs if that is another one.
+        stream: creates the operator from the stream of events and the faults of a run. Returns its stream and, if it is
+            another one, the stream of side outputs.
         model: creates the model of the part's rows.
-        row: converts a result to a row, or None if results are rows.
-        sides: the same for the side outputs.
+        row: converts a result to a row. None if results are rows.
+        sides: like ``row``, for the side outputs.
         has_state: whether the operator has state in a checkpoint.
-        of: creates the part for another kind of join, if it is a join.
+        of: for a join, creates the part for another kind of join.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The fault tests' program with requests in flight.
+"""The program of the fault tests, with requests in flight.
 
-An HTTP service returns each record's square: before any shuffle, where an epoch waits for all answers (``drain``), or
-after ``key_by``, where requests in flight at the barrier are stored with the state (``carry``).
+An HTTP service returns each record's square. It is called before any shuffle, where an epoch waits for all answers
+(``drain``), or after ``key_by``, where requests in flight at the barrier are stored with the state (``carry``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Squared(NamedTuple):
 
 
 class Ask(Function):
-    """Asks for the square of a record's id, and again after half a second without an answer."""
+    """Requests the square of a record's id. Repeats the request if there is no answer after half a second."""
 
     def __init__(self, service: str, faults: Faults) -> None:
         self.service = service

@@ -1,8 +1,8 @@
-"""A program with everything that a checkpoint can hold.
+"""A program with everything that a checkpoint can contain.
 
-To the program of ``job.py`` and all parts of the table of operators, it adds state with a time-to-live, processing-time
-timers and carried requests. Timers and requests wait until a file exists, so they are pending whenever a query stops
-before that. The total output does not depend on the parallelism.
+It consists of the program of ``job.py``, all parts of the table of operators, state with a time-to-live,
+processing-time timers, and carried requests. Timers and requests wait for a file, so they are pending if a query is
+stopped before the file exists. The output as a whole does not depend on the parallelism.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def is_asked(event: Any) -> bool:
 
 
 class Later(KeyedProcessFunction):
-    """Holds records until a file exists, which a processing-time timer checks repeatedly."""
+    """Stores records until a file exists. A processing-time timer checks for it repeatedly."""
 
     MILLISECONDS = 500
 
@@ -88,7 +88,7 @@ class LaterModel(Model):
 
 
 class Counts(KeyedProcessFunction):
-    """Counts a key's records: all of them, in state that lives for years, and this epoch's, in state that expires."""
+    """Counts a key's records: in total, in state that does not expire, and in this epoch, in state that expires."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         lasting, fresh = (ValueStateDescriptor(name, int, default=0) for name in ("kept", "fresh"))
@@ -119,7 +119,7 @@ class CountsModel(Model):
 
 
 class Ask:
-    """Answers with the square of a record's id once a file exists."""
+    """Answers with the square of a record's id when a file exists."""
 
     def __init__(self, released: str) -> None:
         self.released = released
@@ -173,7 +173,7 @@ class Operated:
     """The program with its input, checkpoint and output in a folder.
 
     Args:
-        subtasks: as of :func:`build`.
+        subtasks: as in :func:`build`.
     """
 
     def __init__(self, spark: SparkSession, home: Path, epochs: list[Epoch], *, subtasks: int = SUBTASKS) -> None:

@@ -1,9 +1,9 @@
-"""Two queries in each of two sessions, under faults: ``python -m tests.homes.chaos --seed 7 --faults 200``.
+"""Runs two queries in each of two sessions, with faults: ``python -m tests.homes.chaos --seed 7 --faults 200``.
 
 Each session has a daemon, whose workers run the epochs of its queries. A query has three state partitions, whose homes
 count records by key. Each epoch's results are compared with the query's committed state. A fault kills or pauses a
-process, removes sockets, or slows Spark's state down. At the end no process and no file remains. The last line is one
-JSON object.
+process, removes sockets, or slows down Spark's state. At the end, there must be no process and no file left. The last
+line of output is one JSON object.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def work(arguments: Any) -> Any:
 
 
 class Cluster:
-    """The executor with its daemons and workers. Processes that end are restarted."""
+    """The executor with its daemons and workers. Processes that have ended are restarted."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -126,7 +126,7 @@ class Cluster:
 
 
 class Running(threading.Thread):
-    """A running query: each epoch is repeated until it succeeds, in a random worker."""
+    """A running query. Each epoch is repeated, each time in a random worker, until it succeeds."""
 
     attempts = count(0, 1000)
 

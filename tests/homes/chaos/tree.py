@@ -1,7 +1,7 @@
-"""Executor, daemons and workers as Spark starts them, all forked from this process.
+"""Executor, daemons and workers, forked from this process.
 
-As under Spark, an executor is the parent of its daemons, and a daemon the parent of its workers. Starters are forked,
-too, while production starts them by a command.
+As in Spark, an executor is the parent of its daemons, and a daemon the parent of its workers. Starters are also forked;
+in production, a command starts them.
 """
 
 from __future__ import annotations

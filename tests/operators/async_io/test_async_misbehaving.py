@@ -277,8 +277,8 @@ def test_workers_that_are_busy_again_have_their_time_again():
     set_up: Any = workers.RequestWorkers.__new__(workers.RequestWorkers)
     timers: list[MagicMock] = []
     set_up._closing, set_up._paralysed, set_up._giving_up = False, {}, None
-    set_up._places, set_up._active = workers.CallSlots(1), set()
-    set_up._places.take(set_up)
+    set_up._call_slots, set_up._active = workers.CallSlots(1), set()
+    set_up._call_slots.take(set_up)
     set_up._active.add("the worker that has the place")
     set_up._stuck = dict.fromkeys(range(workers.most_stuck(1)))
 
@@ -560,7 +560,7 @@ def test_a_job_rate_limit_in_a_program():
 
 
 def test_what_heeds_no_cancellation_does_not_hang_the_process():
-    """As garbage, the coroutine would spin in the collector; it is held until the process ends."""
+    """As garbage, the coroutine would loop in the collector, so it is referenced until the process ends."""
     program = """
 import asyncio, gc, threading
 from pillarbox._operators.async_io.loop import event_loop

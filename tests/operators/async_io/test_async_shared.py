@@ -27,7 +27,7 @@ from tests.support.nodes import node
 
 
 class Service(Function):
-    """Answers a value on request; each subtask has a copy, as from a pickle."""
+    """Answers a value on request. Each subtask has a copy, as if it were unpickled."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -187,12 +187,12 @@ def test_who_waits_in_line_has_the_next_place():
         service.answer(4)
         first.drain()
         second.drain()
-        assert not shared_places(first).line
+        assert not shared_slots(first).line
 
 
-def shared_places(harness: Any) -> workers.CallSlots:
-    places: workers.CallSlots = harness.operator.in_flight.host._lease.resource.places
-    return places
+def shared_slots(harness: Any) -> workers.CallSlots:
+    call_slots: workers.CallSlots = harness.operator.in_flight.host._lease.resource.call_slots
+    return call_slots
 
 
 def test_results_are_kept_for_all_of_them():

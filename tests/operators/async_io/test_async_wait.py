@@ -624,7 +624,7 @@ def test_completed_requests_wait_for_others_while_there_is_enough_to_ask_about(m
         thread,
         ask,
         batched=False,
-        places=CallSlots(40),
+        call_slots=CallSlots(40),
         retry=None,
         turns=None,
         clock=lambda: 0,

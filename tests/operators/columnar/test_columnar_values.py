@@ -289,7 +289,7 @@ def test_what_windows_over_all_rows_refuse():
 
 
 def test_an_error_shows_a_key_that_python_has_no_date_for():
-    """Spark's dates reach further than Python's."""
+    """Spark's dates have a larger range than Python's."""
     day, x = spark.StructType().add("day", spark.DateType()), spark.StructType().add("x", spark.LongType())
     columns = Columns(day, x, {"s": sum_("x")})
     rows = {"day": pa.array([6_600_000] * 2, pa.int32()).cast(pa.date32()), "x": pa.array([2**62] * 2)}

@@ -101,7 +101,7 @@ AGGREGATES: dict[str, Any] = {
 
 
 def below(value: Any) -> Any:
-    """Spark's order of values: NaN is the greatest number."""
+    """Return a key that sorts values as Spark does: NaN is the greatest number."""
     return (True, 0.0) if isinstance(value, float) and math.isnan(value) else (False, value)
 
 

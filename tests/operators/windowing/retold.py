@@ -20,7 +20,8 @@ class Kind:
     """Windows of one kind.
 
     Attributes:
-        windows: an element's windows, from its time, by the windows' clock, and its index in its key.
+        windows: returns the windows of an element, given its time by the windows' clock and its index among its key's
+            elements.
         by_event_time: whether they end by event time.
         ends: whether they end at all.
         merges: whether overlapping or touching windows merge.
@@ -54,7 +55,7 @@ class Open:
 
 @dataclass
 class When:
-    """A trigger, which returns "", "fire", "purge" or "fire purge"."""
+    """A trigger. It returns "", "fire", "purge" or "fire purge"."""
 
     name: str
     trigger: Any

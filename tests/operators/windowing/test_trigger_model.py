@@ -262,7 +262,7 @@ def never() -> When:
 
 
 class Budget(Trigger):
-    """Fires and purges when the elements' sum reaches a limit, and some time after an odd timestamp."""
+    """Fires and purges when the sum of the elements reaches a limit, and a while after an odd timestamp."""
 
     _sum = ReducingStateDescriptor("sum", lambda value, other: value + other)
     _times = ListStateDescriptor("times")
@@ -361,7 +361,7 @@ def default_of(kind: Kind) -> When:
 
 
 class Odd(Evictor):
-    """Evicts every other element before, the first one after."""
+    """Evicts every other element before the window function, and the first element after it."""
 
     def evict_before(self, elements, window, ctx):
         elements[:] = elements[1::2]

@@ -30,7 +30,7 @@ Span = tuple[int, int]
 
 @dataclass
 class Kind:
-    """Windows of one kind, in the program's notation and as a plain function."""
+    """Windows of one kind, in the program and as a plain function."""
 
     name: str
     assigner: Any
@@ -166,7 +166,7 @@ class Spread(AggregateFunction):
 
 
 class Changing(Spread):
-    """Spreads with a mutable accumulator, which is consumed if permitted."""
+    """Spreads in mutable accumulators. A merge changes both."""
 
     def create_accumulator(self):
         return []

@@ -311,7 +311,7 @@ def test_the_time_zone_of_days(tmp_path: Path, columns: bool) -> None:
 
 
 def test_aggregates_of_columns(tmp_path: Path) -> None:
-    """An additional aggregate is refused: folded rows cannot be folded again."""
+    """An additional aggregate is refused, because folded rows are not stored."""
 
     def build(uid: str, **aggregates: Any) -> Any:
         def built(env, paid):

@@ -1,4 +1,4 @@
-"""Idle streams in changed programs: an idle stream sends nothing by itself, so receivers must already know."""
+"""Idle streams in changed programs. An idle stream sends nothing, so its receivers must know that it is idle."""
 
 from __future__ import annotations
 

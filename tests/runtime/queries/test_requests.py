@@ -544,7 +544,7 @@ def test_what_has_ended_is_in_nobodys_way(folder, clock, savepoints, ended):
 
 
 def test_a_query_does_not_stop_for_what_was_desired_before_its_start(folder, started, calls, caplog):
-    """The caller was killed: hours later, the stop would be unexpected."""
+    """The sender of the command was killed. Hours later, a stop would be unexpected."""
     want_stop(folder, until=1000 + 24 * 3600.0)
     ask(folder, until=1000 + 24 * 3600.0)
     with caplog.at_level(logging.WARNING, "pillarbox"):

@@ -167,7 +167,7 @@ def test_a_difference_after_long_text_is_found_and_named(tmp_path):
 
 @dataclass(frozen=True)
 class SameText:
-    """A key with uninformative text."""
+    """A key class whose objects all have the same repr."""
 
     number: int
 

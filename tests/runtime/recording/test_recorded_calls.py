@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
+import socket
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pillarbox import KeyedProcessFunction, ValueStateDescriptor
 from pillarbox._operators.calls.journal import Entry, read_entries
@@ -99,3 +103,27 @@ def answers_in(folder: Path) -> dict[int, list[Entry]]:
     (query,) = folder.iterdir()
     ((subtask,),) = ([path.name for path in (query / "charges").iterdir()],)
     return read_entries(folder.as_uri(), query.name, "charges", int(subtask))
+
+
+@pytest.mark.parametrize("on_barrier", ["drain", "carry"])
+def test_a_request_without_ctx_call_stops_the_replay(tmp_path: Path, on_barrier: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        class Asks(KeyedProcessFunction[Any, Any]):
+            async def process_element(self, card: Any, ctx: Any) -> Any:
+                _, writer = await asyncio.open_connection(*server_address)
+                writer.close()
+                yield card
+
+        server_address = server.getsockname()
+
+        def build(env: Any, cards: Any) -> Any:
+            return cards.key_by(lambda card: card).process(Asks(), on_barrier=on_barrier).uid("asks")
+
+        with recorded(tmp_path) as tasks, ProgramTestHarness(build) as harness:
+            harness.push("cards", "ann")
+            harness.run_epoch()
+        (task,) = [task for task in tasks if read_recording(task).facts.level]
+        result = replay(read_recording(task))
+        assert "operator 'asks'" in str(result.unanswered) and "would connect to 127.0.0.1:" in str(result.unanswered)
+        assert replay(read_recording(task), allow_calls=True).error is None

@@ -247,7 +247,7 @@ def traced_silently(function: Any) -> Any:
 
 
 class Shapes(KeyedProcessFunction):
-    """Base of functions with unusual source code, which reject the key "b"."""
+    """Base class of functions with unusual source code. They reject the key "b"."""
 
     def process_element(self, key: Any, ctx: Any) -> Any:
         assert key != "b"
@@ -255,7 +255,7 @@ class Shapes(KeyedProcessFunction):
 
 
 class Documented(Shapes):
-    """A method with a docstring, which is not an executable line."""
+    """Has a method with a docstring, which is not an executable line."""
 
     def process_element(self, key: Any, ctx: Any) -> Any:
         """Do it.
@@ -267,7 +267,7 @@ class Documented(Shapes):
 
 
 class LongSignature(Shapes):
-    """A method with a signature of several lines."""
+    """Has a method whose signature takes several lines."""
 
     # fmt: off
     def process_element(
@@ -281,7 +281,7 @@ class LongSignature(Shapes):
 
 
 class Decorated(Shapes):
-    """A method with two decorators, one of them without a reference to the function."""
+    """Has a method with two decorators. One does not refer to the function."""
 
     @traced
     @traced_silently
@@ -291,7 +291,7 @@ class Decorated(Shapes):
 
 
 class Inherited(Documented):
-    """An inherited method."""
+    """Inherits its method."""
 
 
 @pytest.mark.parametrize("shape", [Shapes, Documented, LongSignature, Decorated, Inherited])

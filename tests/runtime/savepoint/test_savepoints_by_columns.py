@@ -1,4 +1,4 @@
-"""Columnar operators continue from a savepoint with other subtasks: the output equals an uninterrupted run."""
+"""Columnar operators resume from a savepoint with other subtasks. The output equals an uninterrupted run's."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ def test_many_objects_of_a_worker_are_left_out_of_collections(worker, monkeypatc
 
 
 def test_homes_freeze_nothing(monkeypatch):
-    """Memory that is frozen before a fork is shared until it is unfrozen."""
+    """Memory that is frozen before a fork is shared until a process unfreezes it."""
     for name in ("freeze", "unfreeze"):
         monkeypatch.setattr(gc, name, lambda: pytest.fail("it belongs to the process that it was forked from"))
     worked = Seconds()

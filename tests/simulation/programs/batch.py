@@ -41,7 +41,7 @@ class Known(BroadcastProcessFunction):
 
 
 class KnownByKey(KeyedBroadcastProcessFunction):
-    """Emits each record with the broadcast values so far, and its index in its key."""
+    """Emits each record with its index among the records of its key, and the broadcast values so far."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))

@@ -1,4 +1,4 @@
-"""Programs of two streams: connected streams, joins, broadcast state; and partitioning other than by key.
+"""Programs with two streams (connected streams, joins, broadcast state), and with partitioning other than by key.
 
 The order of two streams within an epoch is undefined: no outcome depends on it.
 """
@@ -120,7 +120,7 @@ class Odd(CoMapFunction):
 
 
 class Blocked(CoFlatMapFunction):
-    """Passes a number at its second mention, in either stream."""
+    """Passes a number when it occurs for the second time, in either stream."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_map_state(MapStateDescriptor("seen"))
@@ -192,8 +192,8 @@ def windows_of_both(env, lefts, rights):
 class Versions(KeyedBroadcastProcessFunction):
     """Emits each payment with the rule in force at its time, when event time reaches it.
 
-    A rule is added to the state of all existing keys, and a new key copies all rules: so each key has all rules, in any
-    order of arrival.
+    A rule is added to the state of all existing keys, and a new key copies all rules. So each key has all rules,
+    for any order of arrival.
     """
 
     def open(self, runtime_context):

@@ -44,7 +44,7 @@ CHECKPOINT, SAVEPOINT = "é+(1)'s=check,point", "save [1] {a,b}*? 5% #é's"
 
 
 class Remember(KeyedProcessFunction):
-    """Counts a key's records, and stores the last time; sets a timer far ahead."""
+    """Counts a key's records, stores the last time, and sets a timer in the far future."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))

@@ -1,4 +1,4 @@
-"""The small files beside a checkpoint: through Hadoop's file system, and by DataFrames as under Spark Connect."""
+"""The small files next to a checkpoint, accessed through Hadoop or, as under Spark Connect, by DataFrames."""
 
 from __future__ import annotations
 

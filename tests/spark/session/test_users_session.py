@@ -1,4 +1,4 @@
-"""A program runs in the user's session with Spark's defaults, and leaves no trace in it."""
+"""A program runs in the user's session with Spark's defaults, and does not change the session."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ def test_a_function_may_leave_a_batch_unread(user, files, tmp_path):
 
 
 def test_spark_compares_the_output_of_tasks_that_run_again(user, files, tmp_path):
-    """Spark 4.1 needs a setting for it; without it, records would be lost."""
+    """Spark 4.1 needs a setting for this comparison. Without it, records would be lost."""
     user.conf.set(SHUFFLE_CHECKSUMS, "false")
     user.conf.set(SHUFFLE_RETRY, "false")
     seen = []

@@ -93,7 +93,7 @@ def test_a_program_that_lost_an_operator_is_refused():
 
 
 def test_an_operator_that_moved_is_refused():
-    """Under Spark its state would not be found: the store's key is the operator's position."""
+    """Under Spark its state would not be found, because the store's key is the operator's position."""
     with pytest.raises(CheckpointMismatchError, match="holds state of 'op', which the program has in another place"):
         Task(written(), LogIdentity("op", 0, 2, 128, (("new", 1, 1), ("op", 2, 1))), a="value")
 

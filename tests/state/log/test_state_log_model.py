@@ -456,9 +456,9 @@ class StateLogMachine(RuleBasedStateMachine):
 
 
 def clean_and_check(contents, store, added, gone):
-    """Clean; then there are few chunks, or the epoch has done its share at the old end.
+    """Clean the log. Then it has few chunks, or the epoch has passed enough old chunks.
 
-    So the log has at most the "few" chunks, plus the chunks of the epochs that it takes to pass all of them: each
+    So the log has at most the "few" chunks, plus the chunks of the epochs that it takes to pass all of them. Each epoch
     passes a part of a full chunk. (Cleaning's guarantee in bytes: test_state_log_bounds.py.)
     """
     ledger = contents.ledger

@@ -690,7 +690,7 @@ def of_uid(logs: Logs) -> dict[tuple[str, int], Any]:
 
 
 class Interrupted(BaseException):
-    """Stands for a killed process: never caught."""
+    """Replaces the kill of a process. It is never caught."""
 
 
 def test_a_directory_whose_writing_is_interrupted_anywhere(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The command's side of requests to the driver of a running query."""
+"""The command's side of requests to a running query's driver."""
 
 from __future__ import annotations
 
@@ -62,10 +62,7 @@ def request_savepoint(
     timeout: float,
     notify: Notify = lambda progress: None,
 ) -> None:
-    """Ask the driver of a running query to stop it with a savepoint, and wait.
-
-    An earlier call may have written the savepoint.
-    """
+    """Ask the driver of a running query to stop it with a savepoint, and wait."""
     hint = "; of a query that is stopped, 'pillarbox savepoint' without --stop writes a savepoint"
     command = Command(spark, checkpoint, timeout, notify, hint=hint)
     lines = command.lines("the query to stop")
@@ -102,7 +99,7 @@ def request_record(
 ) -> None:
     """Ask the driver of a running query to record a task, and wait at most ``timeout`` seconds.
 
-    ``directory`` is on the driver's machine; ``task`` has the arguments of ``record``.
+    ``directory`` is on the driver's machine. ``task`` has arguments of ``record``.
     """
     hint = "; of a query that has ended, give the script by --program"
     command = Command(spark, checkpoint, timeout, notify, error=ConfigurationError, hint=hint)
@@ -123,7 +120,7 @@ def _is_written(spark: SparkSession, directory: str) -> bool:
 
 
 class Command:
-    """A command that sends a wish to a query's driver, and waits."""
+    """Sends a request to a query's driver, and waits for its outcome."""
 
     def __init__(
         self,
@@ -150,7 +147,6 @@ class Command:
         return self._folder.lines()
 
     def is_pending(self, lines: Lines, wish: Desired | Request) -> bool:
-        """Return whether a driver may take a wish, or is working on it."""
         lasts = {OPEN: 0.0, TAKEN: max(self._timeout, _FINISHING)}.get(lines.outcome(wish).status)
         return lasts is not None and wish.until / 1000 + lasts >= time.time()
 

@@ -1,4 +1,4 @@
-"""The driver's side of commands: stops the query, or handles requests."""
+"""The driver's side of commands: it stops the query, or handles requests."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class RequestWatch:
         self._warned = False
 
     def look(self) -> None:
-        """Run a new command in another thread. Never raises.
+        """Check for a new command, and run it in another thread. Never raises.
 
-        The first check dismisses commands to the previous run.
+        The first call dismisses commands that were sent to the previous run.
         """
         try:
             files = self._requests.files()
@@ -72,7 +72,6 @@ class RequestWatch:
             threading.Thread(target=self._carry_out, args=(wish,), name="pillarbox request", daemon=False).start()
 
     def end(self) -> None:
-        """Answer open commands at the query's end. Never raises."""
         try:
             files = self._requests.files()
             if files == self._seen or self._seen is None:

@@ -1,14 +1,14 @@
-"""Commands to a running query, in a folder next to its checkpoint, which commands and drivers can always access.
+"""Commands to a running query, in a folder next to its checkpoint, which both sides can always access.
 
-Each line is a JSON object in its own file, which is never changed or removed.
+Each line is a JSON object in a file of its own, which is never changed or removed.
 
-Whether the query runs is a state: a command writes the :class:`Desired` state, the driver the :class:`Observed` state,
-and the highest generation is current. Savepoints and recordings are requests: a :class:`Request` and the lines of its
-:class:`Status`.
+To stop a query, a command writes its :class:`Desired` state; the driver writes the :class:`Observed` state. The state
+with the highest generation is current. To get a savepoint or recording, a command writes a :class:`Request`, and the
+driver the lines of its :class:`Status`.
 
-A driver takes a request in writing before it acts, and then checks that the command has not withdrawn it. At its
-query's end, a driver answers all open requests. A start marks earlier requests as over. A killed command can be called
-again: it reads its request, or the outcome.
+Before a driver acts, it writes that it has taken the request, and then checks that the command has not withdrawn it.
+When its query ends, a driver answers all open requests. When a query starts, earlier requests are marked as over. A
+command that was killed can be called again: it finds its request, or the outcome.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPEN, TAKEN, DONE, FAILED, WITHDRAWN, OVER, LOST = "open", "taken", "done", "fai
 
 @dataclass(frozen=True)
 class Desired:
-    """The state that a command wants for the query.
+    """The state of the query that a command requests.
 
     Attributes:
         state: ``stopped``, or ``running`` if the stop is withdrawn.
@@ -50,10 +50,10 @@ class Desired:
 
 @dataclass(frozen=True)
 class Observed:
-    """The state of the query, from its driver.
+    """The state of the query, as written by its driver.
 
     Attributes:
-        state: ``stopping``, ``stopped``, or ``running`` if it was started since, or could not be stopped.
+        state: ``stopping``, ``stopped``, or ``running`` if the query was started again or could not be stopped.
     """
 
     observed: int
@@ -66,8 +66,8 @@ class Request:
     """A request to the driver of a query.
 
     Attributes:
-        what: ``savepoint``: stop, and write a savepoint; ``record``: record a task of an epoch.
-        until: deadline for a driver to take it (epoch ms).
+        what: ``savepoint`` to stop and write a savepoint, or ``record`` to record a task of an epoch.
+        until: deadline for a driver to take the request (epoch ms).
         drain: whether event time ends before the savepoint.
     """
 
@@ -89,7 +89,7 @@ class Status:
     """The outcome of a request.
 
     Attributes:
-        status: ``taken``, ``withdrawn``, ``done``, ``failed``, or ``over`` if the query was started again since.
+        status: ``taken``, ``withdrawn``, ``done``, ``failed``, or ``over`` if the query has been started again.
     """
 
     of: str
@@ -98,14 +98,14 @@ class Status:
 
 
 class Outcome(NamedTuple):
-    """The outcome of a wish: ``open``, a status, or ``lost`` if its driver ended first."""
+    """The outcome of a command: ``open``, a status, or ``lost`` if its driver ended first."""
 
     status: str
     error: str = ""
 
 
 class Lines:
-    """All lines of a folder that this version can parse."""
+    """All lines in a requests folder that this version can parse."""
 
     def __init__(self, lines: Sequence[dict[str, Any]]) -> None:
         self.desired: Desired = max(_all(Desired, lines), key=lambda line: line.desired, default=Desired(0, RUNNING))
@@ -119,7 +119,7 @@ class Lines:
 
     @property
     def is_to_stop(self) -> bool:
-        """Whether a command wants the query to stop, and no driver has read it."""
+        """Whether a command requests the query to stop, and no driver has answered."""
         return self.desired.state == STOPPED and self.desired.desired > self.newest.observed
 
     def outcome(self, wish: Desired | Request) -> Outcome:
@@ -174,9 +174,9 @@ class Requests:
         return Lines([json_object(line) for _, line in self._folder.lines()])
 
     def make_folder(self) -> None:
-        """Create the folder, with an empty observation.
+        """Create the folder, with an empty observed state.
 
-        For object stores, checking an existing folder is cheaper than a missing one. Under Spark Connect, a missing one
-        logs a stack trace.
+        In object stores, checking a folder is cheaper if it exists. Under Spark Connect, checking a missing folder logs
+        a stack trace.
         """
         self.write(Observed(0, RUNNING))
