@@ -132,10 +132,15 @@ def test_errors_log_lines_and_help_are_messages():
     ]
 
 
+# Folders with Python. Only the packages _state and _types still have odd names.
+CODE = ("src", "tests", "benchmarks", "examples", "scripts", "docs")
+
+
 def test_no_name_of_the_code_says_only_that_there_is_a_value():
     bound = re.compile(rf"\b({'|'.join(ODD_NAMES)})\b *(?:[:,=)]|in\b)")
     odd = []
-    for path in (ROOT / "src").rglob("*.py"):
+    paths = [path for folder in CODE for path in (ROOT / folder).rglob("*.py")]
+    for path in paths:
         text = path.read_text()
         if {"_state", "_types"} & {*path.parts} or bound.search(text) is None:
             continue

@@ -266,8 +266,8 @@ def where_the_time_goes(results: Results) -> str:
     return paragraph(
         f"A keyed count with timers takes {seconds['pillarbox']:.1f} s for 1,000,000 rows (`make bench-keyed`,"
         f" {result['keys']:,} keys). Of this time, {seconds['identity']:.1f} s ({share['identity']}) are spent on"
-        f" passing the rows through two Python stages without a function, and {seconds['bare']:.1f} s ({share['bare']}) on a"
-        f" plain Python loop that calls the function. The task runtime takes the other {rest:.1f} s ({share['rest']})."
+        f" passing the rows through two Python stages without a function, and {seconds['bare']:.1f} s ({share['bare']}) on"
+        f" a plain Python loop that calls the function. The task runtime takes the other {rest:.1f} s ({share['rest']})."
     )
 
 
