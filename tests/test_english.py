@@ -136,7 +136,8 @@ def test_errors_log_lines_and_help_are_messages():
 CODE = ("src", "tests", "benchmarks", "examples", "scripts", "docs")
 
 
-def test_no_name_of_the_code_says_only_that_there_is_a_value():
+@pytest.mark.slow("parses 200 files; make lint counts odd names, too")
+def test_no_local_name_is_odd():
     bound = re.compile(rf"\b({'|'.join(ODD_NAMES)})\b *(?:[:,=)]|in\b)")
     odd = []
     paths = [path for folder in CODE for path in (ROOT / folder).rglob("*.py")]

@@ -266,8 +266,9 @@ def where_the_time_goes(results: Results) -> str:
     return paragraph(
         f"A keyed count with timers takes {seconds['pillarbox']:.1f} s for 1,000,000 rows (`make bench-keyed`,"
         f" {result['keys']:,} keys). Of this time, {seconds['identity']:.1f} s ({share['identity']}) are spent on"
-        f" passing the rows through two Python stages without a function, and {seconds['bare']:.1f} s ({share['bare']}) on"
-        f" a plain Python loop that calls the function. The task runtime takes the other {rest:.1f} s ({share['rest']})."
+        f" passing the rows through two Python stages without a function, and {seconds['bare']:.1f} s"
+        f" ({share['bare']}) on a plain Python loop that calls the function. The task runtime takes the other"
+        f" {rest:.1f} s ({share['rest']})."
     )
 
 
