@@ -86,7 +86,7 @@ def test_the_first_page_shows_figures_that_are_measured_and_what_is_slower_last(
     assert report.runs["join"]["date"] in block
 
 
-def test_what_was_not_run_stays_as_it_is(report, tmp_path):
+def test_blocks_without_a_result_stay_unchanged(report, tmp_path):
     notes: list[str] = []
     page = "<!-- begin join -->\n1,000,000 rows a second\n<!-- end join -->\n"
     assert fill(page, Results({"keyed": report.runs["keyed"]}, tmp_path), notes) == page

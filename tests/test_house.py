@@ -309,7 +309,7 @@ def test_what_is_not_public_has_a_private_name():
     assert public == {"__init__", "examples", *PUBLIC_MODULES}  # `python -m pillarbox.examples` is a command
 
 
-def test_what_modules_share_has_no_underscore():
+def test_names_shared_by_modules_have_no_underscore():
     listing = {path.relative_to(SRC).as_posix() for path in FILES if "\n__all__" in path.read_text()}
     assert listing == {"pillarbox/_api.py"} | {
         f"pillarbox/{module}.py" if (SOURCE / f"{module}.py").exists() else f"pillarbox/{module}/__init__.py"

@@ -38,7 +38,7 @@ def links(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOME)))
-def test_what_a_page_links_to_is_there(page):
+def test_links_of_a_page_resolve(page):
     wrong = []
     for link in links(page):
         path, _, anchor = link.partition("#")

@@ -168,7 +168,7 @@ def test_a_side_that_ends_says_so(tmp_path):
     side.close()
 
 
-def test_what_peers_import_needs_neither_pillarbox_nor_spark():
+def test_imports_of_peers_need_neither_pillarbox_nor_spark():
     code = "import sys; import benchmarks.harness.process, benchmarks.harness.machine, benchmarks.peers.lookups;"
     code += "print(*sorted({'pillarbox', 'pyspark', 'numpy', 'pyarrow'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -55,7 +55,7 @@ def test_a_stopwatch_tells_the_time_from_the_first_begin_to_the_last_end(tmp_pat
 @pytest.mark.parametrize(
     "path", [*BENCHMARKS.glob("peers/*.py"), *BENCHMARKS.glob("cases/*/*.py")], ids=lambda p: p.stem
 )
-def test_what_a_side_is_made_of_has_no_name_that_the_process_takes_itself(path):
+def test_arguments_of_sides_differ_from_those_of_the_process(path):
     parameters = {
         name for name, parameter in signature(Side).parameters.items() if parameter.kind is Parameter.KEYWORD_ONLY
     }

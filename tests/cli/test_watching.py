@@ -102,7 +102,7 @@ def test_a_checkpoint_is_shown_by_a_session(
     assert [entry["id"] for entry in served] == ["q"]
 
 
-def test_what_is_no_checkpoint_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_another_directory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(spark: Any, checkpoint: str) -> Any:
         raise CheckpointMismatchError(f"{checkpoint} is not a checkpoint of a query")
 

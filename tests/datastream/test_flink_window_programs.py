@@ -209,7 +209,7 @@ def test_fields_of_sessions_are_folded(env):
 
 
 @pytest.mark.parametrize("field", [-1, "", None, 1.5])
-def test_what_is_no_field_is_refused(env, field):
+def test_unknown_fields_are_refused(env, field):
     with pytest.raises(ProgramError, match=r"max_by\(\) takes the position of a field"):
         by_sensor(env).window(TEN_SECONDS).max_by(field)
 
@@ -532,7 +532,7 @@ def test_a_punctuated_generator():
         assert harness.end_input()["output"] == [("a", 30_000, 2)]
 
 
-def test_a_source_that_is_idle_holds_nobody_back():
+def test_an_idle_source_does_not_hold_back_the_watermark():
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(1)).with_timestamp_assigner(At())
 
     def build(env, busy, quiet):

@@ -124,7 +124,7 @@ def test_classes_that_are_not_here_say_so_where_they_are_imported():
     assert "SlotSharingGroup" in missing
 
 
-def test_a_name_that_nobody_knows_is_no_attribute():
+def test_an_unknown_name_is_no_attribute():
     assert not hasattr(pillarbox, "KeyedStraem")
     with pytest.raises(ImportError, match="cannot import name 'KeyedStraem'"):
         exec("from pillarbox import KeyedStraem")

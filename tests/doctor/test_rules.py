@@ -320,7 +320,7 @@ BROKEN: list[tuple[str, Snapshot, str]] = [
 
 
 @pytest.mark.parametrize(("rule", "snapshot", "message"), BROKEN, ids=[name for name, _, _ in BROKEN])
-def test_a_rule_says_what_is_wrong(rule: str, snapshot: Snapshot, message: str) -> None:
+def test_the_message_of_a_broken_rule(rule: str, snapshot: Snapshot, message: str) -> None:
     findings = {finding.rule: finding.message for finding in wrong(snapshot)}
     assert rule in findings
     assert_matches(message, findings[rule])
@@ -342,7 +342,7 @@ def test_a_healthy_query_is_left_alone() -> None:
     assert {finding.rule for finding in findings if finding.status == "unknown"} == {"memory_runs_out", "endless_state"}
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_unknown_facts_are_reported() -> None:
     findings = {finding.rule: finding for finding in examine(machine_snapshot({}, {}))}
     assert {finding.status for finding in findings.values()} == {"unknown", "fine"}
     assert findings["java"].message == "the version of Java"

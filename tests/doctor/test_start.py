@@ -41,7 +41,7 @@ def test_a_healthy_start_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert warned(caplog) == []
 
 
-def test_a_finding_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_finding_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     setting = "spark.python.worker.reuse"
     facts = started(**{setting: "False"})
     warn_of_findings(facts, START_RULES)

@@ -87,7 +87,7 @@ def test_panels_do_not_overlap() -> None:
     assert all(upper["gridPos"]["y"] <= lower["gridPos"]["y"] for upper, lower in pairwise(panels()))
 
 
-def test_what_rules_refer_to_is_there() -> None:
+def test_references_of_rules_exist() -> None:
     matches = re.findall(r"docs/([\w/-]+\.md)(?:, '(.*?)')?", ALERTS.read_text())
     assert matches
     for page, heading in matches:

@@ -100,7 +100,7 @@ def test_without_the_client(what: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         what()
 
 
-def test_what_is_no_query() -> None:
+def test_arguments_that_are_no_queries() -> None:
     with pytest.raises(ProgramError, match=r"^serve_metrics\(\) takes a query, as start\(\) returned it, not 5$"):
         pillarbox.serve_metrics(5)  # type: ignore[arg-type]
     with pytest.raises(

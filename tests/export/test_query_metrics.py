@@ -233,7 +233,7 @@ def test_sparks_parts_the_commit_the_sink_and_workers() -> None:
     assert value(metrics, m.EPOCH_NUMBER) == 2
 
 
-def test_what_happened_to_homes() -> None:
+def test_counters_of_home_restarts_and_adoptions() -> None:
     query = model()
     metrics = QueryMetrics(query)
     for number in (1, 2):

@@ -145,7 +145,7 @@ def sweep(home: Home, command_for: Callable[[str], list[str]], check: Callable[[
 
 @long
 @pytest.mark.parametrize("command", [["inspect"], ["state"], ["state", "--output"]], ids=" ".join)
-def test_what_only_reads_is_killed(home: Home, command: list[str]) -> None:
+def test_reading_commands_are_killed(home: Home, command: list[str]) -> None:
     before = digests(home.checkpoint)
     name, *output = command
     uid = ["count"] if name == "state" else []

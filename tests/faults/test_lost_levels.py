@@ -26,7 +26,7 @@ ELSEWHERE = sorted(path.name.partition("-")[2] for path in (ROOT / ".venvs").glo
 @pytest.mark.parametrize(
     "kind", ["ticks", pytest.param("carry", marks=pytest.mark.long("ticks depend on the attempt as well"))]
 )
-def test_what_an_attempt_emits_comes_once(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_output_of_an_attempt_is_emitted_once(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     local = spark.conf.get("spark.local.dir")
     assert local is not None
     levels = LostLevels(spark, tmp_path / "query", kind, lose_files(Path(local)))

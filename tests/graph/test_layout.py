@@ -125,7 +125,7 @@ def test_which_max_parallelism_goes_on():
     "text",
     ["", "[]", "{}", '{"number": 3}', '{"codes": "2"}', '{"codes": 2}', '{"format": 1, "programs": []}'],
 )
-def test_what_is_no_note_of_layouts_is_passed_over(text):
+def test_other_notes_are_skipped(text):
     assert read_layouts(text) is None
 
 

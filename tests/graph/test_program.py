@@ -287,7 +287,7 @@ def test_a_keyed_stream_spreads_plain_operators_too():
     )
 
 
-def test_what_no_output_needs_is_left_out():
+def test_operators_without_an_output_are_left_out():
     env = environment()
     source = env.from_collection([1])
     source.key_by("a").process(Keyed())

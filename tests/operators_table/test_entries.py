@@ -86,7 +86,7 @@ def test_every_entry_is_complete():
     assert not missing, "\n".join(missing)
 
 
-def test_names_are_those_of_one():
+def test_names_are_unique():
     names = Counter(name for part in chaos_parts() for name in part.rows)
     assert not [name for name, times in names.items() if times > 1]
     assert len({str(entry) for entry in OPERATORS}) == len(OPERATORS)

@@ -297,7 +297,7 @@ def test_several_outputs_of_one_stream():
         assert harness.run_epoch() == {"a": [1], "b": ["1"], "c": [1]}
 
 
-def test_what_was_executed_is_not_executed_again(capsys):
+def test_execute_runs_new_sinks_only(capsys):
     env = StreamExecutionEnvironment.get_execution_environment()
     env.from_collection([1, 2]).print()
     env.execute("first")

@@ -102,7 +102,7 @@ def test_records_that_are_broadcast_count_once() -> None:
     assert report.records_in == 103
 
 
-def test_what_is_printed_is_short() -> None:
+def test_printed_output_is_short() -> None:
     text = repr(task(0, 5))
     assert text.startswith("TaskReport(vertex='count -> out', uid='count', level=1, subtask=0, epoch=3, records_in=5")
     assert "None" not in text and "alignment_ms" not in text and "counters" not in text
@@ -113,7 +113,7 @@ def test_what_is_printed_is_short() -> None:
     assert "None" not in repr(metrics(progress(task(0, 5)), by="operator"))
 
 
-def test_by_something_else() -> None:
+def test_an_unknown_value_of_by() -> None:
     with pytest.raises(ProgramError, match='by must be "task" or "operator", not \'uid\''):
         metrics(None, by="uid")  # type: ignore[call-overload]
     assert metrics(None, by="operator") == []

@@ -99,7 +99,7 @@ def test_types_that_arrow_knows_better():
     assert decode(encode(ArrowRecords(batch))).values == [(moment, [1, 2])]  # type: ignore[union-attr]
 
 
-def test_what_cannot_be_imported_goes_by_value():
+def test_local_classes_are_pickled_by_value():
     class Local:
         def __init__(self, x):
             self.x = x

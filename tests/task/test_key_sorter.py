@@ -191,7 +191,7 @@ def test_order(pairs):
     assert result.tolist() == np.lexsort((times, hashes)).tolist()
 
 
-def test_what_is_in_memory_is_bounded(monkeypatch):
+def test_memory_of_the_sorter_is_bounded(monkeypatch):
     monkeypatch.setattr(key_sorter, "_OBJECT_BYTES", 0)
     monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 4_000)
     monkeypatch.setattr(key_sorter, "_BLOCK_BYTES", 400)
@@ -240,7 +240,7 @@ class Unwritable:
 
 
 @pytest.mark.parametrize("guilty", ["record", "key"])
-def test_what_cannot_be_written_is_named(monkeypatch, guilty):
+def test_values_that_cannot_be_written_are_named(monkeypatch, guilty):
     monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 10_000)
     sorter = KeySorter("bill")
     values: list[Any] = [Unwritable("v") if guilty == "record" and n == 2 else n for n in range(4)]

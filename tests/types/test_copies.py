@@ -92,7 +92,7 @@ def test_nothing_that_can_change_is_shared(value):
     assert not mutable(value) & mutable(copied(value))
 
 
-def test_what_contains_itself():
+def test_values_that_contain_themselves():
     ring: list[Any] = [1]
     ring.append({"ring": ring, "pair": (ring, 2)})
     other = copied(ring)
@@ -243,7 +243,7 @@ def test_a_class_that_decides_itself_how_it_is_copied():
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_cannot_change_is_not_copied(value):
+def test_immutable_values_are_not_copied(value):
     assert copied(value) is value
     assert is_fixed((value,)) is isinstance(value, tuple) or copied((value,))[0] is value
 
@@ -299,7 +299,7 @@ def test_an_object_with_a_weak_reference_is_copied():
     "make, inner",
     [(threading.Lock, "lock"), (lambda: (n for n in ""), "generator"), (socket.socket, "socket")],
 )
-def test_what_cannot_be_copied(make, inner):
+def test_values_that_cannot_be_copied(make, inner):
     class Client:
         def __init__(self) -> None:
             self.inner = make()

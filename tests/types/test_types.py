@@ -279,7 +279,7 @@ def test_names_of_columns_are_those_that_spark_reads(ddl, spark):
     assert tuple(resolve_schema(ddl).names) == NAMED[ddl]
 
 
-def test_what_names_no_columns():
+def test_arguments_that_name_no_columns():
     class Pair(NamedTuple):
         left: int
         right: str

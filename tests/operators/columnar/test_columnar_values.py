@@ -274,7 +274,7 @@ def test_a_sum_over_all_rows_that_does_not_fit_names_no_key():
         rows.window_all(MINUTE).aggregate(total=sum_("x")).execute_and_collect()
 
 
-def test_what_windows_over_all_rows_refuse():
+def test_windows_over_all_rows_refuse_wrong_uses():
     rows = amounts(1)
     for build, message in (
         (lambda: rows.window_all(MINUTE).aggregate(), "aggregate\\(\\) got None: pass an AggregateFunction"),

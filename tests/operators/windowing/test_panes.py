@@ -78,7 +78,7 @@ def test_panes_are_what_the_windows_of_their_times_say(assigner, begin):
 # -- two stacks --
 
 
-def test_what_is_copied_may_be_changed():
+def test_a_copy_may_be_changed():
     class Own:
         def __init__(self) -> None:
             self.values = [1]

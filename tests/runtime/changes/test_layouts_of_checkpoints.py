@@ -49,7 +49,7 @@ def folder(monkeypatch):
     return notes_of
 
 
-def test_what_is_noted_holds(folder):
+def test_the_noted_layout_holds(folder):
     files = folder(NOTE)
     assert files.layouts(None) == [Layout(8, 64, CODES)] and len(files.notes) == 1
 

@@ -263,7 +263,7 @@ def test_an_operator_of_two_inputs_sees_the_streams_of_one_chain_together():
     assert all(first == 3 for first, _ in seen) or all(first == 0 for first, _ in seen)
 
 
-def test_what_cannot_be_connected_is_refused():
+def test_wrong_arguments_of_connect_are_refused():
     env = StreamExecutionEnvironment()
     left, right = env.from_collection([1]), env.from_collection([2])
     with pytest.raises(ProgramError, match=r"connect\(\) takes a stream, not 5"):

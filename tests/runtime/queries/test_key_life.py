@@ -206,7 +206,7 @@ def test_the_epoch_that_changed_a_state_last() -> None:
     assert description["state"] == [{"name": "seen", "value": "2", "changed": None, "values": ["2", "2"]}]
 
 
-def test_what_timers_wait_for() -> None:
+def test_descriptions_of_pending_timers() -> None:
     timers = [["event", 3_000], ["event", 9_500], ["processing", 7_000]]
 
     def waits(watermark: int | None) -> list[str]:

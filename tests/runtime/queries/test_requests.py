@@ -520,7 +520,7 @@ def test_a_query_that_an_earlier_call_has_stopped_is_not_asked(folder, clock, sa
 
 
 @pytest.mark.parametrize("ended", ["failed", "withdrawn", "over", "late", "forgotten"])
-def test_what_has_ended_is_in_nobodys_way(folder, clock, savepoints, ended):
+def test_finished_requests_do_not_block_new_ones(folder, clock, savepoints, ended):
     ask(folder, directory="/other", until=900.0 if ended == "late" else 300.0 if ended == "forgotten" else 1060.0)
     lines: dict[str, list[Any]] = {
         "failed": [Status("r", "taken"), Status("r", "failed", "no disk")],

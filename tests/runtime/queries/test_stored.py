@@ -68,7 +68,7 @@ def written(*, ended: bool) -> Snapshot:
     return replace(query.snapshot(), is_live=False)
 
 
-def test_what_is_no_checkpoint_is_refused(checkpoint: FakeCheckpoint) -> None:
+def test_other_directories_are_refused(checkpoint: FakeCheckpoint) -> None:
     checkpoint.query_id = None
     with pytest.raises(
         CheckpointMismatchError, match=r"^/cp is not a checkpoint of a query: pass the checkpointLocation"
@@ -100,7 +100,7 @@ def test_of_a_query_that_has_ended_nothing_is_missing(checkpoint: FakeCheckpoint
     assert [(run.id, run.status) for run in snapshot.earlier] == [("before", "failed")]
 
 
-def test_of_a_query_that_runs_elsewhere_the_age_is_told(checkpoint: FakeCheckpoint) -> None:
+def test_the_age_of_a_query_that_runs_elsewhere(checkpoint: FakeCheckpoint) -> None:
     checkpoint.history = [written(ended=False)]
     checkpoint.now = START + 60_000
     shown = CheckpointQuery(NO_SPARK, "/cp")

@@ -47,7 +47,7 @@ def test_what_several_have_is_told_apart_by_the_vertex_of_a_failure() -> None:
         assert vertex_with([PROGRAM], "all-output", failure.vertex) == (PROGRAM, vertex)
 
 
-def test_nobody_has_it() -> None:
+def test_an_unknown_uid() -> None:
     with pytest.raises(ProgramError, match=r"no operator with the uid 'cuont'; it has 'split', 'all-output', 'count'$"):
         vertex_with([PROGRAM], "cuont")
 

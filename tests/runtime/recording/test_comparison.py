@@ -120,7 +120,7 @@ def test_one_of_them_fails(task):
     assert "ValueError: 3" in str(first.now.error)
 
 
-def test_what_a_timer_does(task):
+def test_another_output_of_a_timer_is_the_first_difference(task):
     comparison = compare(task, Adds(at_timer="silent"))
     first = comparison.first
     assert first is not None

@@ -473,7 +473,7 @@ def test_no_savepoint_half_a_savepoint_a_damaged_one(savepoint: Path, tmp_path: 
     assert "was begun, and not completed" in refused(program, savepoint)
 
 
-def test_what_the_program_cannot_do_is_refused_when_it_is_built(savepoint: Path) -> None:
+def test_impossible_programs_are_refused_when_they_are_built(savepoint: Path) -> None:
     def built(**options: Any) -> str:
         with pytest.raises(ProgramError) as caught:
             Run(2, from_savepoint(savepoint, **options))

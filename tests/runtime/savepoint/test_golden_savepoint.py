@@ -144,7 +144,7 @@ class Undeclared(MoreStates):
         self.notes = runtime_context.get_list_state(ListStateDescriptor("notes"))
 
 
-def test_states_that_nobody_declares_are_refused(savepoint: Path) -> None:
+def test_undeclared_states_are_refused(savepoint: Path) -> None:
     with pytest.raises(CheckpointMismatchError, match=r"holds value 'sum' of operator .*renamed_from\('sum'\)"):
         outputs(only(spent(Undeclared()), "spent"), savepoint, {"payments": golden.payments(6_000)}, **LESS)
 

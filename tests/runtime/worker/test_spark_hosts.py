@@ -149,7 +149,7 @@ def test_state_expires_by_the_time_of_the_batch(worker, clock, monkeypatch):
     assert sum(report.keys or 0 for report in query.reports if report.uid == "count") == 1
 
 
-def test_a_resident_that_nobody_asked_for_is_let_go(worker, clock):
+def test_an_unused_resident_is_released(worker, clock):
     query, other = counting(1), counting(1)
     query.run_batch([0])
     clock.now = 601

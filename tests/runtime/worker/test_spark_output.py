@@ -98,7 +98,7 @@ def test_buffers_are_rows_of_moderate_size_that_come_in_any_order(sent, size, ra
     assert sorted(results) == sorted(buffers)
 
 
-def test_a_row_that_is_missing_or_doubled_is_told():
+def test_a_missing_or_doubled_row_is_reported():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buffer_rows, "_ROW_BYTES", 2)
         first, second, last = zip(*(column.to_pylist() for column in as_rows([Buffer(1, 5, 3, b"12345")])))

@@ -200,7 +200,7 @@ def test_joins_of_all_types(everything):
         assert Counter(map(repr, results.collect())) == expected and sum(expected.values()) > 60
 
 
-def test_what_is_refused_is_refused_at_once(everything):
+def test_unsupported_types_are_refused_at_once(everything):
     df = everything.selectExpr(
         "at", *NESTED, "text COLLATE UTF8_LCASE AS collated", "parse_json('1') AS variant", "bool", "time"
     )

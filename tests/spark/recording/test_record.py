@@ -119,7 +119,7 @@ def test_another_state_is_seen(spark: SparkSession, ran: tuple[Inbox, str], tmp_
 
 
 @pytest.mark.long("errors alone; the test of the task that failed records on Spark")
-def test_what_cannot_be_recorded(spark: SparkSession, ran: tuple[Inbox, str], tmp_path: Path) -> None:
+def test_wrong_arguments_of_record(spark: SparkSession, ran: tuple[Inbox, str], tmp_path: Path) -> None:
     inbox, checkpoint = ran
 
     def record(**options: Any) -> Any:

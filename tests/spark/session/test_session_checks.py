@@ -63,7 +63,7 @@ def test_an_old_java_is_refused(monkeypatch, tmp_path, banner, version):
     requirements.check_java()
 
 
-def test_no_java_is_said(monkeypatch, tmp_path):
+def test_a_missing_java_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigurationError, match="needs Java 17 or newer: install it, or set JAVA_HOME"):
         requirements.check_java()

@@ -228,7 +228,7 @@ def test_every_change_is_noted(backend, method, arguments):
     assert [row[1] for row in backend.dirty] == ["k"]
 
 
-def test_a_list_state_holds_no_none(backend):
+def test_none_in_a_list_state_is_refused(backend):
     state = backend.get_state(ListStateDescriptor("l"))
     backend.seal()
     backend.set_current_key("k")

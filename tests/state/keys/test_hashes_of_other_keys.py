@@ -59,7 +59,7 @@ def test_text_of_numpy_with_surrogates_has_the_hash_of_its_text():
 
 
 @pytest.mark.parametrize("key", [np.datetime64("NaT"), np.timedelta64("NaT"), pd.NaT, np.longdouble("nan")])
-def test_what_does_not_equal_itself_is_no_key(key):
+def test_keys_unequal_to_themselves_are_refused(key):
     with pytest.raises(KeyTypeError, match="cannot key by Na"):
         stable_hash(key)
 

@@ -536,7 +536,7 @@ def test_states_that_are_asked_for_late_hold_plain_data():
 
 
 @pytest.mark.parametrize("declared", [object, 5, "LONG", dict, lambda: 0, Evil, list])
-def test_what_is_no_plain_type(declared):
+def test_types_that_are_not_plain(declared):
     with pytest.raises(NotPlainError):
         plain_type(declared)
 

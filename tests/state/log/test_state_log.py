@@ -262,7 +262,7 @@ def test_values_that_do_not_compare_to_a_bool():
     assert again.get("a")[1].tolist() == again.get("b")[2].tolist() == [0, 1, 2]
 
 
-def test_what_cannot_be_written_is_named():
+def test_values_that_cannot_be_written_are_named():
     task = Task(MemoryChunkStore(), a="value", b="value")
     task.put(1, a=1)
     task.put("guilty", a=1, b=threading.Lock())

@@ -327,7 +327,7 @@ def test_any_state_for_any_number_of_subtasks(data):
 
 
 @pytest.mark.parametrize("name", TYPED)
-def test_what_a_column_holds(name):
+def test_values_of_a_column(name):
     declared = TYPED[name][0]
     note = KeyNote(columns=["k"], types=["bigint"])
     typical: Any = {
@@ -535,7 +535,7 @@ def test_subtasks_that_keep_their_keys_keep_their_watermarks():
     assert [own.task["gate"]["valve"]["channels"][second[2]][0] for own in more] == [20, 9, 9]
 
 
-def test_what_is_known_of_event_time():
+def test_event_time_of_redistributed_state():
     def own_state(watermark: int, idle: bool, since: int | None) -> OwnState:
         valve = {"watermark": watermark, "idle": idle, "channels": {("a", None, 0): (watermark, idle, not idle)}}
         times = {"watermark": watermark, "idle": idle, "quiet_since": since, "silent": idle}
@@ -554,7 +554,7 @@ def test_what_is_known_of_event_time():
         assert result["meetings"] == {("union",): {"watermark": 0, "idle": False, "channels": channel}}
 
 
-def test_what_cannot_be_dealt_out():
+def test_state_that_cannot_be_redistributed():
     with pytest.raises(CheckpointMismatchError, match=r"'op': 'x' keeps something that cannot be dealt out to another"):
         redistribute("op", [OwnState({"operators": {"x": {1: 2}}}), OwnState()], 3)
 

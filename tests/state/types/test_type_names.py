@@ -62,7 +62,7 @@ class Corner:
 
 
 @pytest.mark.parametrize("declared", [Corner, list[Point], tuple[int, Corner], dict[str, tuple[Corner, bytes]]])
-def test_what_is_written_is_read_again(declared):
+def test_written_names_are_read_back(declared):
     written = plain_type(declared).type
     read = parse(written.described)
     assert read == written and read.is_plain and is_typed(written.described)
