@@ -20,7 +20,7 @@ CONTENDERS = {
 }
 
 
-class Said:
+class FakeSide:
     def __init__(self, contest: Windows, name: str, kind: str) -> None:
         self.contest, self.name, self.kind = contest, name, kind
         self.numbers: dict[str, int] = {}
@@ -71,10 +71,10 @@ class Windows(Contest):
         return WindowBatches(WORKS["tumbling"], 200 // share, 40 // share, 20 // share, path)
 
     def new_process(self, name: str, kind: str) -> Any:
-        return Said(self, name, kind)
+        return FakeSide(self, name, kind)
 
     def new_jobs(self, name: str, kind: str) -> list[Any]:
-        return [Said(self, name, kind) for _ in range(2)]
+        return [FakeSide(self, name, kind) for _ in range(2)]
 
 
 class Visits(Windows):

@@ -104,7 +104,7 @@ class Counting(KeyedProcessFunction):
         yield ctx.get_current_key(), "timer", self.count.value()
 
 
-class Taken:
+class Collected:
     def __init__(self) -> None:
         self.values: list[Any] = []
 
@@ -120,7 +120,7 @@ def run(make, watermark, *records):
     backend: Any = Store()
     clock = ManualProcessingTimeService()
     executor = MailboxProcessor(lambda controller: controller.suspend_default_action()).get_mailbox_executor(0)
-    collector = Taken()
+    collector = Collected()
     keyed = KeyedContext(backend, InternalTimeServiceManager(backend, clock))
     operator = make(OperatorContext("op", "op", 0, 1, executor, clock, collector, keyed=keyed))
     operator.open()

@@ -20,7 +20,7 @@ from pathlib import Path
 from pillarbox._runtime.spark.session.local_session import local_session
 from tests.sick.faults import FAULTS, Fault
 from tests.sick.healthy import HEALTHY, Healthy
-from tests.sick.room import Room, Said
+from tests.sick.room import Reports, Room
 
 Case = Fault | Healthy
 
@@ -29,7 +29,7 @@ def name_of(case: Case) -> str:
     return case.rule if isinstance(case, Fault) else case.name
 
 
-def wrong_in(case: Case, reports: Said) -> list[str]:
+def wrong_in(case: Case, reports: Reports) -> list[str]:
     expected = {case.rule} if isinstance(case, Fault) else set()
     allowed = expected | set(case.also if isinstance(case, Fault) else ())
     problems = []
@@ -43,7 +43,7 @@ def wrong_in(case: Case, reports: Said) -> list[str]:
     return problems
 
 
-def looked_at(case: Case, room: Room) -> Said:
+def looked_at(case: Case, room: Room) -> Reports:
     if isinstance(case, Fault) and case.is_live:
         reports = room.look_until(case.rule)
     elif case.is_live:
@@ -55,7 +55,7 @@ def looked_at(case: Case, room: Room) -> Said:
     return reports
 
 
-def text_of(reports: Said, doctor: str) -> str:
+def text_of(reports: Reports, doctor: str) -> str:
     page = [f"Status: {reports.status}", *reports.conditions, *reports.page.values()]
     return "The page says:\n" + "\n".join(page) + "\n\npillarbox doctor CHECKPOINT prints:\n" + doctor
 

@@ -26,7 +26,7 @@ PATIENCE = 600.0
 
 
 @dataclass
-class Said:
+class Reports:
     """The reports of page and doctor.
 
     Attributes:
@@ -78,8 +78,8 @@ class Room:
             self.query.stop()
             self.query.awaitTermination()
 
-    def look(self) -> Said:
-        reports = Said()
+    def look(self) -> Reports:
+        reports = Reports()
         if self.query is None:
             shown = CheckpointQuery(self.spark, self.checkpoint)
             url = f"{open_dashboard([shown], None, 0).url}api/queries/{shown.id}"
@@ -93,7 +93,7 @@ class Room:
         reports.doctor = {finding.rule: finding.message for finding in findings if finding.status == "wrong"}
         return reports
 
-    def look_until(self, rule: str) -> Said:
+    def look_until(self, rule: str) -> Reports:
         deadline = time.monotonic() + PATIENCE
         while True:
             reports = self.look()

@@ -35,7 +35,7 @@ _SLOWER = 2.0
 _SHOWN = 20
 
 
-class Taken(NamedTuple):
+class TimedTest(NamedTuple):
     """A test's duration and limit, in seconds."""
 
     test: str
@@ -46,7 +46,7 @@ class Taken(NamedTuple):
 
 class Budgets:
     def __init__(self, table: Path = TABLE, *, scale: float | None = None) -> None:
-        self.taken: list[Taken] = []
+        self.times: list[TimedTest] = []
         self.skipped: set[str] = set()
         self._path = table
         self._table = read_table(table)
@@ -59,7 +59,7 @@ class Budgets:
         measured: Any = dict(report.user_properties).get("taken")
         if report.when == "call" and report.passed and measured is not None:
             seconds, spark, slow = measured
-            self.taken.append(Taken(report.nodeid, seconds, SPARK if spark else UNIT, slow))
+            self.times.append(TimedTest(report.nodeid, seconds, SPARK if spark else UNIT, slow))
 
     @cached_property
     def _scale(self) -> float:
@@ -71,7 +71,7 @@ class Budgets:
         """Return the tests that are over their budget or much slower than recorded."""
         results = []
         recorded = self._table.get("tests", {})
-        times = [test_time._replace(seconds=test_time.seconds * self._scale) for test_time in self.taken]
+        times = [test_time._replace(seconds=test_time.seconds * self._scale) for test_time in self.times]
         for test_time in sorted(times, key=lambda test_time: test_time.seconds / test_time.budget, reverse=True):
             before = recorded.get(test_time.test)
             if before is not None and test_time.seconds > _SLOWER * max(before, test_time.budget):
@@ -89,7 +89,7 @@ class Budgets:
     def record(self) -> None:
         tests = {
             test_time.test: test_time.seconds
-            for test_time in self.taken
+            for test_time in self.times
             if test_time.seconds > _RECORDED_FROM * test_time.budget
         }
         before = self._table.get("tests", {})

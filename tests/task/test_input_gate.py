@@ -140,7 +140,7 @@ def test_an_epoch_without_channels():
 # -- watermarks of known channels: Flink's valve --
 
 
-class Known:
+class KnownChannels:
     """An input gate that reads subtasks of a vertex, epoch by epoch."""
 
     def __init__(self):
@@ -163,7 +163,7 @@ class Known:
         return sink.got
 
     def again(self):
-        other = Known()
+        other = KnownChannels()
         other.gate.restore(self.gate.snapshot())
         other.epoch = self.epoch
         return other
@@ -174,7 +174,7 @@ WATERMARKS = st.lists(st.tuples(st.integers(0, 2), st.integers(-5, 5).map(Waterm
 
 @given(st.lists(WATERMARKS, max_size=4))
 def test_watermarks_of_known_channels_are_the_valves(epochs):
-    run = Known()
+    run = KnownChannels()
     valve = StatusWatermarkValve([channel_code(KNOWN, n) for n in range(3)])
     for epoch in epochs:
         expected = Sink()
@@ -184,12 +184,12 @@ def test_watermarks_of_known_channels_are_the_valves(epochs):
         run = run.again()
 
 
-SAID = st.lists(st.integers(-5, 5).map(Watermark) | st.booleans().map(WatermarkStatus), max_size=5)
+ELEMENTS = st.lists(st.integers(-5, 5).map(Watermark) | st.booleans().map(WatermarkStatus), max_size=5)
 
 
-@given(st.lists(st.tuples(SAID, SAID, SAID), max_size=5), st.data())
+@given(st.lists(st.tuples(ELEMENTS, ELEMENTS, ELEMENTS), max_size=5), st.data())
 def test_event_time_does_not_depend_on_which_channel_comes_first(epochs, data):
-    in_order, mixed_order = Known(), Known()
+    in_order, mixed_order = KnownChannels(), KnownChannels()
     for channels in epochs:
         left = [list(channel) for channel in channels]
         mixed = []
@@ -205,7 +205,7 @@ def test_event_time_does_not_depend_on_which_channel_comes_first(epochs, data):
 
 def test_a_channel_that_is_active_again_is_not_overtaken_within_an_epoch():
     """In Flink the record is late if another channel's watermark arrives first."""
-    run = Known()
+    run = KnownChannels()
     idle, active = WatermarkStatus(True), WatermarkStatus(False)
     assert run([(0, Watermark(10)), (1, Watermark(20)), (2, Watermark(20)), (0, idle)]) == [10, 20]
     assert run([(1, Watermark(40)), (2, Watermark(50)), (0, active), (0, Watermark(30))]) == [30]

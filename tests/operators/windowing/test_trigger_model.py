@@ -1,4 +1,4 @@
-"""Windows, triggers and evictors of all kinds, with late records and restarts, compared with ``retold.py``."""
+"""Windows, triggers and evictors of all kinds, with late records and restarts, compared with ``window_oracle.py``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from pillarbox import (
 )
 from pillarbox._operators.frame.keyed_operator import LATE_RECORDS_DROPPED
 from pillarbox._operators.windowing.api.count_windows import CountSlidingWindowAssigner
-from tests.operators.windowing.retold import Evict, Kind, Open, Retold, When
+from tests.operators.windowing.window_oracle import Evict, Kind, Open, When, WindowOracle
 from tests.operators.windowing.windows import open_windows
 
 LATE = OutputTag("late")
@@ -132,16 +132,16 @@ kinds = st.one_of(
 
 
 def at_end() -> When:
-    def element(window: Open, value: int, time: int, all: Retold) -> str:
+    def element(window: Open, value: int, time: int, all: WindowOracle) -> str:
         if window.last <= all.watermark:
             return "fire"
         window.timers.add(("event", window.last))
         return ""
 
-    def timer(window: Open, clock: str, time: int, all: Retold) -> str:
+    def timer(window: Open, clock: str, time: int, all: WindowOracle) -> str:
         return "fire" if clock == "event" and time == window.last else ""
 
-    def merged(window: Open, parts: list[Open], all: Retold) -> None:
+    def merged(window: Open, parts: list[Open], all: WindowOracle) -> None:
         if window.last > all.watermark:
             window.timers.add(("event", window.last))
 
@@ -149,14 +149,14 @@ def at_end() -> When:
 
 
 def by_the_clock() -> When:
-    def element(window: Open, value: int, time: int, all: Retold) -> str:
+    def element(window: Open, value: int, time: int, all: WindowOracle) -> str:
         window.timers.add(("processing", window.last))
         return ""
 
-    def timer(window: Open, clock: str, time: int, all: Retold) -> str:
+    def timer(window: Open, clock: str, time: int, all: WindowOracle) -> str:
         return "fire" if clock == "processing" else ""
 
-    def merged(window: Open, parts: list[Open], all: Retold) -> None:
+    def merged(window: Open, parts: list[Open], all: WindowOracle) -> None:
         if window.last > all.clock:
             window.timers.add(("processing", window.last))
 
@@ -164,14 +164,14 @@ def by_the_clock() -> When:
 
 
 def every_nth(number: int) -> When:
-    def element(window: Open, value: int, time: int, all: Retold) -> str:
+    def element(window: Open, value: int, time: int, all: WindowOracle) -> str:
         window.memo["count"] = window.memo.get("count", 0) + 1
         if window.memo["count"] < number:
             return ""
         window.memo["count"] = 0
         return "fire"
 
-    def merged(window: Open, parts: list[Open], all: Retold) -> None:
+    def merged(window: Open, parts: list[Open], all: WindowOracle) -> None:
         window.memo["count"] = sum(part.memo.get("count", 0) for part in parts)
 
     return When(f"count({number})", CountTrigger.of(number), element, merged=merged)
@@ -189,7 +189,7 @@ def every(interval: int) -> When:
         window.memo["next"] = min(time, window.last)
         window.timers.add(("event", window.memo["next"]))
 
-    def element(window: Open, value: int, time: int, all: Retold) -> str:
+    def element(window: Open, value: int, time: int, all: WindowOracle) -> str:
         if window.last <= all.watermark:
             return "fire"
         window.timers.add(("event", window.last))
@@ -197,7 +197,7 @@ def every(interval: int) -> When:
             plan(window, (time // interval + 1) * interval)
         return ""
 
-    def timer(window: Open, clock: str, time: int, all: Retold) -> str:
+    def timer(window: Open, clock: str, time: int, all: WindowOracle) -> str:
         if clock != "event":
             return ""
         if time == window.last:
@@ -207,7 +207,7 @@ def every(interval: int) -> When:
         plan(window, time + interval)
         return "fire"
 
-    def merged(window: Open, parts: list[Open], all: Retold) -> None:
+    def merged(window: Open, parts: list[Open], all: WindowOracle) -> None:
         _earliest(window, parts, "event")
 
     return When(f"continuous event({interval})", ContinuousEventTimeTrigger.of(interval), element, timer, merged)
@@ -219,18 +219,18 @@ def every_by_the_clock(interval: int) -> When:
         window.memo["next"] = window.last if now < window.last < time else time
         window.timers.add(("processing", window.memo["next"]))
 
-    def element(window: Open, value: int, time: int, all: Retold) -> str:
+    def element(window: Open, value: int, time: int, all: WindowOracle) -> str:
         if window.memo.get("next") is None:
             plan(window, all.clock, (all.clock // interval + 1) * interval)
         return ""
 
-    def timer(window: Open, clock: str, time: int, all: Retold) -> str:
+    def timer(window: Open, clock: str, time: int, all: WindowOracle) -> str:
         if clock != "processing" or time != window.memo.get("next"):
             return ""
         plan(window, time, time + interval)
         return "fire"
 
-    def merged(window: Open, parts: list[Open], all: Retold) -> None:
+    def merged(window: Open, parts: list[Open], all: WindowOracle) -> None:
         _earliest(window, parts, "processing")
 
     trigger = ContinuousProcessingTimeTrigger.of(interval)
@@ -238,7 +238,7 @@ def every_by_the_clock(interval: int) -> When:
 
 
 def further_than(threshold: int) -> When:
-    def element(window: Open, value: int, time: int, all: Retold) -> str:
+    def element(window: Open, value: int, time: int, all: WindowOracle) -> str:
         last = window.memo.setdefault("last", time)
         if abs(time - last) <= threshold:
             return ""
@@ -303,7 +303,7 @@ class Budget(Trigger):
 
 
 def budget(most: int) -> When:
-    def element(window: Open, value: int, time: int, all: Retold) -> str:
+    def element(window: Open, value: int, time: int, all: WindowOracle) -> str:
         if time % 2:
             window.timers.add(("event", time + 8))
             window.memo["times"] = [*window.memo.get("times", []), time + 8]
@@ -313,10 +313,10 @@ def budget(most: int) -> When:
         window.memo["sum"] = 0
         return "fire purge"
 
-    def timer(window: Open, clock: str, time: int, all: Retold) -> str:
+    def timer(window: Open, clock: str, time: int, all: WindowOracle) -> str:
         return "fire" if clock == "event" and time in window.memo.get("times", []) else ""
 
-    def merged(window: Open, parts: list[Open], all: Retold) -> None:
+    def merged(window: Open, parts: list[Open], all: WindowOracle) -> None:
         window.memo["sum"] = sum(part.memo.get("sum", 0) for part in parts)
         window.memo["times"] = [time for part in parts for time in part.memo.get("times", [])]
         window.timers |= {("event", time) for time in window.memo["times"]}
@@ -500,7 +500,7 @@ def test_windows_with_any_trigger_and_evictor_do_what_is_told_of_them(kind, when
     def build(stream: Any) -> Any:
         return build_windows(stream, kind, when, evict, lateness, how)
 
-    retold = Retold(kind, when or default_of(kind), evict, lateness, folds=how == "aggregate")
+    oracle = WindowOracle(kind, when or default_of(kind), evict, lateness, folds=how == "aggregate")
     harness = open_windows(build)
     number = late = 0
     try:
@@ -509,31 +509,31 @@ def test_windows_with_any_trigger_and_evictor_do_what_is_told_of_them(kind, when
             if what == "restart":
                 snapshot = harness.snapshot()
                 harness.close()
-                harness = open_windows(build, snapshot=snapshot, processing_time=retold.clock)
+                harness = open_windows(build, snapshot=snapshot, processing_time=oracle.clock)
             elif what == "epoch":
                 harness.snapshot()
             elif what == "watermark":
-                if content < retold.watermark:
+                if content < oracle.watermark:
                     continue
                 harness.push_watermark(content)
-                retold.set_watermark(content)
+                oracle.set_watermark(content)
             elif what == "clock":
                 harness.advance_processing_time(content)
-                retold.set_clock(retold.clock + content)
+                oracle.set_clock(oracle.clock + content)
             else:
                 records = [(key, number + more, time) for more, (key, time) in enumerate(content, 1)]
                 number += len(content)
                 for run in (records[: len(records) // 2], records[len(records) // 2 :]):
                     harness.push_all(run, [time for _, _, time in run])
                 for record in records:
-                    retold.add(*record)
+                    oracle.add(*record)
             # Timers of times that have passed already fire with the next look at the clock.
-            harness.set_processing_time(retold.clock)
-            retold.set_clock(retold.clock)
+            harness.set_processing_time(oracle.clock)
+            oracle.set_clock(oracle.clock)
             outputs = [row if len(row) > 3 else (*row, None) for row in harness.get_output()]
-            assert plain(outputs, how, kind) == plain(retold.results(), how, kind)
+            assert plain(outputs, how, kind) == plain(oracle.results(), how, kind)
             side = [value for _, value, _ in harness.get_side_output(LATE)]
-            assert side == retold.late[late:]
+            assert side == oracle.late[late:]
             late += len(side)
         harness.snapshot()
         assert harness.operator.context.counters[LATE_RECORDS_DROPPED] == 0

@@ -119,7 +119,7 @@ def test_a_key_whose_window_has_fired_does_not_fire_again_at_a_lesser_watermark(
 
     def build(stream: Any) -> Any:
         windows = stream.window(TumblingEventTimeWindows.of(10)).allowed_lateness(20)
-        return (windows if quick else windows.trigger(AtTheEnd())).aggregate(NumberWithoutMerge(), Told())
+        return (windows if quick else windows.trigger(AtTheEnd())).aggregate(NumberWithoutMerge(), KeyAndElements())
 
     def after(snapshot: Any, steps: list[Any]) -> Any:
         with open_windows(build, snapshot=snapshot) as harness:
@@ -147,6 +147,6 @@ def test_a_key_whose_window_has_fired_does_not_fire_again_at_a_lesser_watermark(
     assert out.pop() == [("b", 2), ("c", 1)]
 
 
-class Told(ProcessWindowFunction):
+class KeyAndElements(ProcessWindowFunction):
     def process(self, key, context, elements):
         yield key, *elements

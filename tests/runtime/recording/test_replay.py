@@ -29,7 +29,7 @@ NOW = 1_700_000_000_000
 SECOND = 1000
 
 
-class World:
+class JobClock:
     """The functions' view of the running job's clock, which replays do not have."""
 
     clock: ManualProcessingTimeService
@@ -43,7 +43,7 @@ class Silent(KeyedProcessFunction):
         self.told = ctx.get_state(ValueStateDescriptor("told"))
 
     def process_element(self, key: Any, ctx: Any) -> Any:
-        World.clock.advance(SECOND)
+        JobClock.clock.advance(SECOND)
         now = ctx.timer_service().current_processing_time()
         self.seen.update([*(self.seen.value() or []), now])
         ctx.timer_service().register_processing_time_timer(now + 3 * SECOND)
@@ -85,7 +85,7 @@ def tasks_of(folder: Path, function: Any, *epochs: list[list[Any]]) -> list[Path
         return records.key_by(lambda key: key).process(function, processing_time=True).uid("function")
 
     with recorded(folder) as result, ProgramTestHarness(build, processing_time=NOW) as harness:
-        World.clock = harness.processing_time_service
+        JobClock.clock = harness.processing_time_service
         for partitions in epochs:
             for number, records in enumerate(partitions):
                 harness.push("records", *records, partition=number)
@@ -97,7 +97,7 @@ def tasks_of(folder: Path, function: Any, *epochs: list[list[Any]]) -> list[Path
 
 
 def replayed(folder: Path, **options: Any) -> Replay:
-    World.clock = ManualProcessingTimeService()  # no longer read
+    JobClock.clock = ManualProcessingTimeService()  # no longer read
     gc.disable()  # hypothesis has the collector call it, and looks at a clock then: a call that a replay would name
     try:
         return replay(read_recording(folder), diff=True, **options)
