@@ -118,7 +118,7 @@ def holds(ceiling: int, stats: dict[str, Any], out: Path, least: float) -> bool:
     ended = Counter((row["customer"], row["number"]) for row in rows if row["number"] not in (None, SUMMARY))
     print(
         f"{stats['tokens']:,} tokens were billed, and {ceiling:,} allowed."
-        f" {(lines - ended).total():,} of {lines.total():,} lines have no outcome, {(ended - lines).total():,} too many."
+        f" Of {lines.total():,} lines {(lines - ended).total():,} have no outcome, {(ended - lines).total():,} two."
     )
     return least * ceiling <= stats["tokens"] <= ceiling and ended == lines
 
