@@ -14,13 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 import pillarbox
 from pillarbox._errors import ConfigurationError, ProgramError
 from pillarbox_tools.export.metric import METRICS
-from pillarbox_tools.export.prometheus import Collector, MetricsServer
+from pillarbox_tools.export.prometheus import MetricsCollector, MetricsServer
 from pillarbox_tools.export.query_metrics import QueryMetrics
 from tests.model.made import START, keyed, model, progress, source
 
 
-def collector(*ledgers: QueryMetrics) -> Collector:
-    result = Collector("the test", lambda metrics: metrics)
+def collector(*ledgers: QueryMetrics) -> MetricsCollector:
+    result = MetricsCollector("the test", lambda metrics: metrics)
     for ledger in ledgers:
         result.add(ledger)
     return result

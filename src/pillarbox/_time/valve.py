@@ -10,7 +10,7 @@ from typing import Any
 
 from pillarbox._errors import shorten
 from pillarbox._time.timestamps import MIN_TIMESTAMP
-from pillarbox._time.watermark_generators import WatermarkSink
+from pillarbox._time.watermark_generators import WatermarkReceiver
 
 
 class _Channel:
@@ -73,7 +73,7 @@ class StatusWatermarkValve:
     def is_idle_channel(self, channel: Hashable) -> bool:
         return self._known(channel).idle
 
-    def input_watermark(self, channel: Hashable, timestamp: int, sink: WatermarkSink) -> None:
+    def input_watermark(self, channel: Hashable, timestamp: int, sink: WatermarkReceiver) -> None:
         """Process a channel's watermark. Ignores watermarks that do not advance the channel."""
         state = self._channel(channel, sink)
         if state.idle or timestamp <= state.watermark:
@@ -86,7 +86,7 @@ class StatusWatermarkValve:
             return
         self._advance(sink)
 
-    def input_status(self, channel: Hashable, idle: bool, sink: WatermarkSink) -> None:
+    def input_status(self, channel: Hashable, idle: bool, sink: WatermarkReceiver) -> None:
         """Process a change of a channel's status, to idle or to active."""
         state = self._channel(channel, sink)
         if idle == state.idle:
@@ -99,7 +99,9 @@ class StatusWatermarkValve:
             state.aligned = state.watermark >= self._output
             self._on_active(sink)
 
-    def input_at_once(self, changes: Mapping[Hashable, tuple[int | None, bool | None]], sink: WatermarkSink) -> None:
+    def input_at_once(
+        self, changes: Mapping[Hashable, tuple[int | None, bool | None]], sink: WatermarkReceiver
+    ) -> None:
         """Process simultaneous changes of several channels: channel -> (last watermark while active, last status).
 
         The order of channels has no effect. A channel that becomes active has caught up if it reaches the output that
@@ -148,7 +150,7 @@ class StatusWatermarkValve:
         self._idle = None if snapshot["idle"] and repeat_status else snapshot["idle"]
         self._unsettled = True
 
-    def _channel(self, channel: Hashable, sink: WatermarkSink) -> _Channel:
+    def _channel(self, channel: Hashable, sink: WatermarkReceiver) -> _Channel:
         if self._unsettled:
             self._settle(sink)
         return self._known(channel)
@@ -161,20 +163,20 @@ class StatusWatermarkValve:
                 f"the valve has no channel {shorten(channel)}, only {shorten(list(self._channels))}"
             ) from None
 
-    def _settle(self, sink: WatermarkSink) -> None:
+    def _settle(self, sink: WatermarkReceiver) -> None:
         self._unsettled = False
         if any(not state.idle for state in self._channels.values()):
             self._on_active(sink)
         else:
             self._on_idle(sink)
 
-    def _on_active(self, sink: WatermarkSink) -> None:
+    def _on_active(self, sink: WatermarkReceiver) -> None:
         if self._idle is not False:
             self._idle = False
             sink.process_status(False)
         self._advance(sink)
 
-    def _on_idle(self, sink: WatermarkSink) -> None:
+    def _on_idle(self, sink: WatermarkReceiver) -> None:
         channels = self._channels.values()
         if any(not state.idle for state in channels):
             self._advance(sink)
@@ -183,12 +185,12 @@ class StatusWatermarkValve:
             self._idle = True
             sink.process_status(True)
 
-    def _advance(self, sink: WatermarkSink) -> None:
+    def _advance(self, sink: WatermarkReceiver) -> None:
         aligned = [state.watermark for state in self._channels.values() if state.aligned]
         if aligned:
             self._emit(min(aligned), sink)
 
-    def _emit(self, watermark: int, sink: WatermarkSink) -> None:
+    def _emit(self, watermark: int, sink: WatermarkReceiver) -> None:
         if watermark > self._output:
             # The sink may read `current_watermark`.
             self._output = watermark

@@ -17,7 +17,7 @@ class Metric(NamedTuple):
         unit: UCUM unit. A unit in braces is a word.
         labels: its labels, without ``query``, which all metrics have.
         divisor: divides reported values (milliseconds) into the unit.
-        epoch: the attribute of ``EpochRun`` that it exports, or empty.
+        epoch: the attribute of ``EpochReport`` that it exports, or empty.
         field: the field of ``OperatorReport`` that it exports, or empty.
         counter: the operators' counter that it exports, or empty.
     """

@@ -15,8 +15,8 @@ from pillarbox._operators.budgets import driver_ledger
 from pillarbox._operators.budgets.account import LATE, Period, Refused, Report
 from pillarbox._operators.budgets.budget import Limits
 from pillarbox._operators.budgets.driver_ledger import DriverLedger, _Offset
-from pillarbox._operators.budgets.gate import Gate
-from pillarbox._operators.budgets.ledger import LedgerEnd, Slot
+from pillarbox._operators.budgets.gate import BudgetGate
+from pillarbox._operators.budgets.ledger import LedgerConnection, Slot
 from pillarbox._operators.budgets.wire import Connection
 from pillarbox._runtime.spark.budgets.server import BudgetServer
 
@@ -233,7 +233,7 @@ def test_the_clocks_of_two_machines_are_compared_by_messages():
     assert (offset.low, offset.high) == (129.5, 130.0)
 
 
-class LateDriver(LedgerEnd):
+class LateDriver(LedgerConnection):
     """A driver whose first answer arrives after its slots have passed."""
 
     def __init__(self) -> None:
@@ -261,7 +261,7 @@ def test_slots_that_have_passed_let_nobody_begin():
     budget = Budget("model", requests=10, units=10, estimate=2)
 
     async def run() -> Slot:
-        gate = Gate(budget, budget.limits, driver)
+        gate = BudgetGate(budget, budget.limits, driver)
         await gate.wait(lambda: [2, 2, 2])
         slot = gate.take()
         gate.close()

@@ -342,7 +342,7 @@ def test_wrong_uses_are_refused():
         words.connect(broadcast).process(Asks())
     with pytest.raises(ProgramError, match="has a key, so pass a KeyedBroadcastProcessFunction"):
         words.key_by(str).connect(broadcast).process(WordLimits())
-    with pytest.raises(ProgramError, match=r"pass an instance: Known\(\)"):
+    with pytest.raises(ProgramError, match=r"pass an instance: WordLimits\(\)"):
         words.connect(broadcast).process(WordLimits)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="pass a BroadcastProcessFunction"):
         words.connect(broadcast).process(print)  # type: ignore[arg-type]

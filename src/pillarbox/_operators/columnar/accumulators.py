@@ -182,7 +182,7 @@ def _half_up(sums: npt.NDArray[Any], factor: int, counts: Numbers, limit: int) -
     return means
 
 
-class Extreme(ByKernels):
+class MinOrMax(ByKernels):
     """The minimum or maximum. Floats are compared as integers in the same order, with NaN last."""
 
     def __init__(self, kind: spark.DataType, which: str) -> None:
@@ -200,7 +200,7 @@ class Extreme(ByKernels):
         return _numbers_of(parts[0], self._kind) if pa.types.is_floating(self._kind) else parts[0]
 
 
-class Earliest(ByGroups):
+class FirstOrLast(ByGroups):
     """The value in the first or last row by event time. If several rows have this time, the smallest value."""
 
     def __init__(self, kind: spark.DataType, *, latest: bool) -> None:
