@@ -59,8 +59,8 @@ def workers_python() -> Iterator[str]:
 def spark(tmp_path_factory: pytest.TempPathFactory, workers_python: str) -> Iterator[SparkSession]:
     """The only local Spark session of the test run.
 
-    `local[2, 4]`: two cores, and a task may fail three times before its job does, so that tests can kill workers.
-    Change settings for one test only with `spark.newSession()`.
+    `local[2, 4]` means two cores, and that a task may fail three times before its job fails, so that tests can kill
+    workers. Change settings for one test only with `spark.newSession()`.
     """
     home = tmp_path_factory.mktemp("spark")
     builder = (
@@ -88,7 +88,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, workers_python: str) -> Iter
 
 @pytest.fixture(autouse=True)
 def _the_session_stays_active(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Spark activates a session for good when it creates a DataFrame of rows: tests may use their own sessions."""
+    """Activate the shared session again. Spark activates a session when it creates a DataFrame from rows."""
     yield
     if "spark" in request.fixturenames:
         active_session(request.getfixturevalue("spark"))

@@ -90,9 +90,9 @@ def test_pictures_can_be_read_on_light_and_dark_pages(page):
         assert contrast("#ffffff", fill) >= 3.5
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(color: str, background: str) -> float:
     """Return the contrast of two colors, as the Web Content Accessibility Guidelines define it: from 1 to 21."""
-    dark, light = sorted((luminance(one), luminance(other)))
+    dark, light = sorted((luminance(color), luminance(background)))
     return (light + 0.05) / (dark + 0.05)
 
 

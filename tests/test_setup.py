@@ -49,7 +49,7 @@ def write_java(home: Path, version: str) -> None:
 
 
 class Clone:
-    """A clone of the set-up's files, on a machine with only these replacements."""
+    """A clone of the files for the set-up, on a machine that only has these replacements."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "clone"

@@ -51,7 +51,7 @@ _FIXED_OF_LIBRARIES = {
     ),
 }
 COPY_MS = "copy_ms_"
-"""Prefix of the counters of copy time (ms), followed by the class's name."""
+"""Prefix of the counters of copy time (ms). The class's name follows."""
 
 # Tuple classes without other attributes, whose fields loops check in line.
 TUPLES: set[type] = {tuple}
@@ -76,10 +76,9 @@ class CannotCopyError(Exception):
 
 
 class _CopyFunction(Protocol):
-    """A class's copy function.
+    """Copies values of one class.
 
-    ``memo`` has the copies within a larger value, by the original's id. ``unshared``: only the caller refers to the
-    value.
+    ``memo`` maps ids of originals to copies, within a larger value. ``unshared``: only the caller refers to the value.
     """
 
     def __call__(self, value: Any, memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any: ...
@@ -89,12 +88,12 @@ _immutable: dict[type, None] = {}
 
 
 def immutable(cls: C) -> C:
-    """Declare a class and its subclasses immutable: their instances are emitted without a copy.
+    """Declare a class and its subclasses immutable, so that their instances are emitted without a copy.
 
-    If a function nevertheless changes an emitted instance, it changes the emitted records.
+    If a function nevertheless changes an emitted instance, records downstream change, too.
 
     Args:
-        cls: the class. The call may decorate it, or name a class of a library.
+        cls: the class. Use the function as a decorator, or call it with a library's class.
 
     Returns:
         The class.
@@ -117,12 +116,12 @@ def immutable(cls: C) -> C:
 
 
 def declared_immutable() -> tuple[type, ...]:
-    """Return the declared classes, for other processes."""
+    """Return the classes declared immutable, to send them to other processes."""
     return tuple(_immutable)
 
 
 def declare_immutable(classes: Iterable[type]) -> None:
-    """Declare classes of another process's program."""
+    """Declare classes immutable that another process has declared."""
     missing = [cls for cls in classes if cls not in _immutable]
     if missing:
         _immutable.update(dict.fromkeys(missing))
@@ -151,9 +150,9 @@ def are_fixed(values: Collection[Any]) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy that later changes of the value do not affect.
+    """Return a copy of a value that is independent of it.
 
-    Keeps the identity of objects that occur several times. Raises CannotCopyError.
+    An object that occurs several times in the value is copied once. Raises CannotCopyError.
     """
     return _functions[type(value)](value)
 
@@ -161,7 +160,7 @@ def copied(value: Any) -> Any:
 class Copier:
     """Copies the values that one operator's functions emit.
 
-    Concurrent threads may only lose samples of times.
+    Threads may share a copier: at worst, a sample of copy times is lost.
     """
 
     is_off: bool = False
@@ -172,12 +171,11 @@ class Copier:
         self._seconds: dict[str, float] = {}
 
     def copied(self, value: Any) -> Any:
-        """Return a copy of a value, or an immutable value itself."""
         copy_function = _functions[type(value)]
         return value if copy_function is _same else self._apply(copy_function, value, False)
 
     def emitted(self, value: Any) -> Any:
-        """Copy, unless only one variable of the caller holds the value."""
+        """Copy a value, unless the caller's variable is its only reference."""
         copy_function = _functions[type(value)]
         if copy_function is _same:
             return value
@@ -222,7 +220,7 @@ class Copier:
 
 
 class NoCopier(Copier):
-    """Copies nothing: the program enables object reuse."""
+    """Copies nothing, for programs that enable object reuse."""
 
     is_off = True
 
@@ -245,8 +243,6 @@ _REFERENCES = _calibrated()
 
 
 class _Functions(dict[type, _CopyFunction]):
-    """The copy function of each class."""
-
     def __missing__(self, kind: type) -> _CopyFunction:
         function = self[kind] = _copy_function_of(kind)
         return function
@@ -283,7 +279,7 @@ def _is_named_tuple(kind: type) -> bool:
 
 
 def _attributes_of(kind: type) -> tuple[str, ...] | None:
-    """Return the slots of a class whose instances consist of their attributes, or None."""
+    """Return a class's ``__slots__``, or None if its instances do not consist of attributes."""
     if getattr(kind, "__new__", None) is not object.__new__ or kind in dispatch_table:
         return None
     for name in _PROTOCOL:
@@ -302,7 +298,6 @@ def _attributes_of(kind: type) -> tuple[str, ...] | None:
 
 
 def _object_copy(kind: type, slots: tuple[str, ...]) -> _CopyFunction:
-    """Return the copy function of such a class."""
     new, fixed = object.__new__, FIXED
     # Frozen, so immutable if its fields are.
     params = getattr(kind, "__dataclass_params__", None)

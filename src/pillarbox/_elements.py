@@ -1,7 +1,7 @@
 """Stream elements (records, watermarks, barriers) and the buffers that hold them.
 
-A *buffer* is a binary payload of one stream element or run of records for one target subtask. Its first byte is a tag.
-``seq`` counts up per channel and target.
+A *buffer* holds one stream element or run of records for one target subtask, in bytes. The first byte is a tag. ``seq``
+counts up per channel and target.
 """
 
 from __future__ import annotations
@@ -30,17 +30,15 @@ _SUBTASK_BITS = 20
 
 
 def channel_code(edge: int, subtask: int) -> int:
-    """Return a channel's number from the receiver's edge id and the sending subtask."""
+    """Combine an edge's index at its receiver and the sending subtask into a channel's number."""
     return edge << _SUBTASK_BITS | subtask
 
 
 def edge_of_channel(channel: int) -> int:
-    """Return the receiver's edge id of a channel."""
     return channel >> _SUBTASK_BITS
 
 
 def subtask_of_channel(channel: int) -> int:
-    """Return the sending subtask of a channel."""
     return channel & ((1 << _SUBTASK_BITS) - 1)
 
 
@@ -78,7 +76,7 @@ class Records:
         return records
 
     def copied(self, copied: Callable[[Any], Any]) -> Records:
-        """Return the records with copied values, or unchanged if immutable."""
+        """Return records with copies of the values, or the same records if the values are immutable."""
         return self if self.is_fixed else Records(list(map(copied, self.values)), self.timestamps)
 
     def slice(self, start: int, stop: int) -> Records:
@@ -86,7 +84,6 @@ class Records:
         return Records(self.values[start:stop], None if timestamps is None else timestamps[start:stop])
 
     def take(self, indices: npt.NDArray[np.int64]) -> Records:
-        """Return the records at ``indices``, in that order."""
         values, timestamps, positions = self.values, self.timestamps, indices.tolist()
         stamps = None if timestamps is None else list(map(timestamps.__getitem__, positions))
         return Records(list(map(values.__getitem__, positions)), stamps)
@@ -96,7 +93,7 @@ class Records:
 
 
 class ArrowRecords(Records):
-    """A columnar run of records. Rows are decoded when a Python function first reads them.
+    """A columnar run of records. Its rows become Python objects when a function first reads them.
 
     ``stamps`` are epoch milliseconds, one per row, or None.
     """
@@ -127,27 +124,26 @@ class ArrowRecords(Records):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all values are immutable: no row has lists or maps."""
+        """Whether all values are immutable, because no column has lists or maps."""
         if self._is_fixed is None:
             self._is_fixed = not any(pa.types.is_nested(field.type) for field in self.batch.schema)
         return self._is_fixed
 
     def copied(self, copied: Callable[[Any], Any]) -> ArrowRecords:
-        """Return records that decode their own rows, or unchanged if immutable."""
+        """Return records that share the columns but have Python rows of their own, or the same records if immutable."""
         return self if self.is_fixed else ArrowRecords(self.batch, self.stamps)
 
     def take(self, indices: npt.NDArray[np.int64]) -> ArrowRecords:
         return ArrowRecords(self.batch.take(pa.array(indices)), None if self.stamps is None else self.stamps[indices])
 
     def slice(self, start: int, stop: int) -> ArrowRecords:
-        """Return some rows, without copying."""
         return ArrowRecords(
             self.batch.slice(start, stop - start), None if self.stamps is None else self.stamps[start:stop]
         )
 
 
 def pickled_records(batch: pa.RecordBatch) -> Records:
-    """Unpickle a collection's records."""
+    """Unpickle the records of a batch that was read from a Python collection."""
     return Records([pickle.loads(value) for value in batch.column(0).to_pylist()])
 
 
@@ -160,14 +156,14 @@ class Watermark:
 
 @dataclass(frozen=True)
 class WatermarkStatus:
-    """Whether a channel is idle, which excludes it from the downstream watermark."""
+    """Whether a channel is idle. The downstream watermark ignores idle channels."""
 
     idle: bool
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """The end of an epoch in a channel. ``checkpoint_id`` is the epoch's number (Spark's batch id if known)."""
+    """The end of an epoch in a channel. ``checkpoint_id`` is the epoch's number, which is Spark's batch id if known."""
 
     checkpoint_id: int
 
@@ -191,49 +187,52 @@ class TaskReport:
         records_out: records sent.
         bytes_out: bytes of the buffers sent.
         mails: mails run.
-        busy_ms: time outside of the next three states.
+        busy_ms: the rest of the epoch's time, without the next three durations.
         idle_ms: time waiting for input.
         back_pressured_ms: time waiting for the output to be consumed.
         state_ms: time for syncing and writing the state.
         alignment_ms: time from the first barrier to the last.
         counters: counters of the operators and of the user's functions, by ``uid.name``.
-        buffers_in: buffers received. From here on, fields are None for a source.
+        buffers_in: buffers received. This field and all below are None for a source unless they mention sources.
         watermark: the task's event time.
-        keys: keys with state or timers; of many columnar windows, the keys of the largest window.
+        keys: number of keys with state or timers. With many columnar windows, the number of keys of the largest window.
         event_time_timers: event-time timers of all keys.
         processing_time_timers: processing-time timers of all keys.
         next_wake_up: time of the next work that needs no input, or None.
-        unfinished: whether the next epoch continues requests.
+        unfinished: whether the next epoch continues requests of this epoch.
         state_bytes: the approximate size of the state when it is written.
         state_bytes_written: bytes of state that this epoch wrote.
         state_chunks: chunks of the state log.
         mailbox_latency_ms: the longest wait of the latest ten probes in the mailbox, also for a source; or None (see
             ``measure_mailbox_latency``).
-        state_sync: ``"in step"`` if the task's state had the store's version, ``"loaded"`` if loaded from the store.
-        state_format: ``"plain"`` for plain data of declared types, or ``"pickle: "`` and the reason. None if no
-            state is written.
+        state_sync: ``"in step"`` if the task already held the state of the store's version, ``"loaded"`` if it read the
+            state from the store.
+        state_format: ``"plain"`` for plain data of declared types, or ``"pickle: "`` and the reason. None if no state
+            is written.
         gauges: the other metrics of the user's functions, by ``uid.name``.
-        rate_limited_ms: wait of an async function's next request for a rate limit, or None without a rate limit.
+        rate_limited_ms: how long an async function's next request must wait for a rate limit, or None without a rate
+            limit.
         broadcast_in: broadcast records in ``records_in``: each subtask receives all of them.
         host: the machine that the task ran on.
         process: pid of its process there: a home, or a Python worker of Spark.
         attempt: attempt of the Spark task that ran it, from 0; None outside of Spark tasks.
         process_tasks: number of tasks in that process.
-        process_bytes: resident memory of that process (Linux). Homes share a part of it.
+        process_bytes: resident memory of that process (Linux), including pages that homes share.
         number: number of its vertex in the program, or -1 if unknown.
         started: when the task began the epoch (epoch ms).
         operators: records in and out of each operator of the chain, from the head.
-        held_by: the vertex and subtask that hold the task's watermark back, or None. The subtask is -1 for a source
-            without records in the epoch.
+        held_by: the vertex and subtask that hold the task's watermark back, or None. For a source without records in
+            the epoch, the subtask is -1.
         event_times: the smallest and largest timestamp that the task assigned in the epoch, and the position of the
             record with the largest: ``{"topic", "partition", "offset"}`` for Kafka, ``{"file"}`` for files, otherwise
             ``{}``. None if it assigned no timestamps.
         key_sample: the number of sampled records, and the most frequent keys (as text) with their counts there. None
             without keys, or with few records.
-        versions: versions of Python and of packages in its process, in the task's first epoch there.
+        versions: versions of Python and of packages in its process. Only set in the task's first epoch there.
         private_bytes: memory of its process (Linux) without pages shared with other processes.
         executor: pid of its executor, a JVM, or None if unknown.
-        memory_limit: memory limit (bytes) of its container, in the task's first epoch there, or None without a limit.
+        memory_limit: memory limit (bytes) of its container, or None without a limit. Only set in the task's first epoch
+            there.
         home_restarts: homes started for this epoch because the previous home ended, hung or was lost.
         home_cold_starts: homes without state of the run, such as in the task's first epoch.
         home_adoptions: homes that a new starter took over from an ended starter.
@@ -298,7 +297,7 @@ class TaskReport:
 
     @property
     def is_source(self) -> bool:
-        """Whether it is a task before the first shuffle, which has neither state nor timers."""
+        """Whether the task is before the first shuffle, and so has neither state nor timers."""
         return self.level == 0
 
     @property
@@ -323,9 +322,9 @@ _DEFAULTS = [
 
 
 def text_of_report(report: TaskReport) -> str:
-    """Return a report's values as a JSON array. New fields are only added at the end.
+    """Return a report's values as a JSON array. New fields are only appended.
 
-    Defaults at the end are omitted, since Spark stores a hundred progress events per query.
+    Default values at the end are omitted, because Spark keeps a hundred progress events per query.
     """
     values = list(vars(report).values())
     while values[-1] == _DEFAULTS[len(values) - 1]:
@@ -334,12 +333,12 @@ def text_of_report(report: TaskReport) -> str:
 
 
 def report_of_text(text: str) -> TaskReport:
-    """Parse a report. Ignores later versions' fields."""
+    """Parse a report. Ignores fields of later versions."""
     return TaskReport(*json.loads(text)[: len(fields(TaskReport))])
 
 
 def metrics_repr(report: Any, values: dict[str, Any]) -> str:
-    """Return metrics without empty values, for a repr."""
+    """Return the non-empty metrics as a repr."""
     shown = ", ".join(f"{name}={value!r}" for name, value in values.items() if value or name in ("subtask", "epoch"))
     return f"{type(report).__name__}({shown})"
 
@@ -348,11 +347,11 @@ Element = Records | Watermark | WatermarkStatus | Barrier | EndOfData | TaskRepo
 
 
 class Buffer(NamedTuple):
-    """A payload for one subtask.
+    """A payload for one subtask or output.
 
     Attributes:
         target: the code of the receiving subtask or output.
-        seq: index within the epoch of this channel's buffers to this target, from 0.
+        seq: index of the buffer, from 0, among this epoch's buffers from this channel to this target.
     """
 
     target: int
@@ -373,7 +372,7 @@ class ByValueError(Exception):
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value. Classes that cannot be imported elsewhere are pickled by value."""
+    """Pickle a value. Classes that other processes cannot import are pickled by value."""
     try:
         return pickle.dumps(value, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -394,7 +393,6 @@ def dumps_by_name(value: Any) -> bytes:
 
 
 def encode(element: Element) -> bytes:
-    """Return the payload of an element."""
     if isinstance(element, ArrowRecords):
         return _encode_arrow(element)
     if isinstance(element, Records):
@@ -430,7 +428,6 @@ def _encode_values(records: Records) -> bytes:
 
 
 def decode(payload: bytes) -> Element:
-    """Return the element of a payload."""
     tag = payload[:1]
     if tag == _ARROW:
         batch = pa.ipc.open_stream(pa.py_buffer(payload).slice(_ALIGNED)).read_next_batch()

@@ -32,9 +32,9 @@ class PillarboxError(Exception):
         return make_error, (type(self).__name__, self.args), self.__dict__
 
     def at(self, **location: object) -> None:
-        """Add the location: ``operator``, ``subtask``, ``key``, ``record``. The first reported operator wins.
+        """Add a location: ``operator``, ``subtask``, ``key``, ``record``. A location that is already set is kept.
 
-        The error passes through the calls of upstream operators, too.
+        The error also passes through the calls of upstream operators, which must not replace its operator.
         """
         shown = {
             name: shorten_record(value) if name == "record" else shorten(value) for name, value in location.items()
@@ -44,7 +44,7 @@ class PillarboxError(Exception):
 
     @property
     def place(self) -> dict[str, str]:
-        """The location, as far as known: values as shortened text."""
+        """The known parts of the location, as shortened text."""
         return dict(self._place)
 
     def __str__(self) -> str:
@@ -69,11 +69,11 @@ class ProgramError(PillarboxError, ValueError):
 
 
 class MissingMethodError(ProgramError, AttributeError):
-    """A missing method. As an ``AttributeError``, it makes ``hasattr`` return False."""
+    """A stream or another object lacks a method. As an ``AttributeError``, it makes ``hasattr`` return False."""
 
 
 class MissingClassError(ProgramError, ImportError):
-    """A missing class of PyFlink. The ``import`` raises it, with an alternative."""
+    """pillarbox lacks a class of PyFlink. Raised by the ``import``, with an alternative."""
 
 
 class ConfigurationError(PillarboxError):
@@ -81,7 +81,7 @@ class ConfigurationError(PillarboxError):
 
 
 class KeyTypeError(PillarboxError, TypeError):
-    """A key cannot be routed: its hash is not the same in every process."""
+    """A key cannot be assigned to a subtask, because its hash differs between processes."""
 
 
 class OperatorError(PillarboxError):
@@ -105,7 +105,7 @@ class ExchangeError(PillarboxError):
 
 
 class CheckpointMismatchError(PillarboxError):
-    """State belongs to another program or parallelism, or to a newer version of pillarbox, or is damaged."""
+    """State is damaged, or belongs to another program, another parallelism or a newer version of pillarbox."""
 
 
 class SavepointError(PillarboxError):
@@ -120,7 +120,7 @@ class TaskCanceledError(PillarboxError):
 
 
 class TaskStateError(PillarboxError):
-    """A task was asked for something that its state forbids."""
+    """A task's method was called in a state that does not allow it."""
 
 
 # Brackets of these types in a repr.
@@ -134,13 +134,13 @@ _BRACKETS: dict[type, tuple[str, str]] = {
 
 
 def check_kind(value: object, kinds: type | tuple[type, ...], what: str, expected: str) -> None:
-    """Check an argument's type. The message is ``what`` must be ``expected``, such as "the name of a column"."""
+    """Check an argument's type. The error message is "``what`` must be ``expected``"."""
     if not isinstance(value, kinds):
         raise ProgramError(f"{what} must be {expected}, not {shorten(value)}")
 
 
 def check_takes(value: object, kinds: type | tuple[type, ...], method: str, expected: str) -> None:
-    """Check an argument's type. The message is ``method`` takes ``expected``, such as "an OutputTag"."""
+    """Check an argument's type. The error message is "``method`` takes ``expected``"."""
     if not isinstance(value, kinds):
         raise ProgramError(f"{method} takes {expected}, not {shorten(value)}")
 
@@ -156,7 +156,7 @@ def is_count(value: object, least: int = 1) -> bool:
 
 
 def check_count(value: object, what: str, expected: str = "a whole number from 1") -> None:
-    """Check that an argument is a whole number from 1."""
+    """Check that an argument is a whole number of at least 1."""
     if not is_count(value):
         raise ProgramError(f"{what} must be {expected}, not {shorten(value)}")
 
@@ -176,7 +176,7 @@ def shorten(value: object, limit: int = 80) -> str:
 
 
 def _shown(value: Any, limit: int) -> str:
-    """Return ``repr(value)``, or a prefix longer than ``limit``: the whole may be huge."""
+    """Return ``repr(value)``. Of a huge value, return a prefix that is longer than ``limit``."""
     kind = type(value)
     if kind in (str, bytes, bytearray):
         return repr(value[: max(limit, 0) + 1])
@@ -201,17 +201,17 @@ def _shown(value: Any, limit: int) -> str:
 
 
 def shorten_record(record: object) -> str:
-    """Return ``repr(record)``, shortened for a glance."""
+    """Return ``repr(record)``, shortened to be read at a glance."""
     return shorten(record, 200)
 
 
 def advice_on_version(written: int, supported: int) -> str:
-    """Return advice for a file of an unsupported version."""
+    """Return advice for a file that another version of pillarbox has written."""
     return "update pillarbox" if written > supported else "run the version of pillarbox that wrote it"
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception as one line: its type, shortened message and grouped exceptions. Never raises."""
+    """Describe an exception in one line: its type, shortened message and grouped exceptions. Never raises."""
     try:
         message = " ".join(str(error).split())
     except Exception as broken:  # a user's __str__ may raise
@@ -226,7 +226,6 @@ def describe(error: BaseException) -> str:
 
 
 def _fields_of(error: BaseException) -> str:
-    """Return a hint with the fields of a row whose missing attribute was read."""
     if not isinstance(error, AttributeError) or not isinstance(error.obj, tuple):
         return ""
     fields: object = getattr(type(error.obj), "_fields", None)
@@ -237,7 +236,7 @@ def _fields_of(error: BaseException) -> str:
 
 
 def causes_of(error: BaseException) -> list[BaseException]:
-    """Return an error and all errors that Python prints with it, once each."""
+    """Return an error and its causes and contexts, as far as Python prints them, without duplicates."""
     errors: list[BaseException] = []
     pending: list[object] = [error]
     while pending:
@@ -251,7 +250,7 @@ def causes_of(error: BaseException) -> list[BaseException]:
 
 
 def no_time_zone(what: str) -> str:
-    """Return the message for times without a time zone."""
+    """Return the message for times that lack a time zone."""
     return (
         f"{what} has no time zone, and there is no Spark session, whose time zone it would be in: give it one, such as"
         " tzinfo=timezone.utc, or set one with env.set_time_zone('Europe/Berlin'), or with the time_zone of a harness"
@@ -259,15 +258,15 @@ def no_time_zone(what: str) -> str:
 
 
 def failed(error: BaseException) -> str:
-    """Return the verb for a call that raised: Ctrl-C interrupts it."""
+    """Return the verb for a call that raised: "was interrupted" after Ctrl-C, otherwise "failed"."""
     return "was interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
 def raise_from_user_code(error: BaseException, what: str, **location: object) -> NoReturn:
-    """Raise a user code's error as :class:`OperatorError`, with the cause chained.
+    """Raise an error of user code as :class:`OperatorError`, with the cause chained.
 
-    pillarbox's own errors are re-raised with the location added. ``KeyboardInterrupt`` keeps its type: an ``except
-    Exception`` must not catch it.
+    pillarbox's own errors are re-raised with the location added. ``KeyboardInterrupt`` keeps its type, so that no
+    ``except Exception`` catches it.
     """
     if isinstance(error, PillarboxError):
         error.at(**location)

@@ -1,7 +1,7 @@
-"""Type parameters of the public classes, only for type checkers and readers.
+"""Type parameters of the public classes, for type checkers and readers only.
 
 Type checkers see ``TypeVar`` with defaults (PEP 696). Python before 3.13 has no defaults, so at run time ``Generic``
-forgets its parameters.
+ignores its parameters.
 """
 
 from __future__ import annotations

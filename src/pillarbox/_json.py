@@ -1,7 +1,7 @@
-"""Dataclasses as JSON.
+"""Conversion of dataclasses to and from JSON.
 
-Default values are omitted, unknown fields skipped, and missing fields get their defaults, so fields can be added
-without a new format.
+Default values are omitted, unknown fields are skipped, and missing fields get their defaults. So fields can be added
+without a new version of the format.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ T = TypeVar("T")
 
 
 def json_of(value: Any, *, indent: int | None = None) -> str:
-    """Return a dataclass, or a list of dataclasses, as JSON."""
     return json.dumps(plain(value), indent=indent, separators=(",", ":") if indent is None else None)
 
 
 def plain(value: Any) -> Any:
-    """Convert a dataclass to plain data, without default values."""
+    """Convert a dataclass to dicts, lists and plain values, without default values."""
     if is_dataclass(value):
         kind: Any = type(value)
         defaults = _defaults(kind)
@@ -44,7 +43,7 @@ def _defaults(kind: Any) -> dict[str, Any]:
 
 
 def read(kind: type[T], value: Any) -> T:
-    """Convert plain data of :func:`plain` to a dataclass. Raises TypeError for missing fields and wrong types."""
+    """Convert the result of :func:`plain` to a dataclass. Raises TypeError for missing fields and wrong types."""
     return _read(kind, value)  # type: ignore[no-any-return]
 
 

@@ -1,7 +1,7 @@
-"""Rows of DataFrames as light named tuples, and the fast conversion from Arrow to Python.
+"""Rows of DataFrames as lightweight named tuples, and their fast conversion from Arrow to Python.
 
-There are hundreds of thousands of rows per second. So nothing here loops over values in Python: Arrow and numpy convert
-whole columns, and ``zip`` combines them.
+A task converts hundreds of thousands of rows per second. So nothing here loops over values in Python: Arrow and numpy
+convert whole columns, and ``zip`` combines them.
 """
 
 from __future__ import annotations
@@ -27,23 +27,21 @@ _RowT = TypeVar("_RowT", bound="Row")
 
 
 class UnknownColumnError(KeyError):
-    """``row["name"]`` names a column that the row does not have."""
+    """A row has no column of the name in ``row["name"]``."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError shows the repr of its message
 
 
 class _Positions(dict[str, int]):
-    """Maps column names to positions."""
-
     def __missing__(self, name: str) -> int:
         raise UnknownColumnError(f"no column {name!r}; the columns are {', '.join(self)}")
 
 
 class _ClassOfRows:
-    """A row class's placeholder in pickles, which becomes ``row_class(fields)``.
+    """Stands for a row class in pickles, and is unpickled as ``row_class(fields)``.
 
-    A list of rows stores its column names once. Rows are rebuilt without a Python function.
+    A pickled list of rows contains the column names once, and rows are unpickled without calling Python functions.
     """
 
     __slots__ = ("fields",)
@@ -59,7 +57,7 @@ class _ClassOfRows:
 
 
 class _RowType(type):
-    """The metaclass of ``Row``, which is called with the values."""
+    """The metaclass of ``Row``. Calling a class takes the values as arguments."""
 
     if not TYPE_CHECKING:  # type checkers use ``Row.__new__``
 
@@ -79,9 +77,9 @@ class _NamedRowType(_RowType):
 
 
 class Row(tuple[Any, ...], metaclass=_RowType):
-    """A row: a tuple whose values have names, too.
+    """A row: a tuple whose values also have names.
 
-    ``Row(card="c1", amount=2.5)`` creates one; ``Row("c1", 2.5)`` has the columns f0 and f1, until an ``output_type``
+    ``Row(card="c1", amount=2.5)`` creates a row. ``Row("c1", 2.5)`` has the columns f0 and f1 until an ``output_type``
     names them. ``Payment = Row("card", "amount")`` creates rows with these columns: ``Payment("c1", 2.5)``.
 
     Values are accessed by attribute (``row.card``, as fast as in a named tuple), by name (``row["card"]``), by position
@@ -89,8 +87,8 @@ class Row(tuple[Any, ...], metaclass=_RowType):
     two underscores, or is one of ``_fields``, ``_make``, ``_replace``. A column with the name of a method (``count``,
     ``get``) hides that method, as in a named tuple.
 
-    ``"card" in row`` checks whether the column exists. Rows compare, sort and hash like the tuples of their values,
-    without the names. Like a tuple, a row is immutable: ``_replace`` returns a new one.
+    ``"card" in row`` is True if the column exists. Rows compare, sort and hash like the tuples of their values, without
+    the names. Like a tuple, a row is immutable: ``_replace`` returns a new one.
 
     To create many rows, call ``row_class(fields)`` with an iterable of values per row.
     """
@@ -107,7 +105,7 @@ class Row(tuple[Any, ...], metaclass=_RowType):
 
     @staticmethod
     def of(**values: Any) -> Row:
-        """Return the row with these columns, in this order.
+        """Return a row with these columns, in this order.
 
         Example:
             >>> Row.of(card="c1", amount=2.5).amount
@@ -116,7 +114,7 @@ class Row(tuple[Any, ...], metaclass=_RowType):
         return row_class(tuple(values))(values.values())
 
     def __call__(self, *values: Any) -> Row:
-        """Return a row of these values, with this row's values as column names.
+        """Return a row of ``values`` whose column names are the values of this row.
 
         Raises:
             TypeError: a value of this row is not a string, or the number of ``values`` differs.
@@ -148,7 +146,7 @@ class Row(tuple[Any, ...], metaclass=_RowType):
         """Return a dict of the row's columns, in order.
 
         Args:
-            recursive: convert nested rows to dicts, too, also rows in lists and dicts.
+            recursive: whether to also convert nested rows, including rows in lists and dicts.
         """
         values = map(_plain, self) if recursive else self
         return dict(zip(self._fields, values, strict=True))
@@ -205,9 +203,9 @@ _MOST_CLASSES = 10_000
 
 
 def row_class(fields: tuple[str, ...]) -> type[Row]:
-    """Return the row class with these columns. Equal ``fields`` share one class.
+    """Return the row class with these columns. Equal ``fields`` have the same class.
 
-    It is called with one iterable of values, without a check of their number. Raises ValueError for equal names.
+    Call it with one iterable of values; it does not check their number. Raises ValueError for duplicate names.
     """
     return _classes.get(fields) or _new_row_class(fields)
 
@@ -237,7 +235,7 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
 
 @cache
 def numbered(count: int) -> tuple[str, ...]:
-    """Return default column names."""
+    """Return default column names: f0, f1, and so on."""
     return tuple(f"f{position}" for position in range(count))
 
 
@@ -245,7 +243,6 @@ _OWN_NAMES = frozenset({"_fields", "_make", "_replace", "_positions", "_pickled_
 
 
 def rows_from_arrow(batch: pa.RecordBatch) -> list[Row]:
-    """Return a batch's rows."""
     return _rows(batch.schema.names, batch.columns, batch.num_rows)
 
 
@@ -259,9 +256,9 @@ def _rows(names: Iterable[str], columns: Sequence[pa.Array], count: int) -> list
 def column_to_list(column: pa.Array) -> list[Any]:
     """Return a column's values as Python objects; nulls are None.
 
-    Dates become ``date``, durations ``timedelta``, timestamps ``datetime``: in UTC if the type has a time zone (Spark's
-    TIMESTAMP), naive if not. Arrays become lists, maps dicts, structs rows. Times are rounded down to microseconds.
-    Raises ValueError outside of the years 1 to 9999.
+    Dates become ``date``, durations ``timedelta``, timestamps ``datetime``, which is in UTC if the type has a time zone
+    (Spark's TIMESTAMP) and naive otherwise. Arrays become lists, maps dicts, structs rows. Times are rounded down to
+    microseconds. Raises ValueError for times outside of the years 1 to 9999.
     """
     kind = column.type
     is_ = pa.types
@@ -308,7 +305,6 @@ def column_to_list(column: pa.Array) -> list[Any]:
 
 
 def batch_to_bytes(batch: pa.RecordBatch) -> bytes:
-    """Return a batch as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -333,7 +329,7 @@ _BATCH_BYTES = 8 * 1024 * 1024
 
 
 def in_larger_batches(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
-    """Combine batches, given with their bytes, into batches of some thousand rows."""
+    """Combine batches, passed with their bytes, into batches of a few thousand rows."""
     pending: list[pa.RecordBatch] = []
     count = size = 0
     for batch, nbytes in batches:
@@ -348,10 +344,11 @@ def in_larger_batches(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator
 
 
 def timestamps_ms(column: pa.Array, zone: tzinfo | None = None) -> npt.NDArray[np.int64]:
-    """Return a column's times as milliseconds since 1970-01-01 UTC, rounded down.
+    """Return a column's times as epoch milliseconds, rounded down.
 
-    ``zone`` is for dates and timestamps without one, as in Spark's casts. Integers are milliseconds, and the result may
-    share their memory. Raises ValueError for nulls and missing time zones, TypeError for other types.
+    ``zone`` applies to dates and to timestamps without time zone, as in Spark's casts. Integers are taken as
+    milliseconds, and the result may share their memory. Raises ValueError for nulls and missing time zones, TypeError
+    for other types.
     """
     kind = column.type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind)):
@@ -370,7 +367,7 @@ def timestamps_ms(column: pa.Array, zone: tzinfo | None = None) -> npt.NDArray[n
 
 
 def _zoned(wall: npt.NDArray[np.int64], zone: tzinfo | None, kind: pa.DataType) -> npt.NDArray[np.int64]:
-    """Convert local microseconds in a time zone to UTC."""
+    """Convert microseconds of local time in a time zone to UTC."""
     if zone is None:
         raise ValueError(no_time_zone(f"the type {kind}"))
     if zone is timezone.utc:
@@ -417,9 +414,9 @@ def _with_nones(values: list[Any], column: pa.Array) -> list[Any]:
 
 
 def _numbers(column: pa.Array, dtype: Any) -> npt.NDArray[Any]:
-    """Return a fixed-width column's memory, with zeros for nulls.
+    """Return a fixed-width column's values without copying, with zeros for nulls.
 
-    Arrow's to_numpy would convert integers to floats.
+    Unlike this, Arrow's to_numpy converts integers to floats if there are nulls.
     """
     if not len(column):
         return np.empty(0, dtype)

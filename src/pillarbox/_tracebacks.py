@@ -1,4 +1,4 @@
-"""Tracebacks of user code's errors, reduced to frames of user code."""
+"""Tracebacks of errors in user code, reduced to the frames of user code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WIDTH = 400
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return tracebacks of user code, causes first, or ""."""
+    """Return an error's tracebacks with frames of user code only, causes first, or "" without such frames."""
     parts: list[str] = []
     cause = error.__cause__
     if cause is not None and any(part.__traceback__ is not None for part in causes_of(cause)):
@@ -39,7 +39,7 @@ def user_traceback(error: BaseException) -> str:
 
 
 def formatted(error: BaseException) -> str:
-    """Format an error and its causes like Python, with frames of user code only."""
+    """Format an error and its causes as Python does, with frames of user code only."""
     keep_user_frames(error)
     return _bounded(traceback.format_exception(type(error), error, error.__traceback__))
 
@@ -52,7 +52,7 @@ def _bounded(parts: list[str]) -> str:
 
 
 def is_user_code(filename: str) -> bool:
-    """Return whether tracebacks show code of this file."""
+    """Return whether frames of this file count as user code."""
     return not filename.startswith(_PLUMBING)
 
 
@@ -62,7 +62,7 @@ def has_user_frames(error: BaseException) -> bool:
 
 
 def keep_user_frames(error: BaseException) -> None:
-    """Remove other frames than user code's from an error's tracebacks."""
+    """Remove all frames that are not user code from an error's tracebacks."""
     for cause in causes_of(error):
         cause.__traceback__ = _user_frames(cause.__traceback__)
 

@@ -1,8 +1,8 @@
-"""Unpicklers, and the only functions that pillarbox pickles in checkpoints.
+"""Unpicklers, and the only functions of pillarbox that checkpoints refer to.
 
-Checkpoints outlive versions, and a class that is pickled by its module could never move. So values of pillarbox's own
-classes are pickled as calls of functions here, with plain data. This module must not move. See
-docs/checkpoint-format.md.
+Checkpoints are older than the code that reads them, and a class that is pickled by its module could never be moved. So
+values of pillarbox's own classes are pickled as calls of functions in this module, with plain data. This module must
+not be moved. See docs/checkpoint-format.md.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ _HOMES = {
 
 
 def row_class(fields: tuple[str, ...]) -> Any:
-    """Return the row class with these columns."""
     return _at("pillarbox._rows:row_class")(fields)
 
 
 def make(kind: str, *parts: Any) -> Any:
-    """Return an instance of another class of pillarbox."""
+    """Return an instance of another pillarbox class, by the name of its kind."""
     return _at(_HOMES[kind])(*parts)
 
 
@@ -51,7 +50,7 @@ def _at(home: str) -> Any:
 
 
 class MissingGlobalError(Exception):
-    """A pickle names something that does not exist. ``args``: module, name, cause."""
+    """A pickle refers to a module or name that does not exist. ``args``: module, name, cause."""
 
     @property
     def advice(self) -> str:
@@ -63,7 +62,7 @@ class MissingGlobalError(Exception):
 
 
 class RefusedGlobalError(Exception):
-    """A pickle names something that is not allowed. ``args``: module, name."""
+    """A pickle refers to a name that is not allowed. ``args``: module, name."""
 
 
 # Factories of allowed objects, by (module, name).
@@ -84,7 +83,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 class _AllowingUnpickler(pickle.Unpickler):
-    """An unpickler that imports nothing and offers allowed objects only."""
+    """An unpickler that imports nothing and only knows allowed objects."""
 
     def __init__(self, payload: bytes | memoryview, allowed: Mapping[tuple[str, str], Callable[[], Any]]) -> None:
         super().__init__(io.BytesIO(payload))
@@ -102,7 +101,7 @@ class _AllowingUnpickler(pickle.Unpickler):
 
 
 def loads(payload: bytes | memoryview) -> Any:
-    """Unpickle a value of a checkpoint. Raises MissingGlobalError for missing names."""
+    """Unpickle a value from a checkpoint. Raises MissingGlobalError."""
     try:
         return pickle.loads(payload)
     except (ImportError, AttributeError):
@@ -111,7 +110,7 @@ def loads(payload: bytes | memoryview) -> Any:
 
 
 def find_global(module: str, name: str) -> Any:
-    """Return the object that a pickle names. Raises MissingGlobalError."""
+    """Return the object that a pickle refers to. Raises MissingGlobalError."""
     sys.audit("pickle.find_class", module, name)
     try:
         return reduce(getattr, name.split("."), import_module(module))
@@ -120,10 +119,10 @@ def find_global(module: str, name: str) -> Any:
 
 
 def loads_plain(payload: bytes | memoryview) -> Any:
-    """Unpickle plain data. Raises UnpicklingError for classes and functions, which could run code."""
+    """Unpickle plain data. Raises UnpicklingError if it refers to classes or functions, which could run code."""
     return _PlainUnpickler(io.BytesIO(payload)).load()
 
 
 def loads_allowed(payload: bytes | memoryview, allowed: Mapping[tuple[str, str], Callable[[], Any]]) -> Any:
-    """Unpickle a value that may name allowed objects only. Imports nothing. Raises RefusedGlobalError."""
+    """Unpickle a value that may refer to allowed objects only. Imports nothing. Raises RefusedGlobalError."""
     return _AllowingUnpickler(payload, allowed).load()

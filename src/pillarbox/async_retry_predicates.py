@@ -1,9 +1,8 @@
-"""Predicates for the retry strategies of async I/O, with PyFlink's names: which outcomes are worth another attempt.
+"""Predicates for retry strategies, with PyFlink's names. They decide which outcomes are worth another attempt.
 
 ``AsyncRetryStrategy`` takes them as ``result_predicate`` and ``exception_predicate``::
 
-    from functools import partial
-    from pillarbox import AsyncRetryStrategy, async_retry_predicates
+    from functools import partial from pillarbox import AsyncRetryStrategy, async_retry_predicates
 
     AsyncRetryStrategy.fixed_delay(
         3, "100 ms", exception_predicate=partial(
@@ -20,7 +19,7 @@ __all__ = ["empty_result_predicate", "exception_type_predicate", "has_exception_
 
 
 def empty_result_predicate(result: Sized) -> bool:
-    """Return whether a request had no results.
+    """Return whether a request returned no results.
 
     Example:
         >>> from pillarbox.async_retry_predicates import empty_result_predicate
@@ -40,7 +39,7 @@ def exception_type_predicate(
 
     Args:
         error: the error of a request.
-        expected_error_type: the type, or several.
+        expected_error_type: an exception type, or a tuple of them.
 
     Example:
         >>> from pillarbox.async_retry_predicates import exception_type_predicate

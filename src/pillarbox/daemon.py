@@ -1,8 +1,8 @@
-"""PySpark's daemon of Python workers, which imports the modules of workers and homes before it forks them.
+"""PySpark's daemon of Python workers, with the modules of workers and homes imported before it forks.
 
-With PySpark's own daemon, each worker imports pandas, pyarrow and pillarbox itself: about a second, and memory. This
-daemon also forks the starter of homes. Set ``spark.python.daemon.module`` to ``pillarbox.daemon`` before Spark starts,
-if pillarbox is installed on all executors. ``local_session`` does.
+With PySpark's own daemon, each worker imports pandas, pyarrow and pillarbox itself, which takes a second and more
+memory. This daemon also forks the starter of homes. To use it, set ``spark.python.daemon.module`` to
+``pillarbox.daemon`` before Spark starts; pillarbox must be installed on all executors. ``local_session`` sets it.
 """
 
 from __future__ import annotations

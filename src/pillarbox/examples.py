@@ -24,7 +24,8 @@ def examples() -> dict[str, Path]:
 def copy(example: Path, target: Path) -> None:
     """Copy an example into a new folder.
 
-    The copies are modified in the order of their names, because a stream reads files in the order of their times.
+    The copies' modification times follow the order of their names, because a stream reads files in the order of these
+    times.
     """
     shutil.copytree(example, target, ignore=shutil.ignore_patterns("__pycache__"))
     for second, path in enumerate(sorted(path for path in target.rglob("*") if path.is_file())):

@@ -1,4 +1,4 @@
-"""Functions from DataFrame to DataFrame, without a stream program."""
+"""``async_map``, ``window_aggregate`` and ``interval_join``: functions from DataFrame to DataFrame."""
 
 from __future__ import annotations
 
@@ -51,30 +51,30 @@ def async_map(
     on_failure: Literal["fail", "drop"] = "fail",
     on_barrier: OnBarrier = "drain",
 ) -> DataFrame:
-    """Add columns with results of a service, with many concurrent requests.
+    """Call a service for each row, with many concurrent requests, and add its results as columns.
 
     The options after ``failures`` are the options of :meth:`DataStream.map_async`.
 
     Args:
-        df: a streaming or batch DataFrame; its columns stay.
-        fn: ``async def f(row)``, a plain function (it runs in a thread pool), or an object with such a ``__call__``.
+        df: a streaming or batch DataFrame. The result keeps its columns.
+        fn: ``async def f(row)``, a plain function, which runs in a thread pool, or an object with such a ``__call__``.
             With ``batch_size`` it receives a list of rows, and returns a list of results.
         output: the columns to add: a DDL string such as ``"score DOUBLE"``, or any other schema. For one column, ``fn``
-            returns its value; for several a tuple, dict, dataclass or ``NamedTuple``, by the rules of
-            ``to_dataframe()``.
-        columns: the columns to pass to ``fn`` as arguments (of a batch: a list of tuples, or of values for a single
-            column); by default the row.
-        failures: a column to add for failed rows, instead of failing the task: a struct of the error's ``type``, its
-            ``message`` and the number of ``attempts``; null for successful rows. The columns of ``output`` are null in
-            failed rows.
-        cache: by default its key is ``columns``.
-        on_failure: ``"fail"`` or ``"drop"``: a DataFrame has no side output.
+            returns its value. For several columns, it returns a tuple, dict, dataclass or ``NamedTuple``, which is
+            converted as in ``to_dataframe()``.
+        columns: the columns to pass to ``fn`` as arguments; by default, ``fn`` receives the row. With ``batch_size``,
+            ``fn`` receives a list of tuples or, for a single column, of values.
+        failures: the name of a column to add. A failed row then does not fail the task: the column has a struct of the
+            error's ``type``, its ``message`` and the number of ``attempts``, and the columns of ``output`` are null. In
+            successful rows, the column is null.
+        cache: as in ``map_async``. Its default key is ``columns``.
+        on_failure: ``"fail"`` or ``"drop"``. A DataFrame has no side outputs.
 
     Returns:
-        the columns of ``df``, then of ``output``, then of ``failures``; streaming if ``df`` is.
+        a DataFrame with the columns of ``df``, then ``output``, then ``failures``. It is streaming if ``df`` is.
 
     Raises:
-        ProgramError: a column is missing, or occurs twice; an option is invalid.
+        ProgramError: a column is missing or occurs twice, or an option is invalid.
 
     Example:
         >>> import pillarbox.functions as PF
@@ -157,21 +157,22 @@ def window_aggregate(
 
     Args:
         df: a streaming or batch DataFrame.
-        keys: the name of a column, or names of several; ``[]`` for windows over all rows.
+        keys: a column name or several, or ``[]`` for windows over all rows.
         time: the event-time column: a timestamp, a date, or epoch milliseconds; not null. Dates and TIMESTAMP_NTZ are
-            taken as UTC.
+            interpreted as UTC.
         window: the window assigner, such as ``TumblingEventTimeWindows.of("1 minute")``.
-        delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. A batch is read to its end, in any order.
-        allowed_lateness: how long a window is kept after its end. Late rows fire it again, for their keys.
-        uid: the uid that the state is stored under, by default derived from the position in the program.
-        aggregates: aggregates of columns by name, such as ``total=sum_("amount")``.
+        delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. A batch DataFrame may have any order.
+        allowed_lateness: how long a window is kept after its end. Late rows fire the window again, for their keys only.
+        uid: the uid of the operator's state. By default, it is derived from the position in the program.
+        aggregates: result column -> aggregate of a column, as in ``total=sum_("amount")``.
 
     Returns:
-        the keys, ``window_start`` and ``window_end`` (TIMESTAMP), and the aggregates; streaming if ``df`` is. Late rows
-        are dropped, and counted in the metric ``late_records_dropped``.
+        a DataFrame with the keys, ``window_start`` and ``window_end`` (TIMESTAMP), and the aggregates. It is streaming
+        if ``df`` is. Late rows are dropped and counted in the metric ``late_records_dropped``.
 
     Raises:
-        ProgramError: there is no aggregate; a column is missing, or has a wrong type; the windows have another kind.
+        ProgramError: there is no aggregate, a column is missing or has a wrong type, or the windows are not event-time
+            windows.
 
     Example:
         >>> import pillarbox.functions as PF
@@ -214,34 +215,35 @@ def interval_join(
     suffixes: tuple[str, str] | None = None,
     uid: str | None = None,
 ) -> DataFrame:
-    """Join rows of two DataFrames with equal keys and near event times, in Arrow.
+    """Join rows of two DataFrames with equal keys and close event times, in Arrow.
 
     State is columnar, and rows are never converted to Python objects. See :meth:`IntervalJoin.columns`.
 
     Args:
         left: a streaming or batch DataFrame.
-        right: another one of the same session.
-        on: the name of a column, or names of several, to join on. A null equals nothing, NaN itself.
-        time: the event-time column: a timestamp, a date, or epoch milliseconds; not null. Or a tuple: the left column
-            and the right column.
-        lower: the minimum of the right row's time minus the left row's, as ``"-5 seconds"``; an int: milliseconds.
-        upper: the maximum of the right row's time minus the left row's.
-        how: ``"inner"``, or ``"left"``: also left rows without a match, with nulls on the right side, as soon as event
-            time rules out a match.
-        lower_bound_exclusive: exclude pairs exactly at the lower bound.
-        upper_bound_exclusive: exclude pairs exactly at the upper bound.
+        right: another DataFrame of the same session.
+        on: the column or columns to join on. A null equals nothing; NaN equals NaN.
+        time: the event-time column: a timestamp, a date, or epoch milliseconds; not null. If the names differ, a tuple
+            of the left and the right column.
+        lower: the minimum of the right row's time minus the left row's time, such as ``"-5 seconds"``; an int is
+            milliseconds.
+        upper: the maximum of the same difference.
+        how: ``"inner"`` emits pairs. ``"left"`` also emits left rows without a match, with nulls in the right columns,
+            as soon as event time rules out a match.
+        lower_bound_exclusive: whether to exclude pairs exactly at the lower bound.
+        upper_bound_exclusive: whether to exclude pairs exactly at the upper bound.
         delay: as in :func:`window_aggregate`.
-        suffixes: suffixes for column names that both sides have, such as ``("", "_right")``. By default such columns
-            are refused.
+        suffixes: (left, right) suffixes for column names that both sides have, such as ``("", "_right")``. By default,
+            such columns are refused.
         uid: as in :func:`window_aggregate`.
 
     Returns:
-        the columns of ``left``, then the columns of ``right`` except ``on``; streaming if they are. Late rows are
-        dropped.
+        a DataFrame with the columns of ``left``, then the columns of ``right`` except ``on``. It is streaming if they
+        are. Late rows are dropped.
 
     Raises:
-        ProgramError: a column is missing, or has a wrong type; both sides have a column of the same name; no pair can
-            be between the bounds.
+        ProgramError: a column is missing or has a wrong type, both sides have a column of the same name, or the bounds
+            exclude every pair.
 
     Example:
         >>> import pillarbox.functions as PF
@@ -286,7 +288,7 @@ def _names(columns: Any, what: str) -> list[str]:
 
 
 def _check_new_columns(df: DataFrame, names: Sequence[str]) -> None:
-    """Refuse duplicate columns, by Spark's case sensitivity."""
+    """Refuse added columns whose names exist already, honouring Spark's case-sensitivity setting."""
     sensitive = (df.sparkSession.conf.get("spark.sql.caseSensitive", "false") or "false").lower() == "true"
 
     def folded(name: str) -> str:
@@ -320,7 +322,7 @@ class _Failure(NamedTuple):
 
 
 class _RowCall(CombiningFunction):
-    """Calls a function with columns of a row, and appends the result."""
+    """Calls a function with columns of a row, and appends its result to the row."""
 
     def __init__(
         self,
@@ -340,7 +342,7 @@ class _RowCall(CombiningFunction):
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def open(self, runtime_context: RuntimeContext) -> Any:
-        """Open the function. For an ``async def``, returns its coroutine."""
+        """Open the function. If its ``open`` is ``async def``, returns the coroutine."""
         return self._function.open(runtime_context) if isinstance(self._function, Function) else None
 
     def close(self) -> Any:
@@ -366,7 +368,7 @@ class _RowCall(CombiningFunction):
         return (*value, *[None] * len(self._names), _Failure(kind, message, attempts))
 
     def _added(self, row: Any, result: Any) -> Sequence[Any]:
-        """Return the columns' values, by the rules of ``to_dataframe()``."""
+        """Convert a result to the added columns' values, as ``to_dataframe()`` does."""
         names = self._names
         if isinstance(result, dict):
             wrong = self._misnamed(result)
@@ -386,7 +388,7 @@ class _RowCall(CombiningFunction):
         )
 
     def _misnamed(self, result: dict[Any, Any]) -> str | None:
-        """Return the error in a dict's keys, or None."""
+        """Return an error message if a dict's keys are not the added columns, or None."""
         unknown = sorted(map(repr, result.keys() - set(self._names)))
         if unknown:
             return f"has a field {unknown[0]}, which is not declared"
@@ -401,7 +403,7 @@ class _RowCall(CombiningFunction):
 
 
 def _has_fields(value: Any) -> bool:
-    """Whether a value's attributes can be columns, unlike the attributes of a ``str``."""
+    """Whether a value's attributes can be columns. A ``str`` has attributes, too, but is a value."""
     return dataclasses.is_dataclass(value) or (
         type(value).__module__ != "builtins" and (hasattr(value, "__dict__") or hasattr(type(value), "__slots__"))
     )

@@ -1,4 +1,4 @@
-"""Entry points for the core (``_runtime/spark/tools.py``): hooks, and implementations of public methods."""
+"""The functions that the core calls (``_runtime/spark/tools.py``): hooks, and implementations of public methods."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pillarbox_tools.doctor.rules import START_RULES, warn_of_findings
 from pillarbox_tools.watching.following import watched, watched_query
 
 if TYPE_CHECKING:
-    from pillarbox_tools.export.prometheus import Collector
+    from pillarbox_tools.export.prometheus import MetricsCollector
 
 
 def on_started(started: StartedQuery) -> None:
-    """Log the doctor's findings at a query's start, and open the dashboards that its programs request."""
+    """Log the doctor's findings when a query starts, and open the dashboards that its programs request."""
     configuration = started.configuration
     if configuration is not None:
         warn_of_findings(machine_snapshot(configuration.versions, configuration.settings), START_RULES)
@@ -69,10 +69,10 @@ def serve_metrics(query: Any, port: int, *, host: str) -> MetricsServer:
     return open_server(watched_query(query, "serve_metrics()").metrics, host, port)
 
 
-def query_collector() -> Collector:
-    from pillarbox_tools.export.prometheus import Collector
+def query_collector() -> MetricsCollector:
+    from pillarbox_tools.export.prometheus import MetricsCollector
 
-    return Collector("QueryCollector()", lambda query: watched_query(query, "QueryCollector").metrics)
+    return MetricsCollector("QueryCollector()", lambda query: watched_query(query, "QueryCollector").metrics)
 
 
 def export_otel(query: Any, meter_provider: Any) -> None:

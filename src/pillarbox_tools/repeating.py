@@ -1,4 +1,4 @@
-"""Repeated calls in a thread."""
+"""Repeats a call in a thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def repeated(call: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Call a function every few seconds, in a thread, until the block ends."""
+    """Call a function every ``seconds``, in a thread, until the block ends."""
     has_ended = threading.Event()
 
     def run() -> None:

@@ -118,7 +118,7 @@ def test_what_cannot_be_done_is_one_sentence(no_spark, monkeypatch, error, words
     assert result.exit_code == 1 and result.exception is error
 
 
-def test_a_pipe_that_nobody_reads_any_more_is_no_error(no_spark, monkeypatch):
+def test_a_closed_pipe_is_no_error(no_spark, monkeypatch):
     def closed(*args):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
@@ -151,7 +151,7 @@ def test_a_condition_that_is_none_is_called_wrongly(no_spark, monkeypatch):
 
 
 def test_a_shell_that_connects_elsewhere(monkeypatch):
-    """Spark refuses a master if SPARK_REMOTE is set, and a command has its own session."""
+    """Spark refuses a master if SPARK_REMOTE is set, so a command must create its own session."""
     from pyspark.sql import SparkSession
 
     from pillarbox_tools.cli import session as session_module
@@ -217,9 +217,9 @@ FOUND = {
 }
 
 
-def shown(found) -> str:
+def shown(checkpoint) -> str:
     console = Console(file=io.StringIO(), width=200)
-    show.checkpoint(console, found)
+    show.checkpoint(console, checkpoint)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

@@ -77,7 +77,7 @@ class StandaloneCluster:
     """A master and two workers with a core each.
 
     Attributes:
-        master: as for ``spark-submit --master``.
+        master: its address, as ``spark-submit --master`` accepts it.
         workers: the processes of the workers.
     """
 
@@ -103,7 +103,7 @@ class StandaloneCluster:
         """Start a Spark Connect server, an application of this cluster, and return its address.
 
         Args:
-            settings: of the application.
+            settings: the settings of the application.
             python: the Python of its workers.
         """
         words = ["--master", self.master, *words_of({**settings, **_CONNECT}), "--class", _SERVER, "spark-internal"]

@@ -1,8 +1,8 @@
 """A golden savepoint from which changed programs start: ``python -m tests.data.make_shop``.
 
-Two sources with different event times, and three keyed operators: state of declared types and pickled, of dataclasses
-and named tuples, timers, and a class in values and in keys. Never change the program and its classes; tests hide or
-replace the classes.
+The program has two sources with different event times, and three keyed operators. They have timers and states with
+declared types or pickled, with dataclasses and named tuples, and with a class in values and in keys. Never change the
+program and its classes; tests hide or replace the classes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/pyflink.md: its program prints the page's output, and the code in its tables is right."""
+"""The program of docs/pyflink.md prints the page's output, and the code in its tables is right."""
 
 from __future__ import annotations
 

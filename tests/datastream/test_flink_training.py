@@ -246,7 +246,7 @@ LATE_FARES = OutputTag("late fares")
 
 
 class PseudoWindow(KeyedProcessFunction):
-    """The course's hand-made window: a map from each window's end to its sum, and a timer for each."""
+    """The course's hand-written windows: a map from each window's end to its sum, and a timer per window."""
 
     def __init__(self, duration: Time) -> None:
         self.length = duration.to_milliseconds()

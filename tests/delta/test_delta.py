@@ -1,6 +1,6 @@
 """Programs between Delta Lake tables: restarted, killed, stopped, and continued from savepoints.
 
-Nothing is lost or doubled: every row has the number and the sum of all payments of its card.
+Nothing is lost or duplicated in the numbers and sums of payments by card.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values in errors: the beginning of their ``repr``; the rest is never created."""
+"""Errors show the beginning of a value's ``repr``. The rest of the ``repr`` is never created."""
 
 from __future__ import annotations
 

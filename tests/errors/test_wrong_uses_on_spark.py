@@ -1,4 +1,4 @@
-"""Wrong uses on Spark: batch, streaming and Connect give the local runtime's message in their first lines.
+"""Wrong uses on Spark. Batch, streaming and Connect have the local runtime's message in their first lines.
 
 ``tests/spark/session/test_connect.py`` tests Connect, with its server.
 """

@@ -1,4 +1,4 @@
-"""A wall clock that can be set for a program's tasks, while the machine's clock stays as it is."""
+"""A wall clock that a test sets for a program's tasks, without changing the machine's clock."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ __all__ = ["SetClock", "is_seen", "set_clock"]
 
 
 class SetClock:
-    """Python's ``time`` module, with a wall clock that is ahead by an offset in a file.
+    """Replaces Python's ``time`` module. Its wall clock is ahead by an offset that is read from a file.
 
     Args:
-        file: has the setting's number and milliseconds. A process that reads a new setting writes a marker file.
+        file: contains the setting's number and the offset in milliseconds. A process that reads a new setting writes a
+            marker file.
     """
 
     def __init__(self, file: str) -> None:

@@ -1,4 +1,4 @@
-"""Python processes in their own sessions, for tests that kill them."""
+"""Python processes that tests kill, each in a process session of its own."""
 
 from __future__ import annotations
 

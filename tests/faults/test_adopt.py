@@ -1,4 +1,4 @@
-"""Kills of a process that adopts a checkpoint: the next run emits the rows that Spark's query would have emitted."""
+"""Kills of a process that adopts a checkpoint. The next run emits the rows that Spark's query would have emitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operator on Spark, in one program: workers are killed, and the query is stopped and restarted.
+"""All operators on Spark, in one program. Workers are killed, and the query is stopped and restarted.
 
 The operators and their expected output are in the table of operators.
 """

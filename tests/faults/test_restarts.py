@@ -1,4 +1,4 @@
-"""Restarts in the same driver, and repeated epochs: output of uncommitted versions must not appear."""
+"""Restarts in the same driver, and repeated epochs. Output that depends on uncommitted state must not appear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Truncated state files are harmless or an error at the next start, never a wrong result."""
+"""A truncated state file is harmless or causes an error at the next start. It never causes a wrong result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kills of processes that run Spark's own stateful programs on pillarbox: nothing is lost or doubled."""
+"""Kills of processes that run Spark's stateful programs on pillarbox. No row is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ KILLS, BATCHES = 50, 10
 
 
 class Killed(StatefulProcessor):
-    """Counts rows and sets timers, under kills.
+    """Counts rows and sets timers, and may be killed.
 
     Args:
-        kills: a folder with a file per kill; a name begins with the fault point. The process that removes a file is
+        kills: a folder with a file per kill, whose name begins with the fault point. The process that removes a file is
             killed.
     """
 
@@ -55,10 +55,10 @@ class Killed(StatefulProcessor):
     def close(self):
         self.die("close")
 
-    def die(self, place: str) -> None:
+    def die(self, point: str) -> None:
         if TaskContext.get() is None:
             return  # the driver calls init(), too
-        for path in self.kills.glob(f"{place}-*") if random.random() < 0.1 else ():
+        for path in self.kills.glob(f"{point}-*") if random.random() < 0.1 else ():
             try:
                 path.unlink()
             except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Faults in Python workers: Spark repeats the task, and no effect of the first attempt remains."""
+"""Faults in Python workers. Spark repeats the task, and the first attempt leaves no effect."""
 
 from __future__ import annotations
 

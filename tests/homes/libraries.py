@@ -1,4 +1,4 @@
-"""Effects of libraries on a process, by execution place: the table in ``docs/execution.md``."""
+"""How libraries affect a process, by execution place. ``docs/execution.md`` shows this table."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Entry(NamedTuple):
     """A row of the table.
 
     Attributes:
-        name: of the row.
-        begin: called in ``open()`` with an empty folder; returns the argument of ``look``.
-        look: called for each record; returns whether everything is as ``begin`` left it.
-        places: the effect by place; other places have ``otherwise``.
-        error: part of the error in a place where it does not work.
-        at_the_end: whether ``begin`` has arranged for a file ``end`` to be written when the process ends.
+        name: the name of the row.
+        begin: called in ``open()`` with an empty folder. Returns the argument of ``look``.
+        look: called for each record. Returns whether everything is still as ``begin`` has left it.
+        places: execution place -> effect. Other places have the effect ``otherwise``.
+        error: part of the error message in a place that does not support it.
+        at_the_end: whether ``begin`` makes the process write a file ``end`` when it exits.
     """
 
     name: str
@@ -62,8 +62,8 @@ class Entry(NamedTuple):
     error: str = ""
     at_the_end: bool = False
 
-    def in_place(self, place: str) -> str:
-        return self.places.get(place, self.otherwise)
+    def in_place(self, setting: str) -> str:
+        return self.places.get(setting, self.otherwise)
 
 
 def _nothing(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Recorded calls in killed homes: no used answer is requested again (R25 to R30)."""
+"""Recorded calls in homes that are killed. No request is repeated whose answer was used."""
 
 from __future__ import annotations
 

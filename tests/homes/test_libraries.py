@@ -21,23 +21,25 @@ pytestmark = [
 ]
 
 
-def check(entry: Entry, place: str, found: str) -> None:
-    if entry.in_place(place) == WORKS:
-        assert found == WORKS, (entry.name, place)
+def check(entry: Entry, setting: str, effect: str) -> None:
+    if entry.in_place(setting) == WORKS:
+        assert effect == WORKS, (entry.name, setting)
     else:
-        assert entry.error in found, (entry.name, place)
+        assert entry.error in effect, (entry.name, setting)
 
 
-@pytest.mark.parametrize("place", ["homes", "shared homes"])
-def test_in_homes(executor: Executor, tmp_path: Path, place: str) -> None:
-    settings = {MODE: "fork", MOST: "1" if place == "shared homes" else "8"}
+@pytest.mark.parametrize("setting", ["homes", "shared homes"])
+def test_in_homes(executor: Executor, tmp_path: Path, setting: str) -> None:
+    settings = {MODE: "fork", MOST: "1" if setting == "shared homes" else "8"}
     for number, entry in enumerate(TABLE):
         folder, run = tmp_path / str(number), f"run of {entry.name}"
         folder.mkdir()
         result = outcome(entry, folder, run, **settings)
-        check(entry, place, result)
+        check(entry, setting, result)
         if result == WORKS:
-            assert len(executor.homes) >= (1 if place == "shared homes" else 2), "they may have processes of their own"
+            assert len(executor.homes) >= (1 if setting == "shared homes" else 2), (
+                "they may have processes of their own"
+            )
         executor.keeper.ask("end", run=run, secrets=[], within=30.0)
         wait_until(lambda: not executor.homes)
         assert len([*folder.glob("of-*/end")]) == 2 * entry.at_the_end, entry.name
@@ -55,7 +57,7 @@ def test_in_workers(tmp_path: Path) -> None:
 
 
 def test_the_document_shows_the_table() -> None:
-    """A row for each entry that does not work everywhere, and a list of the others."""
+    """The document has a row for each entry that does not work everywhere, and a list of the others."""
     text = (ROOT / "docs" / "execution.md").read_text()
     section = text.partition("### Libraries that change a process")[2].partition("\n## ")[0]
     header, line, *rows = [

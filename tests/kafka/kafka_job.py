@@ -23,7 +23,7 @@ END = 4_000_000_000_000
 
 
 class Total(KeyedProcessFunction):
-    """The number and the sum of a card's payments, at each; and once more when event time ends."""
+    """Emits the number and the sum of a card's payments with each payment, and once more when event time ends."""
 
     def open(self, runtime_context):
         self.state = runtime_context.get_state(ValueStateDescriptor("total"))

@@ -1,4 +1,4 @@
-"""Threads of the mailbox tests, always joined."""
+"""Threads for tests of the mailbox. They are joined after the test."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mails (M2)."""
+"""Mails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mailbox executor (M9)."""
+"""The mailbox executor."""
 
 from __future__ import annotations
 

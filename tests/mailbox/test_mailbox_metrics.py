@@ -1,4 +1,4 @@
-"""Mailbox metrics (M15)."""
+"""Mailbox metrics."""
 
 from __future__ import annotations
 

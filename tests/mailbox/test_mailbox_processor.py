@@ -1,4 +1,4 @@
-"""The mailbox processor (M1, M10 to M14)."""
+"""The mailbox processor."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_m10_a_mail_put_first_by_the_default_action_is_run_before_its_next_call(
 
 
 def test_m10_no_lock_in_a_round_without_mail() -> None:
-    """M4, M10: the hot path."""
+    """M4, M10: a round without mail takes no lock."""
     calls = 0
 
     class CountingLock:
@@ -587,7 +587,7 @@ def test_m12_poison_is_harmless_after_the_end(threads, end: str) -> None:
 
 
 def test_m12_poison_and_close_do_not_meet(threads) -> None:
-    """M12: the look at the state and the put are one step."""
+    """M12: checking the state and putting the mail are one step."""
     for _ in range(50):
         processor = MailboxProcessor(finish)
         go = threading.Barrier(2)
@@ -865,7 +865,7 @@ def test_m1_a_loop_that_failed_may_be_taken_over(threads) -> None:
 
 
 def test_all_threads_at_once_meet_only_in_the_mailbox_thread(threads) -> None:
-    writers, each = 4, 1_000
+    writers, per_writer = 4, 1_000
     owner = threading.current_thread()
     total = 0
     calls = 0
@@ -897,7 +897,7 @@ def test_all_threads_at_once_meet_only_in_the_mailbox_thread(threads) -> None:
         executor = processor.get_mailbox_executor(writer)
         options = [MailOptions.DEFAULT, MailOptions.urgent(), MailOptions.deferrable()]
         assert called.wait(threads.patience)
-        for i in range(each):
+        for i in range(per_writer):
             executor.execute(count, "count", options=options[i % 3])
             if i % 100 == 0:
                 processor.suspend()
@@ -917,7 +917,7 @@ def test_all_threads_at_once_meet_only_in_the_mailbox_thread(threads) -> None:
     finishing.result(threads.patience)
     resumer.put(None)
     resuming.result(threads.patience)
-    assert total == writers * each
+    assert total == writers * per_writer
     assert runs > 1
     assert calls >= 1
 

@@ -1,4 +1,4 @@
-"""The task mailbox, compared with three plain lists (M3 to M7)."""
+"""The task mailbox, compared with three plain lists."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def nothing() -> None:
 
 
 class MailboxMachine(RuleBasedStateMachine):
-    """Mails leave in the order urgent, batch, queue; every mail leaves once."""
+    """Mails leave in the order urgent, batch, queue. Every mail leaves once."""
 
     def __init__(self) -> None:
         super().__init__()

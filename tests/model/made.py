@@ -32,7 +32,7 @@ _IDS = {"pillarbox": "000100000000", "pillarbox 2": "000200000000"}
 
 
 def observed_as(program: str, level: int | None = None) -> str:
-    """Return the name of a program's observed metrics; None is its last level."""
+    """Return the name of a program's observed metrics. Without ``level``, of its last level."""
     return f"pillarbox_{_IDS[program]}" + ("" if level is None else f" level {level}")
 
 
@@ -63,7 +63,7 @@ def progress(number: int, *reports: TaskReport, name: str = "pillarbox", **value
         "sources": [{"description": "rate", "numInputRows": 10, "startOffset": "1", "endOffset": {"t": {"0": 5}}}],
         "stateOperators": [{"commitTimeMs": 7}, {"commitTimeMs": 8}],
         "sink": {"numOutputRows": -1},
-        "observedMetrics": observed({each: {"tasks": texts} for each, texts in levels.items()}, {"tasks": []}),
+        "observedMetrics": observed({level: {"tasks": texts} for level, texts in levels.items()}, {"tasks": []}),
         **values,
     }
 

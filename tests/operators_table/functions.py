@@ -1,4 +1,4 @@
-"""Functions that use their operators' features, for the table of operators."""
+"""Functions for the table of operators, which use the features of their operators."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class AsyncTimed(Timed):
 
 
 class Raising(Timed):
-    """Raises at some records and timers, after changing state and timers."""
+    """Changes state and timers, then raises for some records and timers."""
 
     def process_element(self, value, ctx):
         super().process_element(value, ctx)
@@ -158,8 +158,8 @@ class Total(AggregateFunction):
     def get_result(self, accumulator):
         return accumulator
 
-    def merge(self, one, other):
-        return one + other
+    def merge(self, accumulator, other):
+        return accumulator + other
 
 
 class Numbers(ProcessWindowFunction):

@@ -105,7 +105,7 @@ class Query:
 
     Args:
         stream: the stream to observe; the batches replace its collection sources.
-        settings: of its session.
+        settings: the settings of its session.
 
     Attributes:
         handles: committed state of each level after a shuffle.

@@ -44,8 +44,8 @@ def writer(spark: Any, folder: str, parallelism: int, name: str = "first", savep
     """Return the writer of the query.
 
     Args:
-        folder: in the bucket; ``flights`` in it has the source's files.
-        name: of the folders for its checkpoint and for its events.
+        folder: a folder in the bucket. Its folder ``flights`` contains the source's files.
+        name: the name of the folders for its checkpoint and its events.
         savepoint: the folder of the savepoint that it starts from.
     """
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_SLICE)

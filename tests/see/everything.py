@@ -24,7 +24,7 @@ BAD = OutputTag[DeadLetter]("bad")
 
 
 class Spent(KeyedProcessFunction):
-    """Adds up a card's payments. A negative amount is an error."""
+    """Adds up a card's payments. Raises for a negative amount."""
 
     def open(self, ctx: Any) -> None:
         self.spent = ctx.get_state(ValueStateDescriptor("spent"))

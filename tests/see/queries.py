@@ -25,7 +25,7 @@ SCHEMA = "card STRING, amount LONG, at LONG"
 
 
 class Count(KeyedProcessFunction):
-    """Counts a card's payments, until an hour of silence. A negative amount is an error."""
+    """Counts a card's payments until it has been silent for an hour. Raises for a negative amount."""
 
     def open(self, ctx: Any) -> None:
         self.seen = ctx.get_state(ValueStateDescriptor("seen"))

@@ -68,7 +68,7 @@ def context_of(chromium: Any, size: tuple[int, int] | None = None) -> Iterator[A
 
 @contextmanager
 def site(answer: Any) -> Iterator[str]:
-    """Serve another site, at another port; yield its address.
+    """Serve another site at another port, and yield its address.
 
     Args:
         answer: handles a request, as a method of the server's handler.

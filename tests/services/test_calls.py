@@ -1,4 +1,4 @@
-"""Recorded calls on Spark: a service is paid once per record although processes are killed."""
+"""Recorded calls on Spark. A service is charged once per record, although processes are killed."""
 
 from __future__ import annotations
 

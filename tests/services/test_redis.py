@@ -16,7 +16,7 @@ ROWS = 400
 
 
 class Names(Function):
-    """Asks Redis for names; records in Redis when it is opened."""
+    """Reads names from Redis. When it is opened, it writes that into Redis."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -43,12 +43,12 @@ class PlantedBug:
 
 
 def _stamps_from_the_users_random(patch: pytest.MonkeyPatch) -> None:
-    """Attempts at one version look alike if a function seeds the process's random numbers."""
+    """Attempts have random numbers that functions may seed, so several attempts may look alike."""
     patch.setattr(state_log, "secrets", SimpleNamespace(randbits=random.getrandbits))
 
 
 def _idleness_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A recreated operator starts as active; the valve after it had received the opposite."""
+    """A recreated operator starts as active, although the next valve has received its idle status."""
     before = TimestampsAndWatermarksOperator.restore_event_time
 
     def restore(operator: TimestampsAndWatermarksOperator, state: dict[str, Any] | None) -> None:
@@ -73,7 +73,7 @@ def _streams_that_meet_begin_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def _whether_a_channel_has_caught_up_is_a_race(patch: pytest.MonkeyPatch) -> None:
-    """Watermarks count on arrival, also from a channel that was idle at the epoch's beginning."""
+    """Watermarks take effect when they arrive, even from a channel that was idle when the epoch began."""
     patch.setattr(EpochValve, "begin_epoch", lambda valve: None)
 
 
@@ -96,7 +96,7 @@ def _restored_timers_are_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def _buffers_are_taken_as_they_come(patch: pytest.MonkeyPatch) -> None:
-    """The gate does not reorder a channel's buffers, as long as none arrives after the barrier."""
+    """The gate does not sort a channel's buffers, as long as none arrives after the barrier."""
 
     def receive(gate: InputGate, buffer: Any) -> Iterator[Any]:
         channel = gate._channels.setdefault(buffer.channel, _Channel())
@@ -106,7 +106,7 @@ def _buffers_are_taken_as_they_come(patch: pytest.MonkeyPatch) -> None:
 
 
 def _attempts_in_vain_are_kept(patch: pytest.MonkeyPatch) -> None:
-    """A resident with an uncommitted epoch continues with its state."""
+    """A resident task with an uncommitted epoch continues with the state of that epoch."""
     before = StateLog.sync
 
     def sync(log: StateLog, store: Any) -> Sync:
@@ -148,7 +148,7 @@ def _sorted_runs_come_one_after_the_other(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nobody_waits_for_the_broadcast_stream(patch: pytest.MonkeyPatch) -> None:
-    """Batch mode does not hold back unkeyed records: some precede the broadcast records."""
+    """Batch mode does not delay the non-broadcast records, so some are processed before broadcast records."""
     before = BatchInput.__init__
 
     def init(batch: BatchInput, operator: str, edges: Sequence[Any], *, by_key: bool) -> None:

@@ -1,4 +1,4 @@
-"""README's programs give README's results. The first program is the one in the examples."""
+"""The programs in README give the results in README. The first program is also one of the examples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FEWER_SCHEDULES = ("seeds=100", "seeds=10")
 
 
 class Scores(BaseHTTPRequestHandler):
-    """The service of README's last program: the score is the number in the order's name."""
+    """The service that README's last program calls. The score is the number in the order's name."""
 
     def do_GET(self) -> None:
         order = parse_qs(urlsplit(self.path).query)["order"][0]
@@ -197,7 +197,7 @@ def test_a_program_of_the_docs(page: str, number: int, spark: SparkSession, caps
 
 @pytest.mark.usefixtures("one_attempt")
 def test_a_program_fails_with_the_error_that_its_page_shows(spark: SparkSession, tmp_path: Path, monkeypatch):
-    """The other errors on pages need no Spark: ``tests/test_shown_errors.py``."""
+    """Other errors on pages do not need Spark: see ``tests/test_shown_errors.py``."""
     monkeypatch.setattr(pillarbox, "local_session", lambda: spark)
     (tmp_path / "job.py").write_text(programs()["docs/errors.md"][0])
     with pytest.raises(PythonException) as caught:

@@ -33,12 +33,12 @@ class CountAndSum(AggregateFunction):
     def get_result(self, accumulator):
         return accumulator
 
-    def merge(self, one, other):
-        return one[0] + other[0], one[1] + other[1]
+    def merge(self, accumulator, other):
+        return accumulator[0] + other[0], accumulator[1] + other[1]
 
 
 class WithWindow(ProcessWindowFunction):
-    """Adds key and window, as Spark has them."""
+    """Adds the key and the window to results, with the window in Spark's form."""
 
     def process(self, key, context, elements):
         from datetime import datetime, timezone

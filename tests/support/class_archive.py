@@ -1,8 +1,8 @@
-"""An archive of Spark's classes, which halves the start of Java processes in tests.
+"""An archive of Spark's classes, which makes Java processes in tests start twice as fast.
 
-``python -m tests.support.class_archive`` runs a small program, and Java writes its loaded classes into the
+``python -m tests.support.class_archive`` runs a small program, and Java writes the classes that it has loaded into the
 environment's folder. That takes a minute, so only `make test-all` creates the archive; `make test` uses an existing
-one. Java ignores an archive of another version or of other jars.
+archive. Java ignores an archive of another version or of other jars.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ARCHIVE = Path(sys.prefix) / "classes.jsa"
 def java_options() -> str:
     """Return ``JDK_JAVA_OPTIONS`` for tests.
 
-    Java's launcher reads it. Without its log, Java does not report an unusable archive.
+    Java's launcher reads this variable. Java's log is turned off, so that an unusable archive is not reported.
     """
     return f"{SHORT_LIVED} -XX:SharedArchiveFile={_ARCHIVE} -Xlog:disable" if _ARCHIVE.exists() else SHORT_LIVED
 

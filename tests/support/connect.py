@@ -1,7 +1,7 @@
-"""A child process with a Spark Connect session: a process has either that or a classic session.
+"""A child process with a Spark Connect session. A process cannot have both a Spark Connect and a classic session.
 
-The fixture ``connect`` (tests/conftest.py) is a client for the whole test run. A test passes it functions of its
-module, whose first argument is the session; results and errors are returned::
+The fixture ``connect`` (tests/conftest.py) is a client for the whole test run. A test passes functions of its module to
+the client; their first argument is the session. Results are returned, and errors raised::
 
     def count(spark, rows):
         return spark.range(rows).count()
@@ -32,10 +32,10 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class RaisedInTheClient(Exception):
-    """An exception of a function that ran in the client.
+    """An exception that a function has raised in the client.
 
     Attributes:
-        type: name of its class.
+        type: the name of the exception's class.
         message: the exception as text, as the user sees it.
     """
 
@@ -49,8 +49,8 @@ class ConnectClient:
     """Runs functions in a separate process with a Spark Connect session.
 
     Args:
-        home: directory for Spark's files.
-        remote: as for ``SparkSession.builder.remote``: ``local[n]`` starts a server in the same process.
+        home: the directory for Spark's files.
+        remote: as in ``SparkSession.builder.remote``. ``local[n]`` starts a server in the same process.
         settings: settings of the session.
         python: Spark's Python command.
     """

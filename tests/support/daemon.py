@@ -1,4 +1,4 @@
-"""The daemon of Python workers, for tests whose executor is not the process that started it."""
+"""The daemon of Python workers, for tests whose executor is another process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Programs in README, docs and notebooks: ``python -m tests.support.docs FOLDER`` writes them for type checkers.
+"""The programs in README, docs and notebooks. ``python -m tests.support.docs FOLDER`` writes them for type checkers.
 
-They are the code blocks marked ``python``. A fragment marked ``py`` becomes a function whose parameters are its free
-names. The tutorial has modules, which import each other: a page has the name of each above it.
+Programs are code blocks marked ``python``. A fragment, marked ``py``, becomes a function whose parameters are its free
+names. The pages of the tutorial are modules; each page imports the names of the pages before it.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def modules(step: Path) -> dict[str, str]:
 
 
 def fragments() -> dict[str, list[str]]:
-    """Return each page's fragments, by its path: each as a function.
+    """Return the fragments of each page as functions: path -> list of functions as text.
 
     Raises:
         KeyError: the type of a name in a fragment is unknown.
@@ -155,7 +155,7 @@ def _as_function(name: str, source: str) -> str:
     (function,) = symtable.symtable(f"def {name}():\n{body}", name, "exec").get_children()
     available = {"SparkSession", "pillarbox", *pillarbox.__all__, *dir(builtins)}
     missing = sorted(_taken(function) - available)
-    return f"def {name}({', '.join(f'{each}: {TAKEN[each]}' for each in missing)}) -> None:\n{body}"
+    return f"def {name}({', '.join(f'{name_}: {TAKEN[name_]}' for name_ in missing)}) -> None:\n{body}"
 
 
 def _taken(scope: symtable.SymbolTable) -> set[str]:

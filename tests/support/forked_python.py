@@ -1,9 +1,9 @@
-"""A Python that starts at once, for the hundreds of processes that Spark starts in tests.
+"""A Python that starts at once, because Spark starts hundreds of Python processes in tests.
 
-Each Python worker would import pandas, PyArrow, PySpark and pillarbox. Spark runs this program instead. For ``-m
-MODULE`` it passes its arguments, environment, folder and standard streams to a server with all these imports, which
-forks the process; everything else runs in Python itself. The program ends with the process and its exit code, and
-terminates the process when it is terminated.
+Otherwise, each Python worker would import pandas, PyArrow, PySpark and pillarbox. Spark runs this program instead. For
+``-m MODULE``, it passes its arguments, environment, folder and standard streams to a server that has imported these
+packages and forks a process. With other arguments, it runs Python itself. The program exits when the forked process
+exits, with its exit code. If it is terminated, it terminates that process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ sys.exit(code[0] if code else 1)
 
 @contextmanager
 def forked_python() -> Iterator[str]:
-    """Run a server during the block, and yield the path of the program."""
+    """Run a server within the block, and yield the path of the program."""
     with tempfile.TemporaryDirectory(prefix="pillarbox-") as folder:  # a socket's path has to be short
         address, program = f"{folder}/server", Path(folder, "python")
         program.write_text(_PROGRAM.format(python=sys.executable, address=address, jvm=JVM))
@@ -73,9 +73,9 @@ def forked_python() -> Iterator[str]:
 
 
 class _Server:
-    """Forks processes for connected programs, until its standard input is closed.
+    """Forks processes for the programs that connect, until its standard input is closed.
 
-    A process keeps its program's connection, which closes with the process.
+    A forked process keeps the program's connection open until it exits.
     """
 
     def __init__(self, address: str) -> None:

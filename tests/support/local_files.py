@@ -1,9 +1,10 @@
-"""Hadoop in tests, with less work per file: ``LocalFiles.java``, without Hadoop's thousand default settings.
+"""Faster files for Hadoop in tests: ``LocalFiles.java``, and no default settings.
 
-Without its native library, Hadoop starts ``chmod`` for each written file and ``readlink`` for each renamed file. Spark
-also sends all of Hadoop's settings with each job that reads files or has state. ``python -m tests.support.local_files``
-compiles the class by Spark's Janino, and writes settings that name it and empty files of default settings; Hadoop then
-takes the defaults from its code. `make test-all` runs with Hadoop's own class and settings.
+Without its native library, Hadoop starts ``chmod`` for each written file and ``readlink`` for each renamed file. Also,
+Spark sends Hadoop's settings, about a thousand, with each job that reads files or has state. ``python -m
+tests.support.local_files`` compiles the class with Spark's Janino, and writes settings that select the class, and empty
+files of default settings, so that Hadoop uses the defaults in its code. `make test-all` runs with Hadoop's own class
+and settings.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _SETTINGS = """<configuration>
 
 
 def use_local_files() -> None:
-    """Make the Java processes of this process and its children use the class, without default settings.
+    """Make the Java processes of this process and its children use the class, and no default settings.
 
-    A process that finds ``HADOOP_CONF_DIR`` set, by its parent or by the user, changes nothing.
+    If ``HADOOP_CONF_DIR`` is already set, by the parent process or the user, changes nothing.
     """
     if {"PILLARBOX_LONG", "HADOOP_CONF_DIR"}.isdisjoint(os.environ) and (_FOLDER / "core-site.xml").exists():
         os.environ["HADOOP_CONF_DIR"] = str(_FOLDER)

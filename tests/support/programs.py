@@ -1,4 +1,4 @@
-"""Programs and functions that tests of several layers run."""
+"""Programs and functions that tests of several layers use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bounded(bound: int) -> WatermarkStrategy:
 
 
 class Tumbling(KeyedProcessFunction):
-    """Sums in windows of 50 ms of event time; late records are emitted to the side."""
+    """Sums values in windows of 50 ms of event time. Late records are emitted to a side output."""
 
     def open(self, runtime_context):
         self.sums = runtime_context.get_map_state(MapStateDescriptor("sums"))
@@ -89,7 +89,7 @@ def rows_with_columns(env, payments):
 
 
 class Paid(KeyedCoProcessFunction):
-    """Joins an order with its payments; an order without payments after ten seconds is emitted to the side."""
+    """Joins an order with its payments. An order without payments after ten seconds is emitted to a side output."""
 
     def open(self, runtime_context):
         self.order = runtime_context.get_state(ValueStateDescriptor("order"))

@@ -1,4 +1,4 @@
-"""Recordings of local jobs, each task in each epoch, and replays of queries."""
+"""Recordings of local jobs, of each task in each epoch, and replays of queries."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
             **facts,
         )
 
-    def write(job: LocalJob, place: Path, facts: RecordingMetadata, before: Any, after: Any) -> None:
-        write_recording(place, facts, pickle.dumps(job._shipped[facts.number]), before, after)
-        results.append(place)
+    def write(job: LocalJob, path: Path, facts: RecordingMetadata, before: Any, after: Any) -> None:
+        write_recording(path, facts, pickle.dumps(job._shipped[facts.number]), before, after)
+        results.append(path)
 
     def of_partition(job: LocalJob, number: int, partition: int, runs: Any, bounded: bool) -> Iterator[Any]:
         batch_of_runs = list(runs)
@@ -70,7 +70,7 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
         time = job._epoch_time
         assert time is not None
         identity, facts = record(
-            *(job, vertex.number, subtask, vertex.level, [[tuple(each) for each in arrived]]), time=time, clock=None
+            *(job, vertex.number, subtask, vertex.level, [[tuple(values) for values in arrived]]), time=time, clock=None
         )
         try:
             yield from sent_by(job, vertex, subtask, arrived, store)
@@ -106,13 +106,13 @@ def replay_epochs(
     newest: int = 100,
     epochs: Iterable[int] | None = None,
 ) -> int:
-    """Record committed epochs of some tasks, and replay them; return their number.
+    """Record committed epochs of some tasks, and replay them. Returns the number of recordings.
 
-    A task without work in an epoch has no recording of it.
+    If a task has no work in an epoch, there is no recording.
 
     Args:
-        tasks: uid and subtask, or partition, of each.
-        epochs: their numbers, or the number of newest epochs.
+        tasks: (uid, subtask or partition) of each task.
+        epochs: the numbers of the epochs. By default, the ``newest`` epochs.
     """
     count = 0
     last = Checkpoint(writer._spark, checkpoint).last_committed

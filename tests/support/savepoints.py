@@ -26,27 +26,27 @@ def restore_logs(
     """Return the logs of an operator's new subtasks, by index.
 
     Args:
-        identities: of all new subtasks, in order.
-        channels: all channels of each input of the new program.
+        identities: the identities of all new subtasks, in order.
+        channels: for each input of the new program, all its channels.
         loads: unpickles pickled values.
 
     Raises:
-        CheckpointMismatchError: the operator's state is missing or damaged, a key would change its subtask, or
+        CheckpointMismatchError: the operator's state is missing or damaged, a key would belong to another subtask, or
             watermarks differ.
     """
     identities = list(identities)
     table = savepoint.table(uid)
     shares: dict[int, list[pa.RecordBatch]] = {identity.subtask: [] for identity in identities}
-    one = identities[0]
+    sample = identities[0]
     for batch in savepoint.batches(uid):
-        for subtask, share in table.route(batch, one.parallelism, one.max_parallelism, loads):
+        for subtask, share in table.route(batch, sample.parallelism, sample.max_parallelism, loads):
             shares[subtask].append(share)
     layout = table.operator.parallelism, table.operator.max_parallelism
-    keys_stay = layout == (one.parallelism, one.max_parallelism)
+    keys_stay = layout == (sample.parallelism, sample.max_parallelism)
     states = savepoint.own_states(uid, loads)
     if not keys_stay:
-        check_watermarks(table.operator, states, one.parallelism)
-    own = redistribute(uid, states, one.parallelism, channels, keys_stay=keys_stay)
+        check_watermarks(table.operator, states, sample.parallelism)
+    own = redistribute(uid, states, sample.parallelism, channels, keys_stay=keys_stay)
     stores: dict[int, MemoryChunkStore] = {}
     for identity in identities:
         stores[identity.subtask] = store = MemoryChunkStore()

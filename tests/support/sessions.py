@@ -58,10 +58,10 @@ def only_session(make: Callable[[], SparkSession]) -> Iterator[SparkSession]:
 
 
 def _is_instance_of(gateway: Any, java_object: Any, name: str) -> bool:
-    """Replace py4j's function of this name, for class names.
+    """Replace py4j's function ``is_instance_of``, if the class is given by name.
 
-    PySpark calls it a dozen times for each exception. py4j makes Java search all of Spark's jars for a class ``py4j``
-    each time.
+    PySpark calls it a dozen times for each exception. Each time, py4j's function makes Java search all of Spark's jars
+    for a class ``py4j``.
     """
     return bool(getattr(gateway.jvm, "py4j.reflection.TypeUtil").isInstanceOf(name, java_object))
 
@@ -81,17 +81,17 @@ def tasks_are_tried_once(session: SparkSession) -> Iterator[None]:
 
 
 def active_session(session: SparkSession) -> None:
-    """Make a classic session this thread's active one: Spark reads its settings if no session is passed."""
+    """Make a session this thread's active session, whose settings Spark reads if no session is passed."""
     jvm(session).SparkSession.setActiveSession(java_session(session))
     SparkSession._activeSession = session
 
 
 def session_with_package(home: Path, name: str, package: str, **settings: str) -> SparkSession:
-    """Return a session with a Maven Central package.
+    """Return a session with a package from Maven Central.
 
     Args:
         home: the folder for its files.
-        settings: as of ``local_session``.
+        settings: as in ``local_session``.
     """
     return local_session(
         2,

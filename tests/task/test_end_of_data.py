@@ -63,7 +63,7 @@ def test_a_timer_that_has_fired_comes_before_the_maximum_watermark():
 
 @pytest.mark.parametrize("moment", ["end_input", "finish"])
 def test_no_timer_fires_once_its_operator_is_finished(moment):
-    """Its time arrives while a later operator ends: nothing is sent after the end of the data."""
+    """The timer's time arrives while a later operator ends. Nothing is sent after the end of the data."""
     clock = ManualProcessingTimeService()
     notes: Notes = []
 

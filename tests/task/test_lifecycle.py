@@ -1,4 +1,4 @@
-"""The life cycle of a task: every event in every state, and every cause of its end (P1)."""
+"""The life cycle of a task: every event in every state, and every cause of its end."""
 
 from __future__ import annotations
 
@@ -413,7 +413,7 @@ def test_epochs_that_overlap_leave_the_collector_as_it_was():
 
 
 def test_a_timer_that_meets_a_closed_mailbox_is_no_error():
-    """Tasks share the clock, whose error would end them all."""
+    """Tasks share the clock, so an error in it would end all tasks."""
     clock = ManualProcessingTimeService()
     processor = MailboxProcessor(lambda controller: None)
     service = ProcessingTimeServiceImpl(clock, as_mail(processor.get_main_mailbox_executor()))

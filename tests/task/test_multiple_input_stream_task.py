@@ -38,7 +38,7 @@ from tests.task.tasks import (
 
 
 class Sum(KeyedProcessFunction):
-    """Sums by parity. 100 and above: an event-time timer; "p<ms>": a processing-time timer; "boom": an error."""
+    """Sums by parity. Numbers from 100 set an event-time timer, "p<ms>" a processing-time timer. "boom" raises."""
 
     def open(self, runtime_context):
         self.sum = runtime_context.get_state(ValueStateDescriptor("sum"))

@@ -1,4 +1,4 @@
-"""One subtask: its life cycle (P1-P6) and its checkpoints (C1-C4)."""
+"""One subtask: its life cycle and its checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.task.tasks import (
     vertex_of,
 )
 
-# -- life (P1, P6) --
+# -- life --
 
 
 def test_p6_opened_from_the_tail_finished_from_the_head():
@@ -165,7 +165,7 @@ def test_the_garbage_collector_is_as_before():
     assert gc.get_threshold() == before
 
 
-# -- the default action (P2, P3) --
+# -- the default action --
 
 
 class Answering(SourceStreamTask):
@@ -235,7 +235,7 @@ def test_mails_run_between_runs():
     task.close()
 
 
-# -- a thread that reads (P4) --
+# -- a thread that reads --
 
 
 def test_p4_the_reader_is_another_thread():
@@ -334,7 +334,7 @@ def test_p4_the_end_is_a_mail():
     processor.close()
 
 
-# -- checkpoints (C1, C2, C4) --
+# -- checkpoints --
 
 
 def test_c4_order_of_a_snapshot():
@@ -393,7 +393,7 @@ def test_c2_operators_hear_of_each_commit_once_and_in_order():
     ]
 
 
-# -- how long mails wait (M15) --
+# -- how long mails wait --
 
 
 def latencies(interval):
@@ -425,15 +425,15 @@ def test_m15_a_task_that_is_not_asked_measures_nothing():
 
 
 def test_operators_are_made_from_the_tail_to_the_head():
-    made: Notes = []
+    notes: Notes = []
 
     class Made(Noting):
         def __init__(self, context):
-            super().__init__(context, made)
-            self.note("made", [each for _, each, *_ in made])
+            super().__init__(context, notes)
+            self.note("made", [name for _, name, *_ in notes])
 
     task = source_task(*(node(Made, name) for name in "abc"))
-    assert made == [("made", "c", []), ("made", "b", ["c"]), ("made", "a", ["c", "b"])]
+    assert notes == [("made", "c", []), ("made", "b", ["c"]), ("made", "a", ["c", "b"])]
     task.restore()
-    assert made[3:] == [("open", "c"), ("open", "b"), ("open", "a")]
+    assert notes[3:] == [("open", "c"), ("open", "b"), ("open", "a")]
     task.close()

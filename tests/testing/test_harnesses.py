@@ -52,7 +52,7 @@ class Mean(AggregateFunction):
 
 
 class Count(KeyedProcessFunction):
-    """Counts; "t<ms>" sets an event-time timer, "p<ms>" a processing-time timer, "late" is emitted to the side."""
+    """Counts records. "t<ms>" and "p<ms>" set timers in event and processing time. "late" is emitted to the side."""
 
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
@@ -354,7 +354,7 @@ def test_an_epoch_that_raises_leaves_no_trace():
         harness.push("words", ("a", "p90"), ("a", "late"), ("a", "boom"))
         with pytest.raises(OperatorError, match="boom"):
             harness.run_epoch()
-        # The dead task's timer at 90 must not be heard of either (P1, T6).
+        # The dead task's timer at 90 must not be heard of either.
         harness.set_processing_time(95)
         assert harness.run_epoch() == {"main": [], "late": []}
         harness.push("words", ("a", "x"))
@@ -406,8 +406,8 @@ def test_parameters_with_a_default_are_no_sources():
 
 
 def test_row():
-    made = row(card="c1", amount=2)
-    assert (made.card, made["amount"], made._fields) == ("c1", 2, ("card", "amount"))
+    record = row(card="c1", amount=2)
+    assert (record.card, record["amount"], record._fields) == ("c1", 2, ("card", "amount"))
 
 
 class EchoTime(KeyedProcessFunction):

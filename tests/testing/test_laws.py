@@ -1,4 +1,4 @@
-"""The laws of operators: every operator here obeys them, and each law can be broken."""
+"""The laws of operators. Correct operators obey them, and each law can be broken."""
 
 from __future__ import annotations
 

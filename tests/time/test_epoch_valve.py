@@ -9,15 +9,15 @@ from tests.time.test_valve import Sink
 
 
 class Valve:
-    """A valve of the channels a and b; each epoch returns its output, during and at its end."""
+    """A valve with the channels a and b. Each epoch returns its output during the epoch, and at its end."""
 
     def __init__(self):
         self.valve = EpochValve("ab")
         self.sink = Sink()
 
-    def epoch(self, *said, fails=False):
+    def epoch(self, *inputs, fails=False):
         self.valve.begin_epoch()
-        for channel, word in said:
+        for channel, word in inputs:
             if word == "idle" or word == "active":
                 self.valve.status_came(channel, word == "idle")
             else:

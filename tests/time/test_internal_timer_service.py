@@ -1,4 +1,4 @@
-"""Timers per key and namespace, compared with a sorted set (T1-T5, T9)."""
+"""Timers per key and namespace, compared with a sorted set."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class TimerServiceMachine(RuleBasedStateMachine):
         earliest = min((timer[0] for timer in self.set["processing"]), default=None)
         assert service.next_processing_time_timer() == earliest
         earliest = min((timer[0] for timer in self.set["processing"] - self.waiting), default=None)
-        # T4: at most one is scheduled, and not behind the earliest.
+        # At most one timer is scheduled, and not later than the earliest.
         scheduled = clock.active_timer_timestamps()
         assert len(scheduled) <= 1
         if earliest is not None and earliest > clock.current_processing_time():
@@ -386,7 +386,7 @@ def test_a_timer_may_be_numpys_int(timers):
 BAD = ["soon", 2.5, math.nan, datetime.datetime(2026, 1, 1), 2**70, True, np.int64(5), {6, "x"}, {7, None}]
 
 
-@pytest.mark.parametrize("bad", BAD, ids=[f"{type(each).__name__} {index}" for index, each in enumerate(BAD)])
+@pytest.mark.parametrize("bad", BAD, ids=[f"{type(value).__name__} {index}" for index, value in enumerate(BAD)])
 def test_a_timer_of_a_checkpoint_is_an_int_of_64_bits(timers, bad):
     """A timer of another type means that the file is damaged."""
     with pytest.raises(CheckpointMismatchError, match="operator 'op': the checkpoint holds a timer of key 'bad' at"):
@@ -440,7 +440,7 @@ def test_restored_timers_may_go_before_anything_is_asked_of_them(timers):
     assert [timer[1:3] for timer in timers.take()] == [(6, "b"), (7, "c")]
 
 
-# -- the order within one timestamp (T5) --
+# -- the order within one timestamp --
 
 
 def test_t5_an_earlier_timer_that_is_registered_meanwhile_comes_first(timers):

@@ -1,4 +1,4 @@
-"""The manual clock (T6), alone and compared with a model."""
+"""The manual clock, alone and compared with a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator's view of its task's clock (T6)."""
+"""An operator's view of its task's clock."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def versions() -> list[str]:
     named = os.environ.get("SPARK_VERSIONS")
     if named is not None:
         return named.split()
-    return sorted(place.name.partition("-")[2] for place in PLACES.glob("spark-*"))
+    return sorted(path.name.partition("-")[2] for path in PLACES.glob("spark-*"))
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -53,9 +53,10 @@ def answer(command: list[str], env: dict[str, str], cwd: Path) -> Any:
 
 @pytest.mark.parametrize("version", versions())
 def test_the_first_program_on_another_version_and_everything_from_there_to_the_installed_one(version, spark, tmp_path):
-    """Batch, streaming and a restart. The tests themselves run on the installed version.
+    """Runs the batch program, and the streaming program with a restart.
 
-    A program with everything that a checkpoint can hold begins there, and is rescaled and ended here.
+    A program with everything that a checkpoint can hold begins on the other version, and is rescaled and ended on the
+    installed one.
     """
     assert (PLACES / f"spark-{version}").is_dir(), f"scripts/setup.sh spark {version} puts it there"
     env = environment(PYTHONPATH=os.pathsep.join(map(str, [PLACES / f"spark-{version}", ROOT / "src", ROOT])))

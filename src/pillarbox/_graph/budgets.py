@@ -10,7 +10,6 @@ from pillarbox._task.vertex import Vertex
 
 
 def budgets_of(vertices: Iterable[Vertex]) -> list[Limits]:
-    """Return the limits that the vertices' tasks share."""
     budgets: dict[str, Limits] = {}
     for vertex in vertices:
         for node in vertex.nodes:

@@ -12,7 +12,7 @@ _MOST = 65535
 
 
 class DashboardAddress(NamedTuple):
-    """Listen address and token. Without a token, other addresses than loopback get a random one."""
+    """Listen address and token. If the address is not loopback, a token is generated unless one is set."""
 
     host: str
     port: int
@@ -20,14 +20,12 @@ class DashboardAddress(NamedTuple):
 
 
 def checked_port(port: object, method: str) -> int:
-    """Return a valid port."""
     if isinstance(port, int) and is_count(port, 0) and port <= _MOST:
         return port
     raise ProgramError(f"{method}: a port must be a whole number from 0 to {_MOST}, not {shorten(port)}")
 
 
 def checked_token(token: object, method: str) -> str | None:
-    """Return a valid token, or None."""
     if token is None:
         return None
     if not isinstance(token, str):

@@ -1,4 +1,4 @@
-"""The conditions of an operator's state: its factory's settings and its upstream sources."""
+"""The conditions that an operator's state depends on, from its factory's settings and its upstream sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pillarbox._state.keys.state_note import INPUTS, SIDES, Inputs, StateNote, k
 
 
 def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransformation]) -> StateNote:
-    """Return the things that the operator's state depends on, for its checkpoint."""
+    """Return the conditions that the operator's state depends on, for its checkpoint."""
     factory, inputs = operator.factory, operator.inputs
     note = dict[str, str | Inputs](factory.state_depends_on)
     if factory.keyed and len(inputs) == 2 and all(isinstance(step, KeyByTransformation) for step in inputs):
@@ -33,7 +33,7 @@ def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransfo
 
 
 def _name(step: Transformation, sources: dict[SourceTransformation, str]) -> str:
-    """Return a name that survives changes of other steps, or ""."""
+    """Return a name for a step that does not change if other steps change, or ""."""
     if isinstance(step, SourceTransformation):
         return sources[step]
     if isinstance(step, SideOutputTransformation):

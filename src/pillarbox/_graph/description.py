@@ -1,4 +1,4 @@
-"""Program descriptions, stored next to checkpoints, and the changes that they rule out.
+"""Descriptions of programs, which are stored next to checkpoints, and comparisons of them.
 
 A description is plain JSON, for later versions and for people. A comparison finds mistakes before the query starts.
 """
@@ -24,10 +24,7 @@ FORMAT = 1
 def describe_programs(
     programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout] | None = None
 ) -> dict[str, Any]:
-    """Return the JSON description of a query's programs.
-
-    When stored, it gets a running ``number``, and the first ``batch`` that it applies to.
-    """
+    """Return the JSON description of a query's programs."""
     every = [
         program if isinstance(program, ProgramDescription) else ProgramDescription.of(program) for program in programs
     ]
@@ -37,11 +34,7 @@ def describe_programs(
 
 @dataclass(frozen=True)
 class ProgramDescription:
-    """A program's description. Holds no reference to the program, which may be large.
-
-    Attributes:
-        content: the description without the layout's numbers.
-    """
+    """A program's description. Does not refer to the program, which may be large."""
 
     layout: Layout
     content: Mapping[str, Any]
@@ -96,7 +89,7 @@ def _columns(source: SourceTransformation) -> list[str] | None:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object, or return an empty dict."""
+    """Parse a JSON object. Returns {} if the text is something else."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -105,7 +98,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def read_description(text: str) -> dict[str, Any] | None:
-    """Parse a stored description, or return None if incomplete."""
+    """Parse a stored description. Returns None if it is incomplete."""
     description = json_object(text)
     if not all(isinstance(description.get(what), int) for what in ("format", "number", "batch")):
         return None
@@ -131,7 +124,6 @@ class LayoutsNote(NamedTuple):
 
 
 def read_layouts(text: str) -> LayoutsNote | None:
-    """Parse a note of layouts, or return None."""
     note = json_object(text)
     codes = note.get("codes")
     if not isinstance(codes, int):
@@ -154,11 +146,7 @@ def _is_described(program: Any) -> bool:
 
 @dataclass
 class Comparison:
-    """The differences between two versions of a query's programs.
-
-    Attributes:
-        survives_savepoint: whether a start from a savepoint allows all refused changes.
-    """
+    """The differences between two versions of a query's programs."""
 
     refused: list[str] = field(default_factory=list)
     doubtful: list[str] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""The layout of a program's subtasks: how many there are, their key groups, and their state's codes.
+"""The layout of a program: the numbers of its subtasks, their key groups, and the codes of their state.
 
-A program is compiled with one layout. The checkpoint's layout may differ and is only read when the query starts. So
-workers can set everything that depends on it again.
+A program is compiled with a layout. The checkpoint's layout may differ, and is only read when the query starts. So
+workers set everything that depends on the layout again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Layout(NamedTuple):
     """The numbers that decide where state is stored.
 
     Attributes:
-        subtasks: subtasks of each vertex after a shuffle that does not set its parallelism.
-        codes: version of the subtask codes; None if state is not stored by code.
+        subtasks: the number of subtasks of each post-shuffle vertex whose parallelism is not set explicitly.
+        codes: version of the subtask codes, or None if state is not stored by code.
     """
 
     subtasks: int
@@ -32,7 +32,7 @@ class Layout(NamedTuple):
     codes: int | None = None
 
     def count(self, parallelism: int | None) -> int:
-        """Return a vertex's number of subtasks."""
+        """Return the number of subtasks of a vertex with this parallelism. None means that it is not set."""
         return self.subtasks if parallelism is None else parallelism
 
 
@@ -55,7 +55,7 @@ def subtask_places(parallelisms: Parallelisms, layout: Layout) -> Mapping[int, t
 
 
 def lay_out(vertex: Vertex, layout: Layout) -> None:
-    """Set a vertex's fields that depend on the layout."""
+    """Set the fields of a vertex that depend on the layout."""
     codes = _codes(vertex.parallelisms, layout)
     vertex.parallelism = layout.count(vertex.parallelisms[vertex.number])
     vertex.job_parallelism = layout.subtasks

@@ -1,4 +1,4 @@
-"""Checks of the places of operator state in a program."""
+"""Checks which vertices of a program may have operator state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pillarbox._task.vertex import ChainNode, Vertex
 
 
 def carries_on(vertex: Vertex) -> bool:
-    """Return whether operators carry requests, so that epochs run without data."""
+    """Return whether an operator carries requests, so that epochs must run without data."""
     carries = False
     for node in vertex.nodes:
         _check_operator_state(node, vertex)
@@ -30,7 +30,6 @@ def carries_on(vertex: Vertex) -> bool:
 
 
 def _check_operator_state(node: ChainNode, vertex: Vertex) -> None:
-    """Refuse functions with operator state in vertices that cannot store it."""
     make = _within(node.factory.make)
     if isinstance(make, partial) and isinstance(make.func, type) and issubclass(make.func, GuardedOperator):
         if isinstance(_function_of(_within(make.keywords["make"])), CheckpointedFunction):

@@ -1,7 +1,7 @@
-"""The compiler from steps to vertices and levels.
+"""``compile_program`` combines a program's steps into vertices and levels.
 
-A vertex is a chain of operators. A chain ends at a shuffle, at a change of parallelism, and where the user disables
-chaining. If a union merges several sources, each source's vertex has a copy of the operators up to the first shuffle.
+A vertex is a chain of operators. A chain ends at a shuffle, at a change of parallelism, or where the user has disabled
+chaining. If a union merges several sources, each source's vertex has a copy of the operators before the first shuffle.
 """
 
 from __future__ import annotations
@@ -50,16 +50,17 @@ class Program:
     """A compiled program.
 
     Attributes:
-        vertices: by number. A checkpoint refers to these numbers; a vertex added last leaves the others unchanged.
+        vertices: number -> vertex. A checkpoint refers to these numbers. A vertex that is added last does not change
+            the others.
         outputs: names of the outputs. Output *i* has the code ``output_target(i)``.
-        parallelism: subtasks that run at a time: Spark's partitions after a shuffle.
-        max_parallelism: number of key groups. In a streaming query, each is a subtask, so that the parallelism can
-            change. Otherwise, there are as many subtasks as the parallelism.
-        layout: the compiled layout; a checkpoint may replace it.
-        parallelisms: the numbers of subtasks of its vertices.
-        id: unique; increases within a process.
+        parallelism: number of concurrent subtasks, which is the number of Spark partitions after a shuffle.
+        max_parallelism: number of key groups. In a streaming query, this is also the number of subtasks, so that the
+            parallelism can change. Otherwise, the number of subtasks is the parallelism.
+        layout: the compiled layout. A checkpoint may replace it.
+        parallelisms: the parallelisms of its vertices. A layout computes the numbers of subtasks from them.
+        id: a unique id, which increases within a process.
         sets_parallelism: whether the user set the parallelism.
-        auto_rescale: whether a checkpoint's partitions may be changed to this parallelism.
+        auto_rescale: whether a checkpoint may be rescaled to this parallelism.
     """
 
     name: str
@@ -80,7 +81,7 @@ class Program:
 
     @property
     def subtasks(self) -> Mapping[int, tuple[int, int]]:
-        """Maps each subtask code to (vertex number, subtask)."""
+        """Subtask code -> (vertex number, subtask)."""
         return subtask_places(self.parallelisms, self.layout)
 
     def lay_out(self, layout: Layout) -> None:
@@ -92,7 +93,7 @@ class Program:
 
     @property
     def uses_processing_time(self) -> bool:
-        """Whether something happens by the wall clock, also without data."""
+        """Whether the wall clock can cause work without data."""
         return any(vertex.uses_processing_time for vertex in self.vertices)
 
     @property
@@ -102,14 +103,14 @@ class Program:
         return [[v for v in self.vertices if v.level == level] for level in range(depth + 1)]
 
     def edges(self) -> Iterator[tuple[Vertex, Edge, Vertex | str]]:
-        """Yield all edges as (sender, edge, receiver). The receiver is a vertex or an output's name."""
+        """Yield all edges as (sender, edge, receiver). A receiver is a vertex or an output's name."""
         for vertex in self.vertices:
             for edge in vertex.edges:
                 receiver = edge.receiver
                 yield vertex, edge, receiver if isinstance(receiver, str) else self.vertices[receiver]
 
     def to_text(self) -> str:
-        """Return the plan as text: each vertex, with its outgoing edges."""
+        """Return the plan as text: each vertex with its outgoing edges."""
         return as_text(self)
 
     def to_mermaid(self) -> str:
@@ -122,7 +123,7 @@ class Program:
 
 @dataclass(frozen=True)
 class _Link:
-    """A consumer of a stream, with the virtual steps in between resolved."""
+    """A consumer of a stream. Virtual steps between them have been resolved."""
 
     consumer: OperatorTransformation
     index: int
@@ -165,7 +166,7 @@ class _Compiler:
         check_event_time(self._children, batch=batch)
 
     def _reach(self, sink: SinkTransformation) -> None:
-        """Add the steps that lead to a sink, inputs first. Chains may exceed the recursion limit."""
+        """Add the steps that lead to a sink, inputs first. Not recursive, because chains may be long."""
         pending: list[tuple[Transformation, int]] = [(sink, 0)] if sink not in self._children else []
         self._children.setdefault(sink, [])
         while pending:
@@ -265,7 +266,7 @@ class _Compiler:
             pending += [(step, index, partition, tag_id) for step, index in reversed(self._children[child])]
 
     def _ways(self, vertex: Vertex, step: Transformation) -> Iterator[tuple[_Link, Partitioner | None]]:
-        """Yield the consumers of a step with their partitioners, None if chained."""
+        """Yield the consumers of a step and their partitioners. A chained consumer has None."""
         for link in self._links(step):
             yield link, self._way(vertex, step, link)
 
@@ -297,7 +298,6 @@ class _Compiler:
         return self._parallelisms[vertex.number] if stays else None
 
     def _are_alike(self, first: int | None, other: int | None) -> bool:
-        """Whether two parallelisms are equal under any layout."""
         if first == other:
             return True
         count = self._program.layout.count
@@ -310,7 +310,7 @@ class _Compiler:
         return self._chaining and not never and consumer.chaining is ChainingStrategy.ALWAYS
 
     def _chain(self, vertex: Vertex, start: Transformation) -> list[Transformation]:
-        """Return ``start`` and all chained steps, each after its inputs."""
+        """Return ``start`` and all steps chained to it, each after its inputs."""
         backwards: list[Transformation] = []
         seen: set[Transformation] = {start}
         pending = [(start, self._chained(vertex, start))]
@@ -328,7 +328,7 @@ class _Compiler:
         return [link.consumer for link, way in self._ways(vertex, step) if way is None]
 
     def _grow(self, vertex: Vertex, start: Transformation) -> None:
-        """Add ``start``'s whole chain to the vertex."""
+        """Add ``start`` and all steps chained to it to the vertex."""
         steps = self._chain(vertex, start)
         nodes = {step: index for index, step in enumerate(steps)}
         strategies = self._strategies_in(vertex, steps)
@@ -345,14 +345,14 @@ class _Compiler:
                 if way is None:
                     consumers.nodes.append(ChainInput(nodes[link.consumer], link.index))
                 else:
-                    head, way_in = self._connect(vertex, consumers, link, way, step.name)
-                    self._strategies[head, way_in] |= strategies[step]
+                    head, input_edge = self._connect(vertex, consumers, link, way, step.name)
+                    self._strategies[head, input_edge] |= strategies[step]
         vertex.name = " -> ".join(node.name for node in vertex.nodes)
 
     def _strategies_in(
         self, vertex: Vertex, steps: list[Transformation]
     ) -> dict[Transformation, set[WatermarkStrategy]]:
-        """Return each step's nearest watermark strategies in the chain."""
+        """Return the watermark strategies in a chain that are nearest to each step."""
         strategies: dict[Transformation, set[WatermarkStrategy]] = {step: set() for step in steps}
         for step in steps:
             strategy = step.strategy if isinstance(step, OperatorTransformation) else None
@@ -373,7 +373,7 @@ class _Compiler:
     def _connect(
         self, vertex: Vertex, consumers: Consumers, link: _Link, partitioner: Partitioner, sender: str
     ) -> tuple[int, int]:
-        """Connect a stream to its consumer's vertex. Returns (vertex number, edge id)."""
+        """Connect a stream to the vertex of its consumer. Returns (vertex number, edge id)."""
         head = self._heads.get(link.consumer)
         if head is None:
             stays = isinstance(partitioner, ForwardPartitioner) and not vertex.is_source
@@ -387,16 +387,18 @@ class _Compiler:
                     edge.sender += f", {sender}"
                 consumers.edges.append(position)
                 return head.number, edge.id
-        way_in = InputEdge(
+        input_edge = InputEdge(
             vertex.number, vertex.parallelism, ordinal=len(between), index=link.index, partitioner=partitioner
         )
-        head.inputs.append(way_in)
+        head.inputs.append(input_edge)
         consumers.edges.append(len(vertex.edges))
-        vertex.edges.append(Edge(head.number, link.index, way_in.id, [], partitioner, vertex.max_parallelism, sender))
-        return head.number, way_in.id
+        vertex.edges.append(
+            Edge(head.number, link.index, input_edge.id, [], partitioner, vertex.max_parallelism, sender)
+        )
+        return head.number, input_edge.id
 
     def _new_head(self, consumer: OperatorTransformation, before: int | None) -> Vertex:
-        """Create a vertex that starts with an operator after a shuffle."""
+        """Create a vertex whose head is an operator after a shuffle."""
         parallelism = consumer.parallelism
         if parallelism is None and isinstance(consumer, SinkTransformation):
             parallelism = before
@@ -447,7 +449,6 @@ class _Compiler:
 
 
 def _longest(timeouts: Iterable[int | None]) -> int | None:
-    """Return the longest timeout, or None if any is None or the iterable is empty."""
     every = list(timeouts)
     return None if None in every else max((timeout for timeout in every if timeout is not None), default=None)
 
@@ -461,7 +462,7 @@ def compile_program(
     chaining: bool = True,
     batch: bool = False,
 ) -> Program:
-    """Compile the steps that lead to ``sinks``."""
+    """Compile the steps that lead to the sinks."""
     if not sinks:
         raise ProgramError(
             "the program has no output: end a stream with to_dataframe(...), execute_and_collect() or print()"

@@ -1,6 +1,6 @@
-"""Start from a savepoint: matches the savepoint's operators with the program's, and reports conflicts.
+"""The start from a savepoint: matches the savepoint's operators with the program's, and reports conflicts.
 
-Follows Flink's ``execution.savepoint.path``. Flink cannot rename operators.
+Follows Flink's ``execution.savepoint.path``. Renaming operators is not possible in Flink.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class SavepointStart:
     """The arguments of ``env.from_savepoint(...)``.
 
     Attributes:
-        renamed: maps uids and source names in the savepoint to new names.
-        positions: where sources start: ``SAVEPOINT``, ``NONE``, a position per Spark source, or positions by source
-            name.
+        renamed: uid or source name in the savepoint -> new one.
+        positions: where sources start: ``SAVEPOINT``, ``NONE``, a list with a position per Spark source, or a dict of
+            positions by source name.
     """
 
     directory: str
@@ -88,7 +88,6 @@ class SavepointStart:
         return f"savepoint {self.directory}: the state of operator {uid!r} is left behind: {rows} rows"
 
     def table(self, operator: OperatorTable, program: Program) -> OperatorTable:
-        """Return an operator's table without slots that the program lacks."""
         uids = _uids(program)
         slots = [(self._slot(name, uids), kind) for name, kind in operator.space_layout]
         columns = [(column, self._slot(column.slot, uids)) for column in operator.columns]
@@ -101,7 +100,7 @@ class SavepointStart:
     def own_states(
         self, table: OperatorTable, states: Sequence[OwnState], vertex: Vertex, manifest: Manifest, program: Program
     ) -> list[OwnState]:
-        """Return the operator state of a vertex's new subtasks, from the former subtasks' ``states``."""
+        """Return the operator state of a vertex's new subtasks, from ``states``, the state of the former subtasks."""
         senders = self._senders(table, manifest, program)
 
         def edge(former: int) -> int | None:
@@ -118,7 +117,7 @@ class SavepointStart:
         return redistribute(vertex.uid, own_states, vertex.parallelism, vertex.channels, keys_stay=keys_stay)
 
     def _senders(self, table: OperatorTable, manifest: Manifest, program: Program) -> dict[int, int]:
-        """Map the savepoint's vertex numbers to the program's: operators by uid, sources like their positions."""
+        """Map the savepoint's vertex numbers to the program's. Sources are matched like their positions."""
         heads = {vertex.uid: vertex.number for vertex in program.vertices if not vertex.is_source}
         operators = {number: self.uid_of(uid) for uid, number, _ in table.program}
         numbers = {number: heads[uid] for number, uid in operators.items() if uid in heads}
@@ -148,7 +147,7 @@ class SavepointStart:
         return replace(state, task=task, row={name: content for name, content in slots if name is not None})
 
     def _event_time(self, event_time: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
-        """Return the event-time state with the program's uids, also inside names."""
+        """Return the event-time state with the savepoint's uids replaced by the program's, also within names."""
 
         def merge_name(name: tuple[Any, ...]) -> tuple[Any, ...]:
             if len(name) == 1:
@@ -182,7 +181,7 @@ class SavepointStart:
 
 
 def _without_batch(state: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
-    """Return an operator's event-time state for a query whose micro-batch numbers start again."""
+    """Return an operator's event-time state without micro-batch numbers, which start again in a new query."""
     batch = state.pop("batch", None)
     return state if batch in (None, manifest.epoch) else {**state, "watermark": manifest.sources.watermark}
 
@@ -192,7 +191,7 @@ def _uids(program: Program) -> set[str]:
 
 
 def _parts(slot: str) -> tuple[str | None, str, str]:
-    """Split a slot's name into (prefix, uid, state name). The prefix is None for keyed state."""
+    """Split a slot's name into (prefix, uid, state name). For keyed state, the prefix is None."""
     for lead in (LIST, UNION):
         if slot.startswith(lead):
             uid, _, name = slot[len(lead) :].rpartition("/")
@@ -209,7 +208,6 @@ def _stateful(states: Iterable[OwnState]) -> set[str]:
 
 
 def _timed(states: Iterable[OwnState]) -> set[str]:
-    """Return the uids in the event-time state, which may be dropped."""
     uids: set[str] = set()
     for state in states:
         event_time = state.task.get("event_time") or {}
@@ -221,12 +219,7 @@ def _timed(states: Iterable[OwnState]) -> set[str]:
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """The assignment of a savepoint's tables to vertices.
-
-    Attributes:
-        vertices: the vertex that restores each table, by the uid in the savepoint.
-        left_behind: the uids of operators whose state is dropped.
-    """
+    """Assigns a savepoint's tables to vertices."""
 
     vertices: dict[str, Vertex]
     left_behind: tuple[str, ...]
@@ -240,7 +233,7 @@ def plan_restore(
     own: Mapping[str, Sequence[OwnState]],
     others: Sequence[str] = (),
 ) -> RestorePlan:
-    """Compare a program with a savepoint. ``others`` are messages about further conflicts."""
+    """Compare a program with a savepoint. ``others`` are messages about other conflicts."""
     wrong: list[str] = []
     warnings: list[str] = []
     if manifest.drained:

@@ -1,6 +1,6 @@
-"""Matches a program's sources with a savepoint's sources by name.
+"""Matches the sources of a program with the sources of a savepoint by name.
 
-In Flink, a source's splits are operator state, found by uid.
+In Flink, a source's splits are operator state, which is matched by uid.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ _NAMELESS = "dataframe"
 
 
 class SourceMatch(NamedTuple):
-    """The program's sources in a savepoint.
+    """The result of a match.
 
-    ``places`` has each source's index, or None for a new one; ``gone`` the indices of dropped sources.
+    ``places`` has each source's index in the savepoint, or None for a new source. ``gone`` has the indices of the
+    savepoint's other sources.
     """
 
     places: list[int | None]
@@ -25,9 +26,9 @@ class SourceMatch(NamedTuple):
 def match_sources(
     then: Sequence[str | None], now: Sequence[str | None], renamed: Mapping[str, str]
 ) -> SourceMatch | None:
-    """Match sources by name, or by order if names are ambiguous; None if the numbers differ, too.
+    """Match sources by name or, if names are ambiguous, by order. Returns None if these have different numbers.
 
-    ``renamed`` maps names in the savepoint to names in the program.
+    ``renamed``: name in the savepoint -> name in the program.
     """
     before = [None if name is None else renamed.get(name, name) for name in then]
     if not _are_distinct(before) or not _are_distinct(now):

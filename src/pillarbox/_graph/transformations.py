@@ -37,11 +37,7 @@ class EventTimeUse(Enum):
 
 @dataclass(eq=False)
 class Transformation:
-    """A step of a program.
-
-    Attributes:
-        number: position in building order.
-    """
+    """A step of a program."""
 
     number: int
     name: str
@@ -50,7 +46,7 @@ class Transformation:
 
 
 def steps_leading_to(ends: Iterable[Transformation]) -> Iterator[Transformation]:
-    """Yield the steps and everything upstream, once each."""
+    """Yield steps and all their upstream steps, once each."""
     seen: set[Transformation] = set()
     pending = [*ends]
     while pending:
@@ -84,11 +80,7 @@ class CollectionSource(SourceTransformation):
 
 @dataclass(eq=False)
 class OperatorTransformation(Transformation):
-    """An operator on a stream.
-
-    Attributes:
-        kind: the method that made it; a derived uid starts with it.
-    """
+    """An operator on a stream."""
 
     kind: str = "sink"
     factory: OperatorFactory = PASS_THROUGH
@@ -101,21 +93,19 @@ class OperatorTransformation(Transformation):
 
     @property
     def effective_uid(self) -> str:
-        """The user's uid, or a derived one."""
         return self.uid if self.uid is not None else f"{self.kind}-{self.number}"
 
     @property
     def may_stamp(self) -> bool:
-        """Whether results of records without timestamps may get timestamps."""
         return self.factory.keyed and self.kind.startswith(("process", "window.", "interval_join"))
 
 
 @dataclass(eq=False)
 class SinkTransformation(OperatorTransformation):
-    """A sink.
+    """A sink of a stream.
 
     Attributes:
-        output: name of the output; None for a sink within the task, such as print.
+        output: name of the output. A sink within the task, such as print, has None.
     """
 
     output: str | None = None

@@ -2,9 +2,9 @@
 
 Watermarks are emitted after each run and at the end of an epoch, so a repeated epoch emits the same watermarks.
 
-After a shuffle, the last watermark, the status and the start of its silence are state, so the subtask becomes idle at
-the same time in any worker; in Flink, the countdown starts over with the task. At a source, the reading task counts
-instead (:class:`~pillarbox._task.network.input_gate.InputGate`).
+After a shuffle, the last watermark, the status and the time of the last record are state, so that the subtask becomes
+idle at the same time in any worker. (In Flink, a restarted task begins to count again.) For a source, the receiving
+task measures idleness (:class:`~pillarbox._task.network.input_gate.InputGate`).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 
 def status_said_anew(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an operator's event-time state that makes it emit the idle status once more, which is harmless."""
+    """Return an operator's event-time state, changed to emit the idle status again, which is harmless."""
     return {**state, "idle": None, "silent": False} if state.get("idle") else {**state}
 
 
 class TimestampsAndWatermarksOperator(StreamOperator):
-    """Runs a watermark strategy. Ignores watermarks from upstream, except the last one.
+    """Runs a watermark strategy. Ignores watermarks from upstream, except at the end of input.
 
     Args:
         tag: the side output for records without a valid timestamp, or None to fail the task.
@@ -60,7 +60,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._start_over(idle=None)
 
     def begin_epoch(self) -> None:
-        """Start over: another epoch's records are from other partitions, which all receivers consider active."""
+        """Reset the strategy. The epoch's records are from other partitions, which all receivers consider active."""
         self._start_over(idle=False)
 
     def _start_over(self, *, idle: bool | None, last: int = MIN_TIMESTAMP) -> None:
@@ -79,7 +79,6 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     @property
     def next_wake_up(self) -> int | None:
-        """When the stream becomes idle without records (epoch ms), or None."""
         return None if self._idleness is None else self._idleness.idle_at
 
     def snapshot_event_time(self) -> dict[str, Any] | None:
@@ -87,7 +86,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         return state if self._idleness is None else {**state, **self._idleness.snapshot()}
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Resume from the last output. The generator starts over, and repeated watermarks are not emitted."""
+        """Continue after the last emitted watermark. The generator starts again, but watermarks are not repeated."""
         if state is not None:
             self._start_over(idle=state["idle"], last=state["watermark"])
             if self._idleness is not None:
@@ -119,7 +118,10 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._emit_periodically()
 
     def take_event_times(self) -> list[Any] | None:
-        """Return [smallest, largest timestamp, source position of the latter's record] since the last call."""
+        """Return [smallest timestamp, largest timestamp, position of the record with the largest] since the last call.
+
+        The position is the record's position in the source. Returns None if no timestamp was assigned.
+        """
         times, self._times = self._times, None
         return None if times is None else [times.earliest, times.latest, times.location]
 
@@ -215,7 +217,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             ) from error
 
     def process_watermark(self, timestamp: int) -> None:
-        """Forward only the maximum watermark: the end of bounded input."""
+        """Forward only the maximum watermark, which marks the end of bounded input."""
         if timestamp == MAX_WATERMARK:
             self._watermarks.emit_watermark(timestamp)
 
@@ -227,11 +229,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
 
 class EventTimes(NamedTuple):
-    """The event times of records, in epoch milliseconds.
-
-    Attributes:
-        location: the source position of the latest record, if its columns contain it.
-    """
+    """The event times of records, in epoch milliseconds."""
 
     earliest: int
     latest: int

@@ -1,4 +1,4 @@
-"""A task's failure as data: a line of JSON after the error's message, since Spark passes errors as text."""
+"""A task's failure as data: a line of JSON after the error's message, because Spark passes errors as text."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ class Failure:
     """The known facts of a task's failure. Keys and records are shortened text.
 
     Attributes:
-        cause: the class of the exception that user code raised, or None if pillarbox raised.
-        vertex: the number of the task's vertex in its program.
-        record: the current record, or None outside of records, as in a timer.
-        number: index of the record in the task's input of the epoch, from 1, if the head of the chain failed.
-        clock: readings of the task's clock in the epoch, as the text of a clock log, or None if the log is too long.
+        cause: the class of the exception that user code raised, or None if pillarbox raised the error.
+        record: the current record, or None if the task was not processing a record but, for example, a timer.
+        number: number of the record in the task's input of the epoch, from 1, if the chain's first operator failed.
+        clock: the text of the epoch's clock log, or None if it is too long.
     """
 
     error: str = "Exception"
@@ -92,13 +91,12 @@ _MESSAGE_LIMIT = 4000
 
 
 def message_of(text: str) -> str:
-    """Return the error's message from Spark's text."""
     match = _BEGINNING.search(text)
     return (text if match is None else text[match.end() :]).strip()[:_MESSAGE_LIMIT]
 
 
 def without_line(text: str) -> str:
-    """Return an error's message without the line of data."""
+    """Remove the line of data from an error's message."""
     match = _LINE.search(text)
     return text if match is None else text[: match.start()].rstrip()
 

@@ -19,21 +19,20 @@ def metrics(progress: Any, by: Literal["operator"]) -> OperatorReports: ...
 
 
 def metrics(progress: Any, by: Literal["task", "operator"] = "task") -> list[TaskReport] | OperatorReports:
-    """Return an epoch's metrics of all programs in the query: per task, or aggregated by operator.
+    """Return the metrics of an epoch, for all programs in the query, per task or per operator.
 
-    A task whose output was lost with its executor runs again: it occurs twice among the tasks, and counts once in the
-    sums.
+    If a task's output is lost with its executor, the task runs again. It then occurs twice among the tasks, but is
+    counted once in the aggregates.
 
     Example::
 
-        print(pillarbox.metrics(query.lastProgress, by="operator"))
-        for task in pillarbox.metrics(query.lastProgress):
+        print(pillarbox.metrics(query.lastProgress, by="operator")) for task in pillarbox.metrics(query.lastProgress):
             print(task.uid, task.subtask, task.records_in, task.busy_ms)
 
     Args:
-        by: ``"task"``: a :class:`TaskReport` per task. ``"operator"``: an :class:`OperatorReport` per vertex, a chain
-            of operators; the list prints as a table.
-        progress: a query's ``lastProgress``, one of its ``recentProgress``, the event of a listener's
+        by: ``"task"`` returns a :class:`TaskReport` per task. ``"operator"`` returns an :class:`OperatorReport` per
+            vertex (chain of operators), in a list that prints as a table.
+        progress: a query's ``lastProgress``, an element of its ``recentProgress``, the event of a listener's
             ``onQueryProgress``, or a dict from its JSON.
 
     Raises:

@@ -35,21 +35,23 @@ class OperatorReport:
 
     Attributes:
         vertex: names of the vertex's operators.
-        uid: the uid of its first operator; empty for a source.
+        uid: the uid of its first operator, or empty for a source.
         level: number of shuffles between the sources and the vertex.
-        tasks: number of tasks that ran: without input, only tasks with work to do.
+        tasks: number of tasks that ran. Tasks without input or other work do not run.
         records_in: records received. A broadcast record counts once.
         records_out: records sent. A broadcast record counts once per receiving task.
         bytes_out: bytes of the buffers sent.
-        busy_ms: time outside of the next three states, of all tasks together.
+        busy_ms: the rest of all tasks' time, without the next three durations.
         idle_ms: time waiting for input.
         back_pressured_ms: time waiting for the output to be consumed.
         state_ms: time for syncing and writing the state.
-        busiest: the first subtask with the largest ``busy_ms``; for a source, the partition.
-        counters: counters of the operators and of the user's functions, by ``uid.name``; for latencies,
-            ``in_flight_max``, ``longest_key``, ``rate_limited_ms`` and ``blocked_ms`` the maximum.
-        watermark: the lowest event time of a task (epoch milliseconds). From here on, fields are None for a source.
-        keys: keys with state or timers, in the tasks that ran.
+        busiest: the subtask (for a source, the partition) with the largest ``busy_ms``. If several are equal, the
+            first.
+        counters: counters of the operators and of the user's functions, by ``uid.name``. They are sums; latencies,
+            ``in_flight_max``, ``longest_key``, ``rate_limited_ms`` and ``blocked_ms`` are maxima.
+        watermark: the lowest event time of a task (epoch milliseconds). This field and all below are None for a source
+            unless they mention sources.
+        keys: number of keys with state or timers, in the tasks that ran.
         timers: timers of all keys, of both clocks.
         next_wake_up: time of the next work that needs no input (epoch milliseconds), or None.
         unfinished: the subtasks that carry requests into the next epoch.
@@ -58,10 +60,9 @@ class OperatorReport:
         rate_limited_ms: the longest wait of a task's next request for a rate limit, or None without a rate limit.
         most_back_pressured: the subtask with the largest ``back_pressured_ms``, or None if no task was back-pressured.
         alignment_ms: the longest time of a task from its first barrier to its last.
-        mailbox_latency_ms: the longest wait of a probe for its turn in a mailbox; also for a source. None: no probe
-            ran.
+        mailbox_latency_ms: the longest wait of a probe in a mailbox, also for a source. None if no probe has run.
         state_syncs: number of tasks by ``state_sync``: ``"in step"``, ``"loaded"``, ...
-        state_format: as in a :class:`TaskReport`. If tasks differ, a format with ``"pickle: "``.
+        state_format: as in a :class:`TaskReport`. If tasks differ, one of the formats with ``"pickle: "``.
         gauges: the lowest and the highest value of each gauge of the user's functions, by ``uid.name``.
         home_restarts: homes started because the previous home ended, hung or was lost.
         home_cold_starts: homes without state of the run.

@@ -20,8 +20,8 @@ class PlanVertex:
     """A chain of operators that runs as one task per subtask.
 
     Attributes:
-        kind: the method that made its head operator; empty for a source.
-        calls: the uids of its operators that call services, as far as declared.
+        kind: the method that created its first operator, or empty for a source.
+        calls: the uids of operators that are declared to call services.
     """
 
     program: str
@@ -47,7 +47,7 @@ class PlanEdge:
     """An edge from a vertex to another one, or to an output.
 
     Attributes:
-        receiver: the number of the receiving vertex; -1 for an output.
+        receiver: the number of the receiving vertex, or -1 for an output.
     """
 
     program: str

@@ -16,7 +16,7 @@ _NAME = re.compile(r"pillarbox(?:_([0-9a-f]{12}))?(?: level \d+)?")
 
 
 def program_names(ids: Iterable[str]) -> dict[str, str]:
-    """Map random ids of a query's programs to names, stable over runs: ``pillarbox``, ``pillarbox 2``, ..."""
+    """Map the random ids of a query's programs to stable names: ``pillarbox``, ``pillarbox 2``, ..."""
     return {
         program: "pillarbox" if number == 1 else f"pillarbox {number}"
         for number, program in enumerate(sorted(set(ids)), 1)
@@ -24,7 +24,6 @@ def program_names(ids: Iterable[str]) -> dict[str, str]:
 
 
 def tasks_of(progress: Any) -> list[TaskReport]:
-    """Return the reports of all tasks of an epoch."""
     progress = getattr(progress, "progress", progress)
     if progress is None:
         return []
@@ -41,7 +40,6 @@ def tasks_of(progress: Any) -> list[TaskReport]:
 
 
 def _only(row: Any) -> Any:
-    """Return the only value of a Spark row, list or dict."""
     if isinstance(row, list):
         return row[0]
     named = row if isinstance(row, Mapping) else row.asDict()
@@ -49,10 +47,10 @@ def _only(row: Any) -> Any:
 
 
 def millis(timestamp: str) -> int:
-    """Convert Spark's text format of a time to epoch milliseconds."""
+    """Convert a time in Spark's text format to epoch milliseconds."""
     return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)
 
 
 def is_idle(progress: Mapping[str, Any]) -> bool:
-    """Return whether a progress reports a trigger without an epoch."""
+    """Return whether a progress report is of a trigger without an epoch."""
     return "addBatch" not in (progress["durationMs"] or ())

@@ -14,22 +14,21 @@ if TYPE_CHECKING:
 
 
 class Runtime(Protocol):
-    """This process, or a Spark session."""
+    """Runs programs: in this process, or in a Spark session."""
 
     @property
-    def parallelism(self) -> int:
-        """Default number of subtasks after a shuffle."""
+    def parallelism(self) -> int: ...
 
     @property
     def task_slots(self) -> int:
-        """Number of source tasks that run at a time."""
+        """The number of source tasks that run concurrently."""
 
     @property
     def time_zone(self) -> str | None:
-        """The time zone of naive datetimes, or None if they are not points in time."""
+        """The time zone of naive datetimes, or None if naive datetimes are refused."""
 
     def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
-        """Run a bounded program and yield the records of its only output in chunks, as they arrive."""
+        """Run a bounded program with one output, and yield its records in chunks, as they arrive."""
 
     def dataframe(self, program: Program, schema: StructType) -> DataFrame: ...
 
@@ -39,4 +38,4 @@ class Runtime(Protocol):
         schemas: dict[str, StructType],
         function: Callable[[dict[str, DataFrame], int], None],
     ) -> DataStreamWriter:
-        """Return the writer of a query that calls ``function`` with each micro-batch's outputs, by name."""
+        """Return the writer of a query that calls ``function`` for each micro-batch, with its outputs by name."""

@@ -1,4 +1,4 @@
-"""Errors that leave a task: located, and with frames of user code only."""
+"""Adds a task's location to its errors, and reduces their tracebacks to user code."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def failures_of(task: str, subtask: int) -> Iterator[None]:
 
 
 def located(error: BaseException, task: str, subtask: int) -> BaseException:
-    """Return the error to raise from a task: a PillarboxError, or any other non-``Exception``.
+    """Return the error to raise from a task: a PillarboxError, or an error that is not an ``Exception``.
 
-    Its tracebacks keep only user frames. Without user frames, pillarbox made the mistake, and all frames stay.
+    Its tracebacks keep only frames of user code. Without such frames, the error is pillarbox's own, and all frames are
+    kept.
     """
     if isinstance(error, PillarboxError):
         error.at(subtask=subtask)

@@ -87,8 +87,8 @@ class LocalJob:
     """A program that runs in this process.
 
     Args:
-        clock: processing time, shared by all tasks, or None for the system's.
-        savepoint: state to start from, or None for the program's savepoint, if any.
+        clock: the clock of all tasks, or None for the system's clock.
+        savepoint: initial state. By default, the program's savepoint, if any.
 
     Attributes:
         epoch: number of committed epochs.
@@ -138,12 +138,12 @@ class LocalJob:
         """Run one epoch.
 
         Args:
-            inputs: by source number, the source's partitions. Each is a series of runs of records: lists of values, or
-                Arrow record batches with the rows of a DataFrame.
-            bounded: whether this is the last input: event time ends.
+            inputs: source number -> partitions. A partition is a series of runs: lists of values, or Arrow record
+                batches of a DataFrame's rows.
+            bounded: whether this is the last input. Event time then ends.
 
         Returns:
-            the records of each output.
+            output name -> records.
         """
         if self.program.batch and (self.epoch or not bounded):
             raise ProgramError("a program in batch mode has one epoch with all of its input: call end_input()")
@@ -234,7 +234,7 @@ class LocalJob:
         return self.run_epoch(self._collections(_RUN), bounded=True)
 
     def results(self, limit: int | None) -> Generator[list[Any], None, None]:
-        """Run the program's collections to their end, and yield output records as they arrive.
+        """Run the program until its collections end, and yield output records as they arrive.
 
         Args:
             limit: approximate number of records to read, or None for all.
@@ -258,11 +258,11 @@ class LocalJob:
         }
 
     def savepoint(self) -> Savepoint:
-        """Return the committed state."""
+        """Return a copy of the committed state."""
         return {subtask: store.copy() for subtask, store in self._stores.items()}
 
     def reset(self) -> None:
-        """Discard the resident tasks, as if their processes had died. Committed state stays."""
+        """Discard the resident tasks, as if their processes had died. Committed state is kept."""
         for task in (*self._tasks.values(), *self._sources.values()):
             task.cancel()
         self._tasks = {}

@@ -1,4 +1,4 @@
-"""Reads a program's savepoint into state logs, in this process."""
+"""Converts a program's savepoint to state logs, in this process."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _log = logging.getLogger("pillarbox")
 
 
 def as_it_is() -> Loads:
-    """Return an unpickler that imports no user classes."""
+    """Return a function that unpickles without importing user classes."""
     return partial(loads_allowed, allowed=AnyNames())
 
 
 def classes_of(vertex: Vertex) -> Loads:
-    """Return an unpickler for keys and operator state, also of moved classes."""
+    """Return a function that unpickles keys and operator state, including classes that have been moved."""
     return partial(loads_allowed, allowed=ImportedNames(vertex.moved))
 
 

@@ -1,6 +1,6 @@
 """Ships vertices to worker processes as bytes.
 
-The driver's ``__main__`` classes are shipped, too. So records and state of these classes pickle by name in workers.
+Classes of the driver's ``__main__`` are shipped, too, so that workers can pickle their instances by name.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class ShippedVertex:
     """A vertex as bytes.
 
     Attributes:
-        digest: identifies the bytes: a resident task is reused only for the same digest.
-        ledger: the ledger of its tasks' budgets, or None. Contains a secret of the plan.
+        digest: identifies the bytes. A resident task is only reused if its digest is the same.
+        ledger: the ledger of its tasks' budgets, or None. Contains a secret.
     """
 
     number: int
@@ -51,7 +51,6 @@ class ShippedVertex:
 
 
 def ship(vertex: Vertex) -> ShippedVertex:
-    """Pickle a vertex."""
     try:
         pickled = Pickled(vertex)
     except Exception as error:
@@ -95,7 +94,7 @@ def main_classes() -> Pickled:
 
 
 def install_main_classes(pickled: bytes) -> None:
-    """Install classes in this process's ``__main__``, except for names that it defines itself."""
+    """Install classes in this process's ``__main__``, except under names that it already defines."""
     main = sys.modules["__main__"]
     for name, value in load(pickled).items():
         if not hasattr(main, name) or getattr(getattr(main, name), _SHIPPED, False):

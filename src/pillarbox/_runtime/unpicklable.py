@@ -17,7 +17,7 @@ _ELEMENTS = 1000
 
 
 class Culprit(NamedTuple):
-    """An unpicklable object, and the variable that holds it, as in ``client.lock``."""
+    """An unpicklable object, and the variable that refers to it, as in ``client.lock``."""
 
     name: str
     value: Any
@@ -28,7 +28,6 @@ class Culprit(NamedTuple):
 
 
 def can_be_pickled(value: object) -> bool:
-    """Return whether a value can be pickled."""
     try:
         Pickled(value)
     except Exception:
@@ -108,7 +107,6 @@ def _is_ours(kind: type) -> bool:
 
 
 def _variables(function: FunctionType) -> Iterator[Culprit]:
-    """Yield a function's variables and defaults."""
     ours = function.__module__ is not None and function.__module__.split(".")[0] == "pillarbox"
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:

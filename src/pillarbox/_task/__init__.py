@@ -1,1 +1,1 @@
-"""One subtask: the task, its chain, input, writer, checkpoints and metrics."""
+"""The task of a subtask: its operators, input, writer, checkpoints and metrics."""

@@ -1,4 +1,4 @@
-"""Outputs of a chain's operators, which count records once per run."""
+"""Outputs of a chain's operators that count records, once per run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Outputs = Mapping[str | None, "CountedOutput"]
 
 
 class CountedOutput:
-    """An output of an operator. Counts the records of this epoch. Mailbox thread only."""
+    """Counts the epoch's records that an operator emits. Mailbox thread only."""
 
     __slots__ = ("_process", "count", "process_status", "process_watermark")
 
@@ -29,7 +29,6 @@ class CountedOutput:
 
 
 def records_by_operator(nodes: Sequence[ChainNode], outputs: Sequence[Outputs], records_in: int) -> list[list[int]]:
-    """Return (records in, records out) of each operator of a chain."""
     counts = [[0, sum(output.count for output in by_tag.values())] for by_tag in outputs]
     counts[0][0] = records_in
     for node, by_tag in zip(nodes, outputs):

@@ -1,4 +1,4 @@
-"""Finds heavy keys by a sample of bounded size from an epoch's records."""
+"""Finds heavy keys in a random sample of an epoch's records. The sample has a bounded size."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _NAMED = 5
 
 
 class KeySample:
-    """A random sample of one key per stretch of records. Mailbox thread only.
+    """A random sample of keys, one per stretch of records. Mailbox thread only.
 
-    The key function is called once more for at most a few thousand records. A retried task with the same seed draws the
-    same records.
+    For at most a few thousand records, the key function is called a second time. A repeated task has the same seed, and
+    draws the same records.
     """
 
     def __init__(self, seed: int) -> None:

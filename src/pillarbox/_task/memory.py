@@ -1,7 +1,7 @@
 """The memory of a worker, compared with its limit.
 
 ``spark.executor.pyspark.memory`` limits the address space of each Python worker (RLIMIT_AS). A container (a control
-group) limits the executor's JVM and all workers together.
+group) limits the sum of the executor's JVM and all workers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Memory(NamedTuple):
     """Bytes in use, and their limit.
 
     Attributes:
-        share: this process's bytes in a container, or None if the limit is this process's alone.
+        share: bytes of this process in a container, or None if the limit only applies to this process.
     """
 
     used: int
@@ -38,7 +38,7 @@ class Memory(NamedTuple):
 
     @property
     def left(self) -> int:
-        """Bytes left if other processes freed theirs."""
+        """Bytes that would be left for this process if it were the only one."""
         return self.limit - (self.used if self.share is None else self.share)
 
 
@@ -46,7 +46,7 @@ MemoryProbe = Callable[[], Memory | None]
 
 
 class _Group(NamedTuple):
-    """A control group's files, with the use and the limit of its processes."""
+    """The files with the use and the limit of a control group."""
 
     used: str
     limit: str
@@ -56,7 +56,7 @@ class _Group(NamedTuple):
 
 
 def process_memory(root: str = "/sys/fs/cgroup", process: str = "/proc/self") -> Memory | None:
-    """Return the memory of this process, or the container's if that is scarce.
+    """Return the memory of this process or, if less is left there, of the container.
 
     Returns None without a limit or ``/proc``.
     """
@@ -84,10 +84,10 @@ def resident_bytes(process: str = "/proc/self") -> int | None:
 
 
 class PrivateMemory:
-    """The memory of this process without pages that it shares. Any thread.
+    """The memory of this process without pages shared with other processes. Any thread.
 
-    Homes share the starter's imports, so only private memory can be summed. The kernel scans all pages to count it (10
-    ms per GiB), so most calls assume a constant shared part.
+    Homes share the starter's imports, so only private memory can be summed. To count it, the kernel scans all pages (10
+    ms per GiB), so most calls assume that the shared memory has not changed.
     """
 
     def __init__(self, process: str = "/proc/self", clock: Callable[[], float] = time.perf_counter) -> None:
@@ -149,7 +149,7 @@ def _group_memory(group: _Group, share: int) -> Memory | None:
 
 @cache
 def _groups(root: str, process: str) -> tuple[_Group, ...]:
-    """Return the control groups with a limit around this process."""
+    """Return the control groups of this process that have a limit."""
     try:
         lines = _read(f"{process}/cgroup").decode().splitlines()
     except OSError:
@@ -180,7 +180,6 @@ def _groups(root: str, process: str) -> tuple[_Group, ...]:
 
 
 def _upwards(root: str, path: str) -> list[str]:
-    """Return the folders from a group's own to the container's."""
     names = [name for name in path.split("/") if name not in ("", "..")]
     return ["/".join([root, *names[:length]]) for length in range(len(names), -1, -1)]
 
@@ -193,7 +192,7 @@ def _is_limited(group: _Group) -> bool:
 
 
 def _read(path: str) -> bytes:
-    """Read a file, in a fifth of the time of Python's text files."""
+    """Read a file, five times faster than Python's text files."""
     file = os.open(path, os.O_RDONLY)
     try:
         return os.read(file, 1 << 14)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Stopwatch:
-    """Adds up periods. Mailbox thread only."""
+    """Measures the total duration of periods. Mailbox thread only."""
 
     __slots__ = ("_started", "total")
 
@@ -34,15 +34,7 @@ class Stopwatch:
 
 
 class TaskMetrics:
-    """Counts and times of one task in an epoch.
-
-    Attributes:
-        broadcast_in: broadcast records among them.
-        back_pressured: waiting for the output to be taken.
-        idle: waiting for input.
-        state: reading state to the store's version, and writing it.
-        alignment: from the first barrier to the last.
-    """
+    """Counts and times of one task in an epoch."""
 
     def __init__(self) -> None:
         self.records_in: int = 0
@@ -62,7 +54,6 @@ class TaskMetrics:
         self.run = records
 
     def times(self) -> dict[str, Any]:
-        """Return all times in milliseconds, by their names in a report."""
         self.epoch.mark_end()
         waiting = self.back_pressured.total + self.idle.total + self.state.total
         return {

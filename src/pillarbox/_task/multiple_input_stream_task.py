@@ -1,4 +1,4 @@
-"""The task of a vertex after a shuffle: an input gate before the chain, and state in a log.
+"""The task of a vertex after a shuffle, with an input gate before the chain and state in a log.
 
 Follows Flink's ``MultipleInputStreamTask`` and ``OneInputStreamTask``.
 """
@@ -38,7 +38,7 @@ _HEADROOM = 16 * 1024 * 1024
 
 
 class MultipleInputStreamTask(StreamTask):
-    """The operators of a vertex after a shuffle, with the state of all of them in one log."""
+    """A task that runs the operators of a vertex after a shuffle. One log has the state of all of them."""
 
     def __init__(
         self,
@@ -81,10 +81,10 @@ class MultipleInputStreamTask(StreamTask):
         self._is_last = False
 
     def restore(self, store: ChunkStore | None) -> bool:
-        """Bring a new task to the version in the store, or check a used one.
+        """Load the store's version into a new task, or check that a used task has it.
 
-        Returns False if the task has uncommitted changes, or another process has run epochs since. Then it must be
-        created again. A batch has no store.
+        Returns False if the task has uncommitted changes, or if another process has run epochs since; the task must
+        then be created again. A batch has no store.
         """
         first = self.state is TaskState.CREATED
         try:
@@ -139,7 +139,7 @@ class MultipleInputStreamTask(StreamTask):
     def next_wake_up(self) -> int | None:
         """The time (epoch ms) when the task has work even without input.
 
-        The earliest processing-time timer, or the end of a timeout. With carried requests, it is the epoch's time.
+        The earliest processing-time timer or timeout. With carried requests, the time of the epoch.
         """
         times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
         times += [self.gate.next_wake_up(self._epoch_time)]
@@ -164,8 +164,8 @@ class MultipleInputStreamTask(StreamTask):
         State is written to ``store``. A batch has no store, and runs one epoch.
 
         Args:
-            epoch_time: epoch ms for the silence of sources and the time-to-live of state: the same for all tasks, and
-                when the epoch is repeated. None for the clock's time.
+            epoch_time: the time (epoch ms) for idleness of sources and time-to-live of state. It is the same in all
+                tasks, and when the epoch is repeated. By default, the clock's time.
         """
         try:
             with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
@@ -206,7 +206,7 @@ class MultipleInputStreamTask(StreamTask):
             self._process_buffers(item, self._batch)
 
     def _process_buffers(self, item: Iterable[Buffer], batch: BatchInput | None) -> None:
-        """Process buffers. In batch mode, records may wait, and only the last watermark counts."""
+        """Process buffers. In batch mode, records may be held back, and only the last watermark is processed."""
         gate, inputs, keyings = self.gate, self.chain.head.inputs, self._keyings
         for buffer in item:
             self.metrics.buffers_in += 1
@@ -272,7 +272,7 @@ class MultipleInputStreamTask(StreamTask):
         self.metrics.state.mark_end()
 
     def _watch_memory(self) -> None:
-        """Warn if the worker's memory is nearly used up. Fail if too little is left to write the state."""
+        """Warn if the worker's memory is nearly used up. Fail if not enough is left to write the state."""
         memory = self._memory()
         if memory is None:
             return
@@ -335,7 +335,7 @@ class MultipleInputStreamTask(StreamTask):
 
 
 class _FiresOverdueTimers:
-    """Wraps a chain's input at the end of an epoch: forwards watermarks, fires overdue timers, forwards idleness."""
+    """The input of a chain at the end of an epoch. Fires overdue timers before the input becomes idle."""
 
     def __init__(self, chain: OperatorChain) -> None:
         self._chain = chain

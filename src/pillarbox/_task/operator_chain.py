@@ -1,4 +1,4 @@
-"""The operators of a vertex, wired to call each other directly (P6)."""
+"""The operators of a vertex, connected to call each other directly."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 
 
 class OperatorChain:
-    """A tree of operators: node 0 is the head. Only the mailbox thread may use it.
+    """A tree of operators, whose head is node 0. Mailbox thread only.
 
-    Operators are opened from the tail to the head, and finished from the head to the tail. Each has its own mailbox
-    executor, with its index in the chain as priority.
+    Operators are opened from the tail to the head, and finished from the head to the tail. Each operator has its own
+    mailbox executor, whose priority is the operator's index in the chain.
 
     Args:
-        own_state: storage for state of the operators themselves, or None.
+        own_state: storage for the operators' own state, or None.
     """
 
     def __init__(
@@ -119,7 +119,6 @@ class OperatorChain:
         return () if self._keyed is None else self._keyed.timers.services()
 
     def take_counts(self, records_in: int) -> list[list[int]]:
-        """Return (records in, records out) of each operator since the last call."""
         counts = records_by_operator(self._nodes, self._outputs, records_in)
         for outputs in self._outputs:
             for output in outputs.values():
@@ -145,7 +144,6 @@ class OperatorChain:
             operator.context.micro_batch = micro_batch
 
     def begin_epoch(self) -> None:
-        """Start event time over, for a source."""
         for merge in self._merges.values():
             merge.restore(None)
         for operator in self.operators:
@@ -173,15 +171,15 @@ class OperatorChain:
             service.fire_overdue_processing_time_timers()
 
     def resume_timers(self) -> None:
-        """Resume timers that an earlier end of data has quiesced."""
         for clock in self._clocks:
             clock.resume()
 
     def finish(self) -> None:
-        """End the data, the head first: a finished operator emits nothing.
+        """Finish the operators, head first, because a finished operator must not emit anything.
 
-        Each operator ends its input, its timers are quiesced, its waiting mails run, and it is finished. The maximum
-        watermark leaves the head after all results of its timers. In Flink it leaves before, so these results are late.
+        For each operator, its input ends, its timers are quiesced, its waiting mails run, then it finishes. The head
+        emits the maximum watermark after all results of its timers. (In Flink it emits the watermark first, so that
+        these results are late.)
         """
         for merge in self._merges.values():
             merge.end_epoch()
@@ -208,12 +206,11 @@ class OperatorChain:
         return failures
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Emit results that belong before the barrier, the head first."""
         for operator in self._in_order():
             operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
     def _in_order(self) -> Iterator[StreamOperator]:
-        """Yield the operators, the head first, with the pending watermarks of their merges applied."""
+        """Yield the operators, head first. Pending watermarks of their merges are applied before."""
         for number, operator in enumerate(self.operators):
             if number in self._merges:
                 self._merges[number].end_epoch()
@@ -236,10 +233,10 @@ class OperatorChain:
             operator.resume_after_snapshot()
 
     def snapshot_event_time(self, *, input_is_idle: bool = False) -> dict[str, Any]:
-        """Return the state of event time after the input's valve, as plain data.
+        """Return the event-time state of the operators and merges, as plain data.
 
-        ``{"operators": {uid: state}, "meetings": {name: snapshot of the merge's valve}}``. If something is idle,
-        ``"heard"`` has all receivers that know it.
+        ``{"operators": {uid: state}, "meetings": {name: snapshot of the merge's valve}}``. If an input or operator is
+        idle, ``"heard"`` lists the receivers that have received this status.
         """
         states = {operator.uid: operator.snapshot_event_time() for operator in self.operators}
         operators = {uid: state for uid, state in states.items() if state is not None}
@@ -252,13 +249,13 @@ class OperatorChain:
         }
 
     def has_receivers_of(self, state: Mapping[str, Any]) -> bool:
-        """Return whether a snapshot's chain had the same receivers."""
+        """Return whether the chain of a snapshot had the same receivers."""
         return state.get("heard") == self._receivers
 
     def restore_event_time(self, snapshot: Mapping[str, Any], *, repeat_status: bool = False) -> None:
-        """Restore the result of ``snapshot_event_time`` for the operators that still exist.
+        """Restore the result of ``snapshot_event_time`` in the operators that still exist.
 
-        ``repeat_status`` emits idle statuses once more, for operators that may not know them.
+        With ``repeat_status``, idle statuses are emitted again, for operators that may not have received them.
         """
         merges, operators = snapshot.get("meetings", {}), snapshot.get("operators", {})
         for merge in self._merges.values():
@@ -285,9 +282,9 @@ _Stream = tuple[str, str | None]
 
 
 class _Wiring:
-    """Connects the operators of a chain while they are created, each after its consumers.
+    """Creates and connects the operators of a chain, each after its consumers.
 
-    Targets are numbered: operators, then edges.
+    Receivers are numbered, first operators, then edges.
     """
 
     def __init__(self, vertex: Vertex, writer: RecordWriter) -> None:
@@ -314,15 +311,14 @@ class _Wiring:
             self.merges[number] = _Merge(self._names[number], target, self._arriving[number])
 
     def receivers(self) -> list[tuple[Any, ...]]:
-        """Return the names of all receivers of statuses."""
         met = ((*merge.name, *branch) for merge in self.merges.values() for branch in merge.branches)
         return [*_names_of_edges(self._vertex), *met]
 
     def consumers(self, stream: _Stream, consumers: Consumers, copier: Copier) -> Input:
         """Return one input for all consumers of a stream.
 
-        Edges are last and change no records, so they share them. Without edges, the last operator gets the stream's own
-        records.
+        Edges are last, and share the original records because they do not change them. Without edges, the last operator
+        receives the original records.
         """
         inputs = [self._input_at(stream, number, index) for number, index in self._targets_of(consumers)]
         if not inputs:
@@ -347,7 +343,7 @@ class _Wiring:
 
 
 def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
-    """Return names of edges without vertex numbers: (receiver's uid, its input, ordinal)."""
+    """Yield names of edges that do not contain vertex numbers: (receiver's uid, its input, ordinal)."""
     uids: dict[int | str, str] = {number: uid for uid, number, _ in vertex.program}
     seen: Counter[Any] = Counter()
     for edge in vertex.edges:
@@ -357,10 +353,10 @@ def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
 
 
 class _Merge:
-    """A merge of several streams of one chain: a union, or the inputs of one operator.
+    """A merge of several streams within a chain, for a union or for an operator's inputs.
 
-    Its event time is the minimum of the streams' event times. In Flink the streams would be channels of the input's
-    valve. A stream that merges with itself occurs twice.
+    Its event time is the minimum of the streams' event times. (In Flink, the streams would be channels of the input's
+    valve.) A stream that is merged with itself occurs twice.
     """
 
     def __init__(self, name: tuple[Any, ...], target: Input, streams: Sequence[_Stream]) -> None:
@@ -371,7 +367,6 @@ class _Merge:
         self.restore(None)
 
     def restore(self, snapshot: dict[str, Any] | None, *, repeat_status: bool = False) -> None:
-        """Restore the streams' watermarks and statuses, or start over without a snapshot."""
         self.valve = EpochValve(self.branches)
         if snapshot is not None:
             self.valve.restore(snapshot, repeat_status=repeat_status)
@@ -386,8 +381,6 @@ class _Merge:
 
 
 class _Branch:
-    """A stream before a merge."""
-
     def __init__(self, merge: _Merge, name: tuple[Any, ...], records: RecordInput) -> None:
         self._merge = merge
         self._name = name
@@ -401,7 +394,7 @@ class _Branch:
 
 
 def quiesce(operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
-    """Quiesce an operator's timers, and run its waiting mails."""
+    """Stop an operator's timers, and run its waiting mails."""
     executor = operator.context.mailbox_executor
     finished = Event()
     # After the mails of fired timers, and then all waiting mails.
@@ -411,7 +404,7 @@ def quiesce(operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
 
 
 def as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:
-    """Return a function that posts a timer's callback as an operator's mail."""
+    """Return a function that puts a timer's callback into the mailbox as an operator's mail."""
 
     def defer(callback: ProcessingTimeCallback, timestamp: int) -> None:
         executor.execute(lambda: callback(timestamp), "timer callback at %d", timestamp)

@@ -1,4 +1,4 @@
-"""The task of a source, which processes one partition in each epoch. As Flink's ``SourceStreamTask``."""
+"""The task of a source, which processes one partition in each epoch. Follows Flink's ``SourceStreamTask``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pillarbox._task.stream_task import EpochPhase, StreamTask
 
 
 class SourceStreamTask(StreamTask):
-    """A source and its chained operators, without state."""
+    """A source and its chained operators. They have no state."""
 
     _bounded = False
 
@@ -22,11 +22,7 @@ class SourceStreamTask(StreamTask):
     def run_epoch(
         self, records: Iterable[Records], *, subtask: int, checkpoint_id: int, bounded: bool
     ) -> Iterator[list[Buffer]]:
-        """Process one partition of one micro-batch and yield its output in parts.
-
-        Args:
-            bounded: whether this is all data of the source.
-        """
+        """Process one partition of a micro-batch, and yield the output in parts."""
         with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
             self.subtask = subtask
             self.chain.set_subtask(subtask)

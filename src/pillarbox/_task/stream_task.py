@@ -1,7 +1,7 @@
-"""One subtask of a vertex: mailbox, chain, writer and state, driven epoch by epoch.
+"""The task of a subtask, with mailbox, chain, writer and state. It runs epoch by epoch.
 
-A task is *resident*: it lives in its process between epochs. An epoch runs its mailbox loop up to the barrier and
-suspends it. Only the mailbox thread touches operators and state; other threads post mails. Follows Flink's
+A task is *resident*: it is kept in its process between epochs. An epoch runs the mailbox loop up to the barrier, and
+then suspends it. Only the mailbox thread touches operators and state; other threads send mails. Follows Flink's
 ``StreamTask``.
 """
 
@@ -63,7 +63,7 @@ class EpochPhase(Enum):
 
 
 class StreamTask(ABC):
-    """Base of source tasks and tasks after a shuffle."""
+    """The base of source tasks and tasks after a shuffle."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class StreamTask(ABC):
         self.subtask = subtask
         self.metrics: TaskMetrics = TaskMetrics()
         self.life: TaskLife = TaskLife(vertex.name)
-        # Whether another thread reads the input (P4).
+        # Whether another thread reads the input.
         self._threaded_input = any(node.factory.wakes_up for node in vertex.nodes)
         mailbox = TaskMailbox(resting=vertex.shared.resting) if vertex.shared else TaskMailbox()
         self.mailbox_metrics: MailboxMetrics = self._new_mailbox_metrics()
@@ -104,7 +104,7 @@ class StreamTask(ABC):
         self.fallback: str | None = None
 
     def _new_mailbox_metrics(self) -> MailboxMetrics:
-        """Return the mailbox's metrics. Latency probes use the task's clock."""
+        """Return the mailbox's metrics. Probes of latency use the task's clock."""
         interval = self.vertex.latency_interval
         if interval is None:
             return MailboxMetrics()
@@ -129,9 +129,9 @@ class StreamTask(ABC):
 
     @contextmanager
     def _working(self, begin: TaskEvent, end: TaskEvent) -> Iterator[None]:
-        """Work in the operators, in the calling thread.
+        """Within the block, the calling thread works in the operators.
 
-        The first error, also of another thread, ends the task and is raised.
+        The first error ends the task and is raised, even if another thread has reported it.
         """
         self.life.begin(begin)
         cause: BaseException | None = None
@@ -157,7 +157,7 @@ class StreamTask(ABC):
             raise self._end_for_its_cause()
 
     def _die(self, error: BaseException) -> BaseException:
-        """End the task because of an error in its work. Returns the first reported error."""
+        """End the task because of an error in its work. Returns the error that was reported first."""
         at_work = self.state.is_at_work
         if isinstance(error, PillarboxError):
             self._locate(error)
@@ -194,9 +194,9 @@ class StreamTask(ABC):
         return cause
 
     def _end(self, event: TaskEvent) -> list[Exception]:
-        """End the task. Returns errors raised by closing.
+        """End the task. Returns the errors that were raised while closing.
 
-        The caller has the right to work in it, and keeps it.
+        The caller has the right to work in the task, and keeps it.
         """
         self.life.enter(event)
         # The operators and the mailbox now belong to this thread.
@@ -221,7 +221,8 @@ class StreamTask(ABC):
     def cancel(self) -> None:
         """Cancel the task. Any thread.
 
-        A working thread closes the operators after leaving the loop. Without a working thread, this call closes them.
+        If a thread works in the task, that thread closes the operators after leaving the loop. Otherwise, this call
+        closes them.
         """
         if self.state.is_terminal:
             return
@@ -235,7 +236,7 @@ class StreamTask(ABC):
     def handle_async_exception(self, error: BaseException) -> None:
         """Fail the task because of an error in another thread. Any thread.
 
-        The working thread closes the operators, at the latest in the next epoch.
+        The thread that works in the task closes the operators, at the latest in the next epoch.
         """
         self.life.report(error)
         self._leave_loop(error)
@@ -247,9 +248,9 @@ class StreamTask(ABC):
             pass  # it has just ended
 
     def close(self) -> None:
-        """Close the task between epochs. An epoch whose output has not been taken is cancelled.
+        """Close the task between epochs. An epoch whose output has not been consumed is cancelled.
 
-        Raises the first error of closing, or reported since the last epoch.
+        Raises the first error of closing, or the first that was reported since the last epoch.
         """
         if not self.life.try_begin():
             if self.state.is_terminal:
@@ -270,11 +271,10 @@ class StreamTask(ABC):
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether no more output is needed."""
         return any(operator.is_satisfied for operator in self.chain.operators)
 
     def _run_epoch(self, checkpoint_id: int, items: Iterable[Any]) -> Iterator[list[Buffer]]:
-        """Run the loop to the end of the epoch. Yields the output whenever the writer is full, and at the end."""
+        """Run the loop to the end of the epoch. Yields output whenever the writer is full, and at the end."""
         self._checkpoint_id = checkpoint_id
         self._phase = EpochPhase.READING
         self._mails_before = self.mailbox_metrics.mails_processed
@@ -326,7 +326,7 @@ class StreamTask(ABC):
     # The default action.
 
     def process_input(self, controller: MailboxController) -> None:
-        """Process a bounded slice of input. Suspends without input, or room for output (P2, P3)."""
+        """Process a bounded slice of input. Suspends itself if there is no input, or no room for output."""
         if not self.writer.is_available:
             self._suspension = controller.suspend_default_action()
             self.processor.suspend()
@@ -375,7 +375,6 @@ class StreamTask(ABC):
         return DataInputStatus.END_OF_INPUT
 
     def _take_checkpoint(self) -> None:
-        """Emit pending results, send the barrier, and write the state (C4)."""
         for service in self.chain.timer_services():
             service.unschedule()
         checkpoint_id = self._checkpoint_id
@@ -388,10 +387,7 @@ class StreamTask(ABC):
         self.processor.suspend()
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
-        """Notify the operators of each committed checkpoint once, in order (C2).
-
-        After a failed checkpoint, the task is closed and created again.
-        """
+        """Notify the operators of each committed checkpoint once, in order."""
 
         def notify() -> None:
             if checkpoint_id > self.latest_completed:
@@ -401,8 +397,7 @@ class StreamTask(ABC):
 
         self.processor.get_mailbox_executor(MAX_PRIORITY).execute(notify, "checkpoint %s complete", checkpoint_id)
 
-    def _write_state(self, operator_states: dict[str, Any]) -> None:
-        """Write the epoch's state, if the task has state."""
+    def _write_state(self, operator_states: dict[str, Any]) -> None: ...
 
     def _report(self) -> TaskReport:
         counters: dict[str, int] = {}

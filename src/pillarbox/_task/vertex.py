@@ -1,4 +1,4 @@
-"""A vertex of the program, shipped to workers."""
+"""A vertex of the program, in the form that is shipped to workers."""
 
 from __future__ import annotations
 
@@ -29,17 +29,15 @@ _VERTEX_BITS = 28
 
 
 def edge_id(vertex: int, ordinal: int = 0) -> int:
-    """Return an edge's id at its receiver. ``ordinal`` counts the edges from that vertex to this receiver."""
+    """Return an edge's id at its receiver. ``ordinal`` counts the edges from the same vertex to the receiver."""
     return ordinal << _VERTEX_BITS | vertex
 
 
 def sender_of_edge(edge: int) -> int:
-    """Return the sending vertex of an edge id."""
     return edge & ((1 << _VERTEX_BITS) - 1)
 
 
 def edge_from(edge: int, vertex: int) -> int:
-    """Return an edge id with another sending vertex."""
     return edge - sender_of_edge(edge) + vertex
 
 
@@ -48,15 +46,15 @@ Places = Sequence[tuple[str, int, int]]
 
 
 def source_numbers(places: Places) -> Iterator[int]:
-    """Yield the vertex numbers of a program's sources, without end."""
+    """Yield the vertex numbers of a program's sources, then further numbers without end."""
     stateful = {number for _, number, _ in places}
     return (number for number in count() if number not in stateful)
 
 
 def edge_in(places: Places, edge: int, then: Places) -> int:
-    """Translate an edge id of program ``then`` to a program with other sources.
+    """Translate an edge id of the program ``then`` to a program with other sources.
 
-    Sources are matched by order, as by Spark when it resumes.
+    Sources are matched by order, as Spark does when it resumes.
     """
     sender = sender_of_edge(edge)
     before = [number for _, number, _ in then]
@@ -68,7 +66,7 @@ def edge_in(places: Places, edge: int, then: Places) -> int:
 
 @dataclass(frozen=True)
 class ChainInput:
-    """An input of an operator of the same chain."""
+    """An input of another operator in the same chain."""
 
     node: int
     index: int = 0
@@ -84,11 +82,7 @@ class Consumers:
 
 @dataclass
 class ChainNode:
-    """One operator of a chain. A chain is a tree; node 0 is its head.
-
-    Attributes:
-        uid: identifies its state; unique in the program.
-    """
+    """One operator of a chain. A chain is a tree, whose head is node 0."""
 
     name: str
     uid: str
@@ -104,7 +98,7 @@ class Edge:
     Attributes:
         receiver: the number of the receiving vertex, or the name of the output.
         id: the edge's id at its receiver (:func:`edge_id`).
-        targets: the buffer code of each receiving subtask (set by the layout), or of the output.
+        targets: the code of each receiving subtask (set by the layout), or of the output.
     """
 
     receiver: int | str
@@ -122,9 +116,9 @@ class InputEdge:
     """An incoming edge of a vertex.
 
     Attributes:
-        parallelism: the number of its subtasks, or 0 for a source, whose partitions differ in every epoch.
-        idle_timeout: milliseconds without records until a source no longer holds the watermark back.
-        progress_timeout: milliseconds without records until a source's watermark advances with the clock.
+        parallelism: the number of sending subtasks, or 0 for a source, whose partitions may differ from epoch to epoch.
+        idle_timeout: how long a source may have no records before it no longer holds the watermark back (ms).
+        progress_timeout: how long a source may have no records before its watermark advances with the clock (ms).
     """
 
     vertex: int
@@ -149,7 +143,6 @@ class InputEdge:
 
     @property
     def reacts_to_silence(self) -> bool:
-        """Whether silence has an effect. Only a source can be silent."""
         return self.is_source and (self.idle_timeout is not None or self.progress_timeout is not None)
 
 
@@ -160,15 +153,16 @@ class Vertex:
     Attributes:
         uid: identifies its state: the uid of its head operator.
         level: 0 for sources, otherwise one more than the highest level among its senders.
-        parallelism: number of subtasks, or 0 for a source, whose partitions are Spark's.
+        parallelism: number of subtasks, or 0 for a source, whose partitions Spark decides.
         fires_processing_time: whether processing-time timers fire. Spark runs epochs without data only if the program
             declares that it needs them.
         program: uid, number and level of all stateful vertices of the program.
-        latency_interval: milliseconds between two probes of mail latency, or None for no probes.
-        parallelisms: the numbers of subtasks of all vertices of the program that do not depend on its layout.
+        latency_interval: interval of the probes of mail latency (ms), or None for no probes.
+        parallelisms: the parallelisms of all vertices of the program. A layout computes the numbers of subtasks from
+            them.
         time_zone: name of the time zone of naive datetimes, or None to refuse them.
-        partitions: how many tasks of a vertex after a shuffle run at a time, by the program.
-        budget_scope: where its task's budgets are kept. Set by the runtime in the worker.
+        partitions: how many tasks of a vertex after a shuffle run concurrently, according to the program.
+        budget_scope: the accounts of its tasks' budgets. Set by the runtime in the worker.
     """
 
     number: int
@@ -201,7 +195,6 @@ class Vertex:
 
     @property
     def is_source(self) -> bool:
-        """Whether it reads a source, and so has no state."""
         return self.parallelism == 0
 
     @property
@@ -214,7 +207,7 @@ class Vertex:
 
     @property
     def channels(self) -> list[list[int]]:
-        """The channels of each incoming edge, without sources, whose channels are unknown."""
+        """The channels of each incoming edge. Edges from sources are left out, because their channels are unknown."""
         return [
             [channel_code(edge.id, subtask) for subtask in range(edge.parallelism)]
             for edge in self.inputs

@@ -1,4 +1,4 @@
 """Processing time and its timers, event time and its watermarks, durations.
 
-All times are in milliseconds. Nothing here knows operators, tasks or Spark.
+All times are in milliseconds. Nothing here depends on operators, tasks or Spark.
 """

@@ -1,4 +1,4 @@
-"""Timers in batch mode: a key's timers fire when its records end.
+"""Timers in batch mode. A key's timers fire when its records end.
 
 Follows Flink's ``BatchExecutionInternalTimeService``.
 """
@@ -22,7 +22,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class DroppedTimers:
-    """Logs an operator's first timer that is set at the end of its key, and dropped."""
+    """Logs the first timer of an operator that is dropped because it was set at the end of its key."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator
@@ -41,7 +41,7 @@ class DroppedTimers:
 
 
 class _UserTimers:
-    """Timers set by user code. While an ended key's timers fire, new timers are dropped."""
+    """Timers set by user code. While the timers of an ended key fire, new timers are dropped."""
 
     def __init__(self, timers: KeyedTimers, keys: KeyContext) -> None:
         self._timers = timers
@@ -64,7 +64,7 @@ class _UserTimers:
 
 
 class BatchTimerService(InternalTimerService):
-    """The timers of one operator and name. The watermark is the minimum until a key's records end, then the maximum."""
+    """An operator's timers under one name. The watermark is the maximum when a key's records have ended."""
 
     _users: tuple[_UserTimers, ...] = ()
 
@@ -79,7 +79,6 @@ class BatchTimerService(InternalTimerService):
         self.processing_timers: Any = processing
 
     def end_key(self) -> None:
-        """Fire all timers of the current key, event time first."""
         if not len(self._timers[0]) and not len(self._timers[1]):
             return
         self.current_watermark: int = MAX_WATERMARK
@@ -92,7 +91,7 @@ class BatchTimerService(InternalTimerService):
         self.current_watermark = MIN_TIMESTAMP
 
     def schedule(self) -> None:
-        """Do nothing: the clock fires no timers in batch mode."""
+        """Do nothing, because the clock fires no timers in batch mode."""
 
     def begin_epoch(self, now: int) -> None: ...
 

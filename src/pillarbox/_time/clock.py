@@ -1,4 +1,4 @@
-"""The processing-time service: a clock with timers, and its three states (T6).
+"""The processing-time service, which is a clock with timers.
 
 All times are epoch milliseconds. A service is ALIVE, QUIESCED (waiting timers never fire, new timers never complete,
 running callbacks finish) or SHUTDOWN (in addition, registering raises). Follows Flink's ``ProcessingTimeService``.
@@ -41,7 +41,7 @@ class ScheduledTimer(ABC):
 
     @abstractmethod
     def cancel(self) -> bool:
-        """Cancel the timer. Returns False if it has fired or was cancelled before."""
+        """Cancel the timer. Returns False if it has already fired or been cancelled."""
 
     @abstractmethod
     def cancelled(self) -> bool: ...
@@ -51,7 +51,7 @@ class ScheduledTimer(ABC):
 
 
 class NeverTimer(ScheduledTimer):
-    """A timer of a quiesced service: it never fires."""
+    """A timer of a quiesced service. It never fires."""
 
     __slots__ = ("_cancelled",)
 
@@ -72,31 +72,31 @@ class NeverTimer(ScheduledTimer):
 class ProcessingTimeService(ABC):
     """A clock with timers.
 
-    Each implementation documents the thread of its callbacks. Any thread may call the other methods.
+    Each implementation documents the thread of its callbacks. Any thread may call the methods, unless they state
+    otherwise.
     """
 
     @abstractmethod
-    def current_processing_time(self) -> int:
-        """Return the processing time in epoch milliseconds."""
+    def current_processing_time(self) -> int: ...
 
     def begin_epoch(self) -> None:
-        """Begin an epoch, for clocks that log their readings. Called in the mailbox thread."""
+        """Begin an epoch, for clocks that log their readings. Mailbox thread only."""
 
     @abstractmethod
     def relative_time_millis(self) -> int:
-        """Return milliseconds of a monotonic clock, for durations within a process. Flink: ``RelativeClock``."""
+        """Return the milliseconds of a monotonic clock, for durations within a process. Flink: ``RelativeClock``."""
 
     @property
     def manual(self) -> ProcessingTimeService | None:
-        """The underlying clock if it stands still until it is set, which event loops then follow. Otherwise None."""
+        """The underlying clock if it must be advanced by hand, which event loops then follow. Otherwise None."""
         return None
 
     @abstractmethod
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback) -> ScheduledTimer:
-        """Call ``callback(timestamp)`` once, at that time or soon after.
+        """Call ``callback(timestamp)`` once, at that time or soon afterwards.
 
         Args:
-            timestamp: epoch milliseconds; a past one fires at once.
+            timestamp: epoch milliseconds. If it is in the past, the timer fires at once.
 
         Returns:
             The timer. In a quiesced service, it never completes.
@@ -110,16 +110,16 @@ class ProcessingTimeService(ABC):
         """Stop firing timers. Does not block, and may be called again.
 
         Returns:
-            Done when running callbacks have finished. Each call returns the same future.
+            A future that is done when running callbacks have finished. Each call returns the same future.
         """
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Stop firing timers as :meth:`quiesce` does, and refuse new timers."""
+        """Stop firing timers, as :meth:`quiesce` does, and refuse new timers."""
 
 
 class ClosableService(ProcessingTimeService):
-    """The state of a service and the number of its running callbacks, guarded by ``lock``."""
+    """Stores the state of a service and counts its running callbacks, guarded by ``lock``."""
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self._lock = lock
@@ -156,7 +156,7 @@ class ClosableService(ProcessingTimeService):
         self._settle()
 
     def _settle(self) -> None:
-        """Complete the future if it is due. Without the lock: its callbacks run here."""
+        """Complete the future if it is due. Called without the lock, because the future's callbacks run here."""
         with self._lock:
             if self._running or self._state is ServiceState.ALIVE or self._settled:
                 return
@@ -173,7 +173,7 @@ class ClosableService(ProcessingTimeService):
 
 
 def _future_of_all() -> Future[None]:
-    """Return a future that cannot be cancelled: several callers share it."""
+    """Return a future that cannot be cancelled, because several callers share it."""
     future: Future[None] = Future()
     future.set_running_or_notify_cancel()
     return future

@@ -1,6 +1,6 @@
-"""Log of a task's clock in an epoch, so that the epoch can run again with the same times.
+"""The log of a task's clock in an epoch, so that the epoch can run again with the same times.
 
-A log has each changed reading and each firing of timers, with the number of buffers received by then.
+The log contains each changed reading and each firing of timers, with the number of buffers received so far.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIRED = -1
 
 
 class ClockLog:
-    """The readings and firings of one epoch, in order. Mailbox thread only."""
+    """The readings and timer firings of one epoch, in order. Mailbox thread only."""
 
     def __init__(self) -> None:
         # (buffers received, readings made or `_FIRED`, epoch ms).
@@ -73,7 +73,7 @@ class ClockLog:
         return log
 
     def to_text(self, limit: int | None = None) -> str | None:
-        """Return the log as text, or None beyond ``limit`` characters."""
+        """Return the log as text, or None if it is longer than ``limit`` characters."""
         text = base64.b85encode(self.to_bytes()).decode()
         return text if limit is None or len(text) <= limit else None
 
@@ -83,7 +83,7 @@ class ClockLog:
 
 
 class LoggedClock(ProcessingTimeService):
-    """A clock that logs its readings in the mailbox thread."""
+    """A clock that logs the readings of the mailbox thread."""
 
     def __init__(self, inner: ProcessingTimeService, buffers: Callable[[], int]) -> None:
         self._inner = inner
@@ -102,7 +102,7 @@ class LoggedClock(ProcessingTimeService):
         self._inner.begin_epoch()
 
     def read_beginning(self) -> int:
-        """Return the begin of the epoch, not before the previous one's."""
+        """Read the epoch's start time. It is never before the previous epoch's."""
         now = self._inner.current_processing_time()
         self._began = now if self._began is None else max(now, self._began)
         self._log_reading(self._began)
@@ -141,13 +141,13 @@ class LoggedClock(ProcessingTimeService):
 
 
 class ReplayedClock(HeapTimerService):
-    """A clock that repeats a log: its readings, and the firings of timers. Task's thread only.
+    """A clock that repeats the readings and timer firings of a log. Only for the task's thread.
 
     :meth:`feed` delivers the task's input and fires timers.
 
     Args:
-        is_same_code: whether the task reads the clock as often as when the log was written, so that readings match by
-            their number. Otherwise they match by the number of buffers received.
+        is_same_code: whether the task reads the clock as often as when the log was written. If so, readings are matched
+            by their number, otherwise by the number of buffers received.
     """
 
     def __init__(self, log: ClockLog, otherwise: int, *, is_same_code: bool = True) -> None:
@@ -176,7 +176,7 @@ class ReplayedClock(HeapTimerService):
         return self._now
 
     def feed(self, portions: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:
-        """Yield the input buffer by buffer, and an empty list for mails of timers."""
+        """Yield the input buffer by buffer, and an empty list when only mails of timers are to run."""
         for portion in portions:
             for buffer in portion:
                 yield from self._fire()

@@ -1,6 +1,6 @@
-"""Durations: their notations, and their length in whole milliseconds.
+"""Durations in whole milliseconds, and their conversion from other types.
 
-Strings have the units of Spark (``"1 hour 30 minutes"``) and Flink (``"200ms"``, ``"10 min"``). Everything is
+Strings may have the units of Spark (``"1 hour 30 minutes"``) and Flink (``"200ms"``, ``"10 min"``). All types are
 immutable.
 """
 
@@ -81,32 +81,32 @@ class Duration(_Millis):
 
     @staticmethod
     def of_days(days: int) -> Duration:
-        """Return a duration in days of 24 hours."""
+        """Return a duration of a number of days, each of 24 hours."""
         return Duration(_times(days, _DAY))
 
     @staticmethod
     def of_hours(hours: int) -> Duration:
-        """Return a duration in hours."""
+        """Return a duration of a number of hours."""
         return Duration(_times(hours, _HOUR))
 
     @staticmethod
     def of_minutes(minutes: int) -> Duration:
-        """Return a duration in minutes."""
+        """Return a duration of a number of minutes."""
         return Duration(_times(minutes, _MINUTE))
 
     @staticmethod
     def of_seconds(seconds: int) -> Duration:
-        """Return a duration in seconds."""
+        """Return a duration of a number of seconds."""
         return Duration(_times(seconds, _SECOND))
 
     @staticmethod
     def of_millis(millis: int) -> Duration:
-        """Return a duration in milliseconds."""
+        """Return a duration of a number of milliseconds."""
         return Duration(millis)
 
     @staticmethod
     def of_nanos(nanos: int) -> Duration:
-        """Return a duration in nanoseconds, rounded down to milliseconds."""
+        """Return a duration of a number of nanoseconds, rounded down to milliseconds."""
         return Duration(_times(nanos, 1) // 1_000_000)
 
     def to_millis(self) -> int:
@@ -132,27 +132,27 @@ class Time(_Millis):
 
     @staticmethod
     def days(days: int) -> Time:
-        """Return an amount of time in days of 24 hours."""
+        """Return a duration of a number of days, each of 24 hours."""
         return Time(_times(days, _DAY))
 
     @staticmethod
     def hours(hours: int) -> Time:
-        """Return an amount of time in hours."""
+        """Return a duration of a number of hours."""
         return Time(_times(hours, _HOUR))
 
     @staticmethod
     def minutes(minutes: int) -> Time:
-        """Return an amount of time in minutes."""
+        """Return a duration of a number of minutes."""
         return Time(_times(minutes, _MINUTE))
 
     @staticmethod
     def seconds(seconds: int) -> Time:
-        """Return an amount of time in seconds."""
+        """Return a duration of a number of seconds."""
         return Time(_times(seconds, _SECOND))
 
     @staticmethod
     def milliseconds(milliseconds: int) -> Time:
-        """Return an amount of time in milliseconds."""
+        """Return a duration of a number of milliseconds."""
         return Time(milliseconds)
 
     def to_milliseconds(self) -> int:
@@ -164,14 +164,14 @@ class Time(_Millis):
 
 
 DurationLike = datetime.timedelta | int | str | Duration | Time
-"""All notations of a duration."""
+"""All types that are accepted as a duration."""
 
 
 def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = False) -> int:
     """Convert a duration to whole milliseconds, rounded down as in Java's ``Duration.toMillis``.
 
     Accepts a ``timedelta``, an int (milliseconds), a :class:`Duration` or :class:`Time` (also PyFlink's), or a string
-    with units from weeks to microseconds. ``what`` is its name, for errors.
+    with units from weeks to microseconds. ``what`` is the duration's name in error messages.
     """
     millis = _millis_of(value)
     where = f"{what}: " if what else ""
@@ -185,7 +185,7 @@ def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = Fal
 
 
 def positive_millis(value: DurationLike, what: str) -> int:
-    """Convert a duration of at least one millisecond to milliseconds."""
+    """Convert a duration to milliseconds. Refuses less than one millisecond."""
     millis = to_millis(value, what)
     if millis <= 0:
         raise ProgramError(f"{what} must be at least one millisecond, not {shorten(value)}")

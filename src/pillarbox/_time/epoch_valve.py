@@ -1,8 +1,7 @@
-"""``EpochValve``: a watermark valve whose output does not depend on the order of channels within an epoch.
+"""``EpochValve``, a watermark valve whose output does not depend on the order of channels within an epoch.
 
-Whether an idle channel has caught up depends on the others, which in Flink is a race. Here, statuses take effect at the
-end of the epoch's input, and so do all watermarks in an epoch that begins with an idle or unaligned channel. Mailbox
-thread only.
+In Flink, it is a race whether an idle channel has caught up with the others. Here, statuses take effect at the end of
+the epoch's input. So do watermarks, if the epoch begins with an idle or unaligned channel. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 
 from pillarbox._time.valve import StatusWatermarkValve
-from pillarbox._time.watermark_generators import WatermarkSink
+from pillarbox._time.watermark_generators import WatermarkReceiver
 
 
 class EpochValve(StatusWatermarkValve):
-    """A task's watermark valve, with epochs."""
+    """A watermark valve whose input is divided into epochs."""
 
     def __init__(self, channels: Iterable[Hashable]) -> None:
         super().__init__(channels)
@@ -23,12 +22,12 @@ class EpochValve(StatusWatermarkValve):
         self._pending: dict[Hashable, tuple[int | None, bool | None]] = {}
 
     def begin_epoch(self) -> None:
-        """Begin an epoch. Drops a failed epoch's pending changes."""
+        """Begin an epoch. Drops the pending changes of a failed epoch."""
         self._pending = {}
         self._waits = not self.is_aligned
 
-    def watermark_came(self, channel: Hashable, timestamp: int, sink: WatermarkSink) -> None:
-        """Take a channel's watermark. It takes effect now, or at the end of the epoch."""
+    def watermark_came(self, channel: Hashable, timestamp: int, sink: WatermarkReceiver) -> None:
+        """Process a channel's watermark. It takes effect now, or at the end of the epoch."""
         if not self._waits and channel not in self._pending:
             self.input_watermark(channel, timestamp, sink)
             return
@@ -37,14 +36,14 @@ class EpochValve(StatusWatermarkValve):
             self._pending[channel] = timestamp if before is None else max(before, timestamp), idle
 
     def status_came(self, channel: Hashable, idle: bool) -> None:
-        """Take a channel's status. It takes effect at the end of the epoch."""
+        """Process a channel's status. It takes effect at the end of the epoch."""
         self._known(channel)
         self._pending[channel] = self._pending.get(channel, (None, None))[0], idle
 
     def end_epoch(
-        self, sink: WatermarkSink, more: Mapping[Hashable, tuple[int | None, bool | None]] | None = None
+        self, sink: WatermarkReceiver, more: Mapping[Hashable, tuple[int | None, bool | None]] | None = None
     ) -> None:
-        """Apply pending changes, and ``more``. Until the next epoch, watermarks take effect at once."""
+        """Apply pending changes and ``more``. Until the next epoch begins, watermarks take effect at once."""
         pending, self._pending = self._pending, {}
         self._waits = False
         self.input_at_once({**pending, **(more or {})}, sink)

@@ -18,7 +18,7 @@ from pillarbox._time.clock import (
 
 
 class HeapTimer(ScheduledTimer):
-    """A timer of a :class:`HeapTimerService`, whose lock guards it."""
+    """A timer of a :class:`HeapTimerService`. The service's lock guards it."""
 
     __slots__ = ("callback", "service", "state", "timestamp")
 
@@ -29,7 +29,6 @@ class HeapTimer(ScheduledTimer):
         self.state: TimerState = TimerState.WAITING
 
     def end(self, state: TimerState) -> None:
-        """End the timer, and release its callback."""
         self.state = state
         self.callback = _nothing
 
@@ -47,7 +46,7 @@ class HeapTimer(ScheduledTimer):
 
 
 class HeapTimerService(ClosableService):
-    """A heap of timers. ``_lock`` guards all fields here and in the timers; callbacks run without it."""
+    """A clock with a heap of timers. ``_lock`` guards all fields, also the timers'. Callbacks run without it."""
 
     def __init__(self) -> None:
         self._lock: threading.Condition = threading.Condition()
@@ -75,7 +74,7 @@ class HeapTimerService(ClosableService):
 
     @abstractmethod
     def _due(self, timestamp: int) -> int:
-        """Return a new timer's due time, in the heap's unit. The lock is held."""
+        """Return the due time of a new timer, in the unit of the heap. The lock is held."""
 
     def _push(self, due: int, timer: HeapTimer) -> None:
         self._sequence += 1
@@ -95,13 +94,12 @@ class HeapTimerService(ClosableService):
             return True
 
     def _skim(self) -> None:
-        """Remove cancelled timers from the top. The lock is held."""
         while self._heap and self._heap[0][2].state is not TimerState.WAITING:
             heapq.heappop(self._heap)
             self._dead -= 1
 
     def _take_due(self, now: int) -> HeapTimer | None:
-        """Remove the first timer due at ``now``. The lock is held."""
+        """Remove and return the first timer if it is due at ``now``. The lock is held."""
         self._skim()
         if not self._heap or self._heap[0][0] > now:
             return None

@@ -1,6 +1,6 @@
-"""Timers of keyed operators: per key and namespace, without duplicates, checkpointed, deletable (T1-T5, T9).
+"""Timers of keyed operators, per key and namespace. They have no duplicates, can be deleted, and are checkpointed.
 
-The state backend stores them; this module decides when they fire. Follows Flink's ``InternalTimerServiceImpl``.
+The state backend stores timers; this module decides when they fire. Follows Flink's ``InternalTimerServiceImpl``.
 """
 
 from __future__ import annotations
@@ -24,55 +24,44 @@ class KeyedTimers(Protocol):
 
     def __len__(self) -> int: ...
 
-    def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
-        """Add a timer of the current key, unless it exists."""
+    def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None: ...
 
-    def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
-        """Remove a timer of the current key, if it exists."""
+    def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None: ...
 
     def next_timestamp(self) -> int | None: ...
 
-    def first_of_key(self) -> int | None:
-        """Return the current key's earliest timer without a namespace."""
+    def first_of_key(self) -> int | None: ...
 
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
-        """Fire all timers up to and including ``limit`` in timestamp order, also timers that fired timers register."""
+        """Fire all timers up to and including ``limit`` in timestamp order, including timers registered meanwhile."""
 
 
 class KeyedProcessingTimers(KeyedTimers, Protocol):
-    """Processing-time timers. If overdue at an epoch's begin, they wait for its records."""
+    """Processing-time timers. Timers that are overdue when an epoch begins wait for its records."""
 
     def begin_epoch(self, now: int) -> None:
-        """Defer the timers up to ``now`` to :meth:`fire_overdue`."""
+        """Defer timers up to ``now`` to :meth:`fire_overdue`."""
 
     def next_for_clock(self) -> int | None: ...
 
     def has_overdue(self) -> bool: ...
 
-    def fire_overdue(self, trigger: Callable[[int, Any], None]) -> None:
-        """Fire overdue timers in timestamp order."""
+    def fire_overdue(self, trigger: Callable[[int, Any], None]) -> None: ...
 
 
 class KeyContext(Protocol):
-    """The keyed state as a timer service sees it.
-
-    As in Flink, the keyed backend creates the timer queues.
-    """
+    """The part of the keyed state that a timer service uses."""
 
     operator: str
     key: Any
 
     def create_timers(self, name: str, *, namespaced: bool = False) -> Any:
-        """Create the timers of one time domain.
-
-        Args:
-            name: the service's name with ``/event`` or ``/processing``.
-        """
+        """Create the timers of one time domain."""
         ...
 
 
 class Triggerable(Protocol):
-    """The operator that owns the timers. During a call, the timer's key is the current key."""
+    """The operator that owns the timers. When it is called, the timer's key is the current key."""
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None: ...
 
@@ -87,7 +76,7 @@ class InternalTimerService:
 
     Args:
         fires: whether processing-time timers can fire. If not, registering one is an error.
-        may_run_on: whether timers may set timers without end, as user timers may.
+        may_run_on: whether a chain of timers that set timers may be endless, as with user timers.
     """
 
     def __init__(
@@ -134,7 +123,7 @@ class InternalTimerService:
                 " processing_time=True), or set uses_processing_time = True in the function's class"
             )
         self.processing_timers.register(timestamp, namespace)
-        # Only the earliest timer is scheduled (T4).
+        # Only the earliest timer is scheduled.
         if self._scheduled_at is None or timestamp < self._scheduled_at:
             self.schedule()
 
@@ -142,7 +131,7 @@ class InternalTimerService:
         self.processing_timers.delete(timestamp, namespace)
 
     def advance_watermark(self, watermark: int) -> None:
-        """Fire all event-time timers up to ``watermark`` in timestamp order (T5)."""
+        """Fire all event-time timers up to ``watermark`` in timestamp order."""
         self.current_watermark = watermark
         trigger = self.triggerable.on_event_time
         at_the_end = watermark == MAX_WATERMARK and self._may_run_on
@@ -160,7 +149,7 @@ class InternalTimerService:
     def count_last_timers(self) -> Callable[[int], None]:
         """Return a function to call before each event-time timer that fires after the end of the data.
 
-        It raises a ProgramError if timers set timers without end, as no watermark follows the last one.
+        No watermark follows the last one, so the function raises a ProgramError if timers set timers without end.
         """
         limit = _LAST + _LAST_EACH * len(self.event_timers)
         left = limit + len(self.event_timers)
@@ -212,7 +201,6 @@ class InternalTimerService:
             self._scheduled = self._clock.register_timer(timestamp, self.fire_due_processing_time_timers)
 
     def unschedule(self) -> None:
-        """Fire nothing until :meth:`schedule`."""
         if self._scheduled is not None:
             self._scheduled.cancel()
         self._scheduled = None
@@ -226,7 +214,7 @@ class InternalTimerService:
 
 
 class InternalTimeServiceManager:
-    """The timer services of one operator, by name (T2)."""
+    """The timer services of one operator, by name."""
 
     _service_class: type[InternalTimerService] = InternalTimerService
 
@@ -245,9 +233,9 @@ class InternalTimeServiceManager:
         by_user: bool = False,
         may_run_on: bool = False,
     ) -> InternalTimerService:
-        """Return the service of this name, created at the first call.
+        """Return the service with this name, creating it on first use.
 
-        ``by_user``: user code sets timers. ``may_run_on``: only user code ends a chain of timers that set timers.
+        ``by_user``: user code sets timers. ``may_run_on``: a chain of timers that set timers may be endless.
         """
         service = self._services.get(name)
         if service is None:

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is set, for test harnesses and simulations."""
+"""A clock that a test harness or simulation sets by hand."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from pillarbox._time.heap_clock import HeapTimerService
 
 
 class ManualProcessingTimeService(HeapTimerService):
-    """A clock that stands still until it is set, which fires due timers. As Flink's ``TestProcessingTimeService``.
+    """A clock that is set by hand, and then fires due timers. Follows Flink's ``TestProcessingTimeService``.
 
     Callbacks run in the thread that sets the clock, ordered by timestamp and then by registration. Due timers that
-    callbacks register fire in the same call. A timer for *t* fires at *t*. A callback's error propagates; the next call
+    callbacks register fire in the same call. A timer for *t* fires at *t*. Errors of callbacks propagate; the next call
     fires the remaining timers.
     """
 
     def __init__(self, current_time: int = 0) -> None:
-        """Create a clock that shows ``current_time`` (epoch milliseconds)."""
         super().__init__()
         self._now = current_time
 
@@ -30,7 +29,7 @@ class ManualProcessingTimeService(HeapTimerService):
         return self
 
     def set_current_time(self, timestamp: int) -> None:
-        """Set the clock (epoch milliseconds), possibly back, and fire the timers that are due."""
+        """Set the clock (epoch milliseconds) and fire the timers that are due. It may be set back."""
         self._now = timestamp
         while True:
             with self._lock:
@@ -41,17 +40,12 @@ class ManualProcessingTimeService(HeapTimerService):
             self._run(timer)
 
     def advance(self, milliseconds: int) -> None:
-        """Advance the clock and fire the timers that are due.
-
-        Raises:
-            ValueError: ``milliseconds`` is negative.
-        """
+        """Advance the clock and fire the timers that are due."""
         if milliseconds < 0:
             raise ValueError(f"the clock cannot advance by {milliseconds} ms: use set_current_time()")
         self.set_current_time(self._now + milliseconds)
 
     def active_timer_timestamps(self) -> list[int]:
-        """Return the timestamps of the waiting timers, in order."""
         with self._lock:
             return sorted(e[2].timestamp for e in self._heap if e[2].state is TimerState.WAITING)
 

@@ -1,4 +1,4 @@
-"""An operator's view of its task's clock: callbacks run as the operator's mails (T6, P6).
+"""An operator's view of its task's clock. Callbacks run as the operator's mails.
 
 Follows Flink's ``ProcessingTimeServiceImpl``.
 """
@@ -106,10 +106,11 @@ class _DeferredTimer(ScheduledTimer):
 
 
 class ProcessingTimeServiceImpl(ClosableService):
-    """An operator's processing-time service: its callbacks run as the operator's mails.
+    """An operator's processing-time service. Callbacks run as the operator's mails.
 
-    It can be quiesced alone, so that one operator of a chain finishes first. Unlike in Flink, :meth:`quiesce` waits
-    until a timer's mail *has run*. And the mailbox thread can cancel a timer whose mail waits.
+    One operator's service can be quiesced, so that the operators of a chain finish one after the other. Unlike in
+    Flink, :meth:`quiesce` waits until a timer's mail *has run*, and the mailbox thread can cancel a timer whose mail is
+    waiting.
     """
 
     def __init__(
@@ -120,10 +121,10 @@ class ProcessingTimeServiceImpl(ClosableService):
     ) -> None:
         """Create the view of one operator.
 
-        The clock's thread calls ``defer(callback, timestamp)``, which must post a mail with the operator's priority
-        that calls ``callback(timestamp)``. If it raises, the timer is dropped, and the error handler of ``inner`` gets
-        the error, except for :class:`RejectedExecutionError`: the task has ended. ``firing`` is called with a timer's
-        timestamp, before the callback.
+        The clock's thread calls ``defer(callback, timestamp)``, which must send a mail, with the operator's priority,
+        that calls ``callback(timestamp)``. If ``defer`` raises, the timer is dropped, and the error is passed to the
+        error handler of ``inner``, except for :class:`RejectedExecutionError`, which means that the task has ended.
+        ``firing`` is called with a timer's timestamp before the callback.
         """
         # Until its mail has run, a timer counts as running.
         super().__init__(threading.Lock())
@@ -152,17 +153,14 @@ class ProcessingTimeServiceImpl(ClosableService):
         return timer
 
     def quiesce(self) -> Future[None]:
-        """Stop firing this operator's timers. The future is done when every posted mail has run.
+        """Stop firing this operator's timers. The future is done when all their mails have run.
 
         The mailbox thread must not block on it.
         """
         return super().quiesce()
 
     def resume(self) -> None:
-        """Fire timers again after :meth:`quiesce`.
-
-        Timers that were dropped meanwhile stay dropped.
-        """
+        """Fire timers again after :meth:`quiesce`. Timers that were dropped in between stay dropped."""
         self._reopen()
 
     def _begin(self) -> bool:

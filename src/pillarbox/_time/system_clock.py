@@ -27,16 +27,17 @@ def system_clock_ms() -> int:
 def processing_time_delay(timestamp: int, now: int) -> int:
     """Return the milliseconds from ``now`` until a timer for ``timestamp`` may fire.
 
-    A timer for *t* fires when the clock has passed *t*, since a watermark *t* means that no record at *t* is expected.
+    A timer for *t* fires when the clock has passed *t*, because a watermark *t* also means that no record at *t* is
+    expected.
     """
     return timestamp - now + 1 if timestamp >= now else 0
 
 
 class SystemProcessingTimeService(HeapTimerService):
-    """A wall clock whose timers run in one daemon thread, which starts with the first timer.
+    """A wall clock whose timers run in a daemon thread, which starts with the first timer.
 
-    Callbacks run in the scheduler thread, so they must not use operators or state. In a task they only post a mail. A
-    timer's delay is measured by the monotonic clock, so setting the wall clock does not affect it.
+    Callbacks run in the scheduler thread, so they must not use operators or state. In a task, they only send a mail.
+    The delay of a timer is measured by the monotonic clock, so setting the wall clock does not change it.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class SystemProcessingTimeService(HeapTimerService):
         clock: Callable[[], int] = system_clock_ms,
         name: str = "pillarbox-timers",
     ) -> None:
-        """Create a service. ``error_handler`` gets a callback's error, in the scheduler thread."""
+        """Create a service. ``error_handler`` receives errors of callbacks, in the scheduler thread."""
         super().__init__()
         self._error_handler = error_handler
         self._clock = clock
@@ -71,7 +72,6 @@ class SystemProcessingTimeService(HeapTimerService):
             self._lock.notify_all()
 
     def _schedule(self) -> None:
-        """Fire timers until the service is closed."""
         while True:
             with self._lock:
                 while True:

@@ -1,4 +1,4 @@
-"""Event-time timestamps: their limits, their assigners, and the types that convert to one.
+"""Event-time timestamps: their limits, assigners, and conversion from other types.
 
 A timestamp is an ``int``: milliseconds since the epoch (1970-01-01T00:00Z), within 64 bits. Follows Flink's
 ``TimestampAssigner`` and ``Watermark``. Any thread.
@@ -18,13 +18,13 @@ import numpy as np
 from pillarbox._errors import ProgramError, no_time_zone, shorten
 
 MIN_TIMESTAMP = -(2**63)
-"""No watermark yet, or no timestamp (Flink's ``Long.MIN_VALUE``)."""
+"""Means "no watermark yet" or "no timestamp" (Flink's ``Long.MIN_VALUE``)."""
 
 MAX_WATERMARK = 2**63 - 1
 """The last watermark of a bounded input, which fires all event-time timers."""
 
 EXPECTED = "milliseconds since the epoch are expected, as int (or a datetime or date)"
-"""The types of a timestamp, for errors."""
+"""The types of a timestamp, for error messages."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
@@ -38,11 +38,11 @@ class TimestampAssigner(ABC):
 
         Args:
             value: the record.
-            record_timestamp: the record's present timestamp in epoch milliseconds, or ``MIN_TIMESTAMP``.
+            record_timestamp: the record's current timestamp in epoch milliseconds, or ``MIN_TIMESTAMP``.
 
         Returns:
-            Milliseconds since the epoch. A ``datetime`` is converted, without a time zone in the session's time zone;
-            fractions of a millisecond are rounded down. A ``date`` stands for its midnight in the session's time zone.
+            Milliseconds since the epoch. A ``datetime`` is converted and rounded down to milliseconds; without a time
+            zone, it is in the session's time zone. A ``date`` means midnight in the session's time zone.
         """
 
 
@@ -52,13 +52,13 @@ def to_timestamp(
     """Convert a point in time to epoch milliseconds.
 
     Args:
-        value: an int (also numpy's), a ``datetime``, or a ``date``, which stands for its midnight.
-        zone: the time zone of dates and naive datetimes, as Spark casts DATE and TIMESTAMP_NTZ to TIMESTAMP; None
-            refuses them.
+        value: an int (or numpy integer), a ``datetime``, or a ``date``, which means midnight.
+        zone: the time zone of dates and naive datetimes, as in Spark's casts of DATE and TIMESTAMP_NTZ to TIMESTAMP. If
+            None, they are refused.
 
     Raises:
-        TypeError: another type, such as None, a bool, a float, a string or NaT.
-        ValueError: it exceeds 64 bits, or has no time zone while ``zone`` is None.
+        TypeError: the value has another type, such as None, a bool, a float, a string or NaT.
+        ValueError: the value exceeds 64 bits, or has no time zone and ``zone`` is None.
     """
     # Ordered by frequency: this runs for each record.
     if type(value) is int:
@@ -129,8 +129,8 @@ class _ValueFunctionTimestampAssigner(TimestampAssigner):
 class ColumnTimestampAssigner(TimestampAssigner):
     """Reads the timestamp from a column of the record.
 
-    A record is a mapping, a row, or an object with that attribute. The column contains epoch milliseconds, datetimes or
-    dates.
+    Records are mappings, rows, or objects with an attribute of this name. The column contains epoch milliseconds,
+    datetimes or dates.
     """
 
     def __init__(self, column: str) -> None:
@@ -162,10 +162,11 @@ def _fields_of(row: Any) -> Any:
 
 
 def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
-    """Convert a user's timestamp assigner to one whose results ``to_timestamp`` converts.
+    """Convert a user's timestamp assigner to a :class:`TimestampAssigner`.
 
-    It is an object with ``extract_timestamp(value, record_timestamp)``, a function, or a column's name. A function gets
-    the record's timestamp if it requires a second argument, or has one called ``record_timestamp``.
+    The assigner is an object with ``extract_timestamp(value, record_timestamp)``, a function, or a column's name. A
+    function receives the record's timestamp if it requires a second argument, or has an argument ``record_timestamp``.
+    Results are to be converted with ``to_timestamp``.
     """
     if isinstance(assigner, str):
         return ColumnTimestampAssigner(assigner)

@@ -10,13 +10,13 @@ from typing import Any
 
 from pillarbox._errors import shorten
 from pillarbox._time.timestamps import MIN_TIMESTAMP
-from pillarbox._time.watermark_generators import WatermarkSink
+from pillarbox._time.watermark_generators import WatermarkReceiver
 
 
 class _Channel:
-    """One channel.
+    """The state of one channel.
 
-    An idle channel is not aligned, nor an active one before it reaches the output watermark.
+    A channel is aligned if it is active and has reached the output watermark.
     """
 
     __slots__ = ("aligned", "idle", "watermark")
@@ -30,18 +30,18 @@ class _Channel:
 class StatusWatermarkValve:
     """Combines the watermarks and statuses of all channels into one watermark and one status.
 
-    - The output is the minimum over the *aligned* channels. It is strictly ascending.
-    - An idle channel does not count; its watermarks are ignored until it is active again.
-    - A channel that becomes active counts as soon as it has caught up with the output.
+    - The output watermark is the minimum over the *aligned* channels. It is strictly ascending.
+    - The watermarks of an idle channel are ignored until it is active again.
+    - A channel that becomes active is aligned as soon as it has caught up with the output.
     - When the last active channel becomes idle, the output is the largest watermark of all channels, and the valve is
       idle.
 
-    After every call, the output is at least the minimum over the aligned channels. (Flink waits for the next
-    watermark.)
+    After every call, the output is at least the minimum over the aligned channels. (In Flink, that may only be true
+    after the next watermark.)
     """
 
     def __init__(self, channels: Iterable[Hashable]) -> None:
-        """Create a valve. Its output waits for each channel's first watermark or idleness."""
+        """Create a valve. It emits no watermark until each channel has sent a watermark or is idle."""
         self._channels: dict[Hashable, _Channel] = {channel: _Channel() for channel in channels}
         self._output = MIN_TIMESTAMP
         # None: idle, perhaps unknown downstream.
@@ -51,12 +51,12 @@ class StatusWatermarkValve:
 
     @property
     def current_watermark(self) -> int:
-        """The last emitted watermark; ``MIN_TIMESTAMP`` before the first."""
+        """The last emitted watermark, or ``MIN_TIMESTAMP`` before the first."""
         return self._output
 
     @property
     def is_idle(self) -> bool:
-        """Whether the last status is idle. A new valve is active."""
+        """Whether the last emitted status is idle. A new valve is active."""
         return self._idle is not False
 
     @property
@@ -65,7 +65,6 @@ class StatusWatermarkValve:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether all channels are active and have caught up."""
         return all(state.aligned for state in self._channels.values())
 
     def watermark_of(self, channel: Hashable) -> int:
@@ -74,8 +73,8 @@ class StatusWatermarkValve:
     def is_idle_channel(self, channel: Hashable) -> bool:
         return self._known(channel).idle
 
-    def input_watermark(self, channel: Hashable, timestamp: int, sink: WatermarkSink) -> None:
-        """Take a watermark of a channel, unless it is at most the channel's last."""
+    def input_watermark(self, channel: Hashable, timestamp: int, sink: WatermarkReceiver) -> None:
+        """Process a channel's watermark. Ignores watermarks that do not advance the channel."""
         state = self._channel(channel, sink)
         if state.idle or timestamp <= state.watermark:
             return
@@ -87,8 +86,8 @@ class StatusWatermarkValve:
             return
         self._advance(sink)
 
-    def input_status(self, channel: Hashable, idle: bool, sink: WatermarkSink) -> None:
-        """Take a channel's status: idle, or active again."""
+    def input_status(self, channel: Hashable, idle: bool, sink: WatermarkReceiver) -> None:
+        """Process a change of a channel's status, to idle or to active."""
         state = self._channel(channel, sink)
         if idle == state.idle:
             return
@@ -100,11 +99,13 @@ class StatusWatermarkValve:
             state.aligned = state.watermark >= self._output
             self._on_active(sink)
 
-    def input_at_once(self, changes: Mapping[Hashable, tuple[int | None, bool | None]], sink: WatermarkSink) -> None:
-        """Take changes of several channels at one moment: (last watermark while active, last status).
+    def input_at_once(
+        self, changes: Mapping[Hashable, tuple[int | None, bool | None]], sink: WatermarkReceiver
+    ) -> None:
+        """Process simultaneous changes of several channels: channel -> (last watermark while active, last status).
 
-        Their order has no effect. A channel that becomes active has caught up if it reaches the output from before the
-        call.
+        The order of channels has no effect. A channel that becomes active has caught up if it reaches the output that
+        the valve had before the call.
         """
         if self._unsettled:
             self._settle(sink)
@@ -140,8 +141,8 @@ class StatusWatermarkValve:
     def restore(self, snapshot: dict[str, Any], *, repeat_status: bool = False) -> None:
         """Restore a snapshot. Nothing is emitted before the next input.
 
-        The program upstream may have changed. New channels hold the output back until they have caught up.
-        ``repeat_status`` emits the idle status once more.
+        The program upstream may have changed. New channels hold the output back until they have caught up. With
+        ``repeat_status``, the idle status is emitted again.
         """
         saved = {name: _Channel(*state) for name, state in snapshot["channels"].items()}
         self._channels = {name: saved.get(name) or _Channel() for name in self._channels}
@@ -149,7 +150,7 @@ class StatusWatermarkValve:
         self._idle = None if snapshot["idle"] and repeat_status else snapshot["idle"]
         self._unsettled = True
 
-    def _channel(self, channel: Hashable, sink: WatermarkSink) -> _Channel:
+    def _channel(self, channel: Hashable, sink: WatermarkReceiver) -> _Channel:
         if self._unsettled:
             self._settle(sink)
         return self._known(channel)
@@ -162,20 +163,20 @@ class StatusWatermarkValve:
                 f"the valve has no channel {shorten(channel)}, only {shorten(list(self._channels))}"
             ) from None
 
-    def _settle(self, sink: WatermarkSink) -> None:
+    def _settle(self, sink: WatermarkReceiver) -> None:
         self._unsettled = False
         if any(not state.idle for state in self._channels.values()):
             self._on_active(sink)
         else:
             self._on_idle(sink)
 
-    def _on_active(self, sink: WatermarkSink) -> None:
+    def _on_active(self, sink: WatermarkReceiver) -> None:
         if self._idle is not False:
             self._idle = False
             sink.process_status(False)
         self._advance(sink)
 
-    def _on_idle(self, sink: WatermarkSink) -> None:
+    def _on_idle(self, sink: WatermarkReceiver) -> None:
         channels = self._channels.values()
         if any(not state.idle for state in channels):
             self._advance(sink)
@@ -184,12 +185,12 @@ class StatusWatermarkValve:
             self._idle = True
             sink.process_status(True)
 
-    def _advance(self, sink: WatermarkSink) -> None:
+    def _advance(self, sink: WatermarkReceiver) -> None:
         aligned = [state.watermark for state in self._channels.values() if state.aligned]
         if aligned:
             self._emit(min(aligned), sink)
 
-    def _emit(self, watermark: int, sink: WatermarkSink) -> None:
+    def _emit(self, watermark: int, sink: WatermarkReceiver) -> None:
         if watermark > self._output:
             # The sink may read `current_watermark`.
             self._output = watermark

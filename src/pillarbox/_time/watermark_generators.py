@@ -1,8 +1,8 @@
-"""Watermark generators: event time advances as records arrive.
+"""Watermark generators, which advance event time as records arrive.
 
-A generator sees the timestamps of one stream (at a source, of one partition) and emits watermarks: no older record is
-expected. All times are milliseconds. A generator belongs to the thread that reads its records. Follows Flink's
-``org.apache.flink.api.common.eventtime``.
+A generator receives the timestamps of one stream (at a source, of one partition). It emits watermarks: no older record
+is expected after a watermark. All times are milliseconds. A generator belongs to the thread that reads its records.
+Follows Flink's ``org.apache.flink.api.common.eventtime``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from pillarbox._time.duration import DurationLike, positive_millis, to_millis
 from pillarbox._time.timestamps import EXPECTED, MAX_WATERMARK, MIN_TIMESTAMP, to_timestamp
 
 
-class WatermarkSink(Protocol):
+class WatermarkReceiver(Protocol):
     """Receives the watermarks and statuses of a stream."""
 
-    def process_watermark(self, timestamp: int) -> None:
-        """Handle a watermark (epoch milliseconds)."""
+    def process_watermark(self, timestamp: int) -> None: ...
 
     def process_status(self, idle: bool) -> None:
-        """Handle a change of status: idle, or active again."""
+        """Handle a change of status, to idle or to active."""
 
 
 class WatermarkOutput(ABC):
@@ -34,7 +33,7 @@ class WatermarkOutput(ABC):
     def emit_watermark(self, timestamp_ms: int) -> None:
         """Declare that no record with a timestamp of at most ``timestamp_ms`` is expected.
 
-        A watermark that is not above the last one has no effect; any other also ends idleness.
+        A watermark that does not exceed the last one has no effect. Any other watermark also ends idleness.
         """
 
     @abstractmethod
@@ -50,26 +49,26 @@ class WatermarkGenerator(ABC):
     """Derives watermarks from the timestamps of records (Flink's interface).
 
     Attributes:
-        batchable: whether the generator needs only the largest timestamp of a run of records. The runtime then calls
-            :meth:`on_batch` once for each run *instead of* :meth:`on_event` for each record, and columnar data need not
-            become Python objects. False by default.
+        batchable: whether the generator only needs the largest timestamp of a run of records. If True, :meth:`on_batch`
+            is called once per run *instead of* :meth:`on_event` for each record, and columnar data need not be
+            converted to Python objects. False by default.
     """
 
     batchable: bool = False
 
     @abstractmethod
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        """Handle a record and its timestamp (epoch milliseconds); may emit a watermark."""
+        """Handle a record and its timestamp (epoch milliseconds). May emit a watermark."""
 
     @abstractmethod
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Emit a watermark, if there is a new one. Called at an interval, and after each run of records."""
+        """Emit a watermark if there is a new one. Called at intervals, and after each run of records."""
 
     def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
-        """Handle the largest timestamp of a run of records. Called only if ``batchable`` is True.
+        """Handle the largest timestamp of a run of records. Only called if ``batchable`` is True.
 
         Raises:
-            NotImplementedError: the generator is batchable and does not override it.
+            NotImplementedError: the generator is batchable and does not override this method.
         """
         raise NotImplementedError(f"{type(self).__name__} is batchable, so it must implement on_batch()")
 
@@ -83,7 +82,7 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
     batchable = True
 
     def __init__(self, max_out_of_orderness: DurationLike) -> None:
-        """Create a generator. The bound as an int is milliseconds."""
+        """Create a generator. If the bound is an int, it is milliseconds."""
         self._distance = to_millis(max_out_of_orderness) + 1
         self._max_timestamp = MIN_TIMESTAMP
 
@@ -103,14 +102,14 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
 
 
 class AscendingTimestampsWatermarks(BoundedOutOfOrdernessWatermarks):
-    """Watermarks for ascending timestamps: just below the latest record's."""
+    """Watermarks for ascending timestamps, each just below the latest record's timestamp."""
 
     def __init__(self) -> None:
         super().__init__(0)
 
 
 class NoWatermarksGenerator(WatermarkGenerator):
-    """No watermarks, for programs in processing time."""
+    """A generator that emits no watermarks, for programs that only use processing time."""
 
     batchable = True
 
@@ -122,14 +121,15 @@ class NoWatermarksGenerator(WatermarkGenerator):
 
 
 class WatermarksWithIdleness(WatermarkGenerator):
-    """Marks a stream idle if it has no records for a time (Flink's class).
+    """Marks a stream idle if it has no records for a while (Flink's class).
 
-    The countdown starts at the first :meth:`on_periodic_emit` without a record since the previous one, so a task that
-    did not run was not idle. Any record ends idleness, also a late one. (Flink waits for the next watermark.)
+    The timeout begins with the first :meth:`on_periodic_emit` that follows another without a record in between, so a
+    task that does not run is not idle. Any record ends idleness, even a late one. (In Flink, only the next watermark
+    does.)
     """
 
     def __init__(self, generator: WatermarkGenerator, idle_timeout: DurationLike, now_ms: Callable[[], int]) -> None:
-        """Wrap a generator. ``now_ms`` is a clock in milliseconds; only differences count."""
+        """Wrap a generator. ``now_ms`` returns milliseconds of any clock; only differences are used."""
         self._generator = generator
         self._timeout = positive_millis(idle_timeout, "the idle timeout")
         self._now_ms = now_ms
@@ -147,7 +147,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
         self._generator.on_batch(max_timestamp, output)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Mark the stream idle after the timeout. Before it, let the generator emit."""
+        """Mark the stream idle after the timeout. Until then, call the generator."""
         if not self._is_idle_now():
             self._generator.on_periodic_emit(output)
         elif not self._idle:
@@ -172,11 +172,10 @@ class WatermarksWithIdleness(WatermarkGenerator):
 
     @property
     def idle_at(self) -> int | None:
-        """When the stream becomes idle without records (ms), or None."""
         return None if self._idle or self._quiet_since is None else self._quiet_since + self._timeout + 1
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the start of the silence and whether the stream is idle.
+        """Return the time since which there is no record, and whether the stream is idle.
 
         Only meaningful with a clock that other processes share.
         """
@@ -188,19 +187,20 @@ class WatermarksWithIdleness(WatermarkGenerator):
 
 
 class MonotoneWatermarkOutput(WatermarkOutput):
-    """Validates a generator's output: ascending watermarks, no repeated status, nothing after the end.
+    """Makes watermarks ascend, drops repeated statuses, and emits nothing after the end.
 
     Flink's ``WatermarkToDataOutput``.
 
     Args:
-        idle: the status that the sink knows, or None if unknown, so that the first status is always emitted.
+        idle: the last status that the sink has received. If None, it is unknown, and the first status is always
+            emitted.
     """
 
     __slots__ = ("_idle", "_last", "_sink", "_zone")
 
     def __init__(
         self,
-        sink: WatermarkSink,
+        sink: WatermarkReceiver,
         *,
         idle: bool | None = False,
         last: int = MIN_TIMESTAMP,
@@ -217,11 +217,10 @@ class MonotoneWatermarkOutput(WatermarkOutput):
 
     @property
     def is_idle(self) -> bool | None:
-        """Whether the sink knows that the stream is idle, or None."""
         return self._idle
 
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """Emit a watermark if it is above the last one. Raises ValueError for anything but a timestamp."""
+        """Emit a watermark if it exceeds the last one. Raises ValueError if it is not a timestamp."""
         if type(timestamp_ms) is not int or not MIN_TIMESTAMP <= timestamp_ms <= MAX_WATERMARK:
             try:
                 timestamp_ms = to_timestamp(timestamp_ms, self._zone)

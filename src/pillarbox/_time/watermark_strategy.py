@@ -1,6 +1,7 @@
-"""``WatermarkStrategy``: the source of a stream's timestamps and watermarks.
+"""``WatermarkStrategy``, which assigns a stream's timestamps and watermarks.
 
-PyFlink's class, with more notations and user-defined generators. A strategy is immutable, and pickled with the program.
+Like PyFlink's class, but arguments may have more types, and generators can be user-defined. A strategy is immutable,
+and pickled with the program.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from pillarbox._time.watermark_generators import (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WatermarkStrategy:
-    """The source of a stream's timestamps and watermarks.
+    """Assigns a stream's timestamps and watermarks.
 
-    Created by the ``for_*`` methods and :meth:`no_watermarks`. The ``with_*`` methods return a new strategy.
+    The ``for_*`` methods and :meth:`no_watermarks` create a strategy. The ``with_*`` methods return a new strategy.
 
     Example:
         >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
@@ -40,13 +41,14 @@ class WatermarkStrategy:
         60000
 
     Attributes:
-        generator_factory: makes the watermark generator of a subtask; use :meth:`create_generator`.
+        generator_factory: creates the watermark generator of a subtask. Use :meth:`create_generator` instead.
         timestamp_assigner: returns each record's timestamp, or raises ``TypeError``. None if records keep their
             timestamps.
-        timestamp_column: the column that ``timestamp_assigner`` reads, if any, so that columnar data is stamped in one
-            step.
-        idle_timeout: milliseconds without a record until the stream is idle, or None for never.
-        progress_timeout: milliseconds without a record until the watermark advances with the clock, or None for never.
+        timestamp_column: the column that ``timestamp_assigner`` reads, or None. Timestamps of columnar data are then
+            assigned in one step.
+        idle_timeout: how long the stream may have no records before it is idle (ms), or None for no limit.
+        progress_timeout: how long the stream may have no records before its watermark advances with the clock (ms), or
+            None for no limit.
     """
 
     generator_factory: Callable[[], WatermarkGenerator]
@@ -57,7 +59,7 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
-        """Return a strategy for timestamps that ascend within a partition: watermarks follow closely."""
+        """Return a strategy for timestamps that ascend within a partition. Watermarks follow closely."""
         return WatermarkStrategy(AscendingTimestampsWatermarks)
 
     @staticmethod
@@ -65,32 +67,34 @@ class WatermarkStrategy:
         """Return a strategy for records that are at most ``max_out_of_orderness`` out of order.
 
         Args:
-            max_out_of_orderness: after a record of time T, no record older than T minus this is expected; as an int,
-                milliseconds.
+            max_out_of_orderness: after a record of time T, no record older than T minus this duration is expected. An
+                int is milliseconds.
 
         Raises:
-            ProgramError: not a duration, or a negative one.
+            ProgramError: the argument is not a duration, or is negative.
         """
         delay = to_millis(max_out_of_orderness, "for_bounded_out_of_orderness()")
         return WatermarkStrategy(partial(BoundedOutOfOrdernessWatermarks, delay))
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:
-        """Return a strategy for processing time only: event time stands still until the input ends."""
+        """Return a strategy for processing time only. Event time does not advance until the input ends."""
         return WatermarkStrategy(NoWatermarksGenerator)
 
     @staticmethod
     def for_generator(factory: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
         """Return a strategy with a user-defined generator.
 
-        A generator has no state in checkpoints: it starts over with each epoch of a source, and after a shuffle with
-        each new task, which keeps its last watermark.
+        A generator has no state in checkpoints. A new generator is created for each epoch of a source; after a shuffle,
+        for each new task, which keeps its last watermark.
 
         Args:
-            factory: called without arguments once per subtask (in Java it gets a context); for example a class.
+            factory: a class or function that is called without arguments, once per subtask. (In Java, it receives a
+                context.)
 
         Raises:
-            ProgramError: it is a generator, which all subtasks would share, or cannot be called without arguments.
+            ProgramError: the argument is a generator, which all subtasks would share, or cannot be called without
+                arguments.
         """
         generator: object = factory  # not all users type-check
         if isinstance(generator, WatermarkGenerator):
@@ -123,55 +127,54 @@ class WatermarkStrategy:
         """Return this strategy with another timestamp assigner.
 
         Args:
-            timestamp_assigner: a :class:`TimestampAssigner`; a function ``f(value)`` or ``f(value, record_timestamp)``;
-                or the name of a column. The timestamp is an int (epoch milliseconds), a datetime or a date (its
-                midnight).
+            timestamp_assigner: a :class:`TimestampAssigner`, a function ``f(value)`` or ``f(value, record_timestamp)``,
+                or a column's name. Timestamps are ints (epoch milliseconds), datetimes, or dates (midnight).
 
         Raises:
-            ProgramError: another type, or an empty name.
+            ProgramError: the argument has another type, or is an empty name.
         """
         assigner = as_timestamp_assigner(timestamp_assigner)
         column = assigner.column if isinstance(assigner, ColumnTimestampAssigner) else None
         return dataclasses.replace(self, timestamp_assigner=assigner, timestamp_column=column)
 
     def with_idleness(self, idle_timeout: DurationLike) -> WatermarkStrategy:
-        """Return this strategy with idleness: downstream does not wait for a partition without records.
+        """Return this strategy with idleness: downstream operators do not wait for a partition without records.
 
-        Before the first shuffle, a source is idle as a whole. After a shuffle, each subtask is idle by itself, even if
-        it never gets a record. The clock is the epoch's time (Spark's batch timestamp), and the start of the silence is
-        state: a repeated epoch does the same, and the time of a stopped query counts. In Flink the countdown starts
-        over.
+        Before the first shuffle, idleness applies to a source as a whole. After a shuffle, it applies to each subtask,
+        even if the subtask never receives a record. The clock is the epoch's time (Spark's batch timestamp), and the
+        time of the last record is state. So a repeated epoch does the same, and the time during which a query is
+        stopped counts. (In Flink, the timeout begins again.)
 
-        A streaming query then runs an epoch at each trigger, also without data. So give the query a trigger, such as
+        A streaming query then runs an epoch at each trigger, even without data. So set a trigger, such as
         ``trigger(processingTime="5 seconds")``.
 
         Args:
-            idle_timeout: the time without a record; as an int, milliseconds.
+            idle_timeout: how long there must be no record. An int is milliseconds.
 
         Raises:
-            ProgramError: not a positive duration.
+            ProgramError: the argument is not a positive duration.
         """
         millis = positive_millis(idle_timeout, "with_idleness(): the idle timeout")
         return dataclasses.replace(self, idle_timeout=millis)
 
     def with_wall_clock_progress(self, timeout: DurationLike) -> WatermarkStrategy:
-        """Return this strategy with a watermark that advances with the clock while the source is silent.
+        """Return this strategy with a watermark that advances with the clock while the source has no records.
 
-        So the last windows fire without further data. After ``timeout`` without a record, the time since the timeout
-        ended is added to the watermark. Later records with older timestamps are late. The clock is the epoch's time
-        (Spark's batch timestamp), so a repeated epoch does the same. The time of a stopped query counts, unless its
-        first epoch has records. A source without a watermark does not get one.
+        With this, the last windows fire without further data. After ``timeout`` without a record, the watermark
+        advances as fast as the clock. Records that then arrive with older timestamps are late. The clock is the epoch's
+        time (Spark's batch timestamp), so a repeated epoch does the same. The time during which a query is stopped
+        counts, unless its first epoch has records. A source without a watermark is not affected.
 
-        Each source counts by itself. With :meth:`with_idleness` as well, an idle source's watermark counts only while
-        all sources are idle.
+        The timeout applies to each source separately. If :meth:`with_idleness` is set, too, the watermark of an idle
+        source is ignored unless all sources are idle.
 
-        Only for strategies that are assigned before the first ``key_by(...)`` or ``rebalance()``.
+        Only possible for strategies that are assigned before the first ``key_by(...)`` or ``rebalance()``.
 
         Args:
-            timeout: the time without a record; as an int, milliseconds.
+            timeout: how long there must be no record. An int is milliseconds.
 
         Raises:
-            ProgramError: not a positive duration.
+            ProgramError: the argument is not a positive duration.
         """
         millis = positive_millis(timeout, "with_wall_clock_progress(): the timeout")
         return dataclasses.replace(self, progress_timeout=millis)
@@ -188,18 +191,18 @@ class WatermarkStrategy:
 
     @property
     def emits_watermarks(self) -> bool:
-        """Whether watermarks are emitted before the end of the input, which :meth:`no_watermarks` does not."""
+        """Whether watermarks are emitted before the end of the input. False for :meth:`no_watermarks`."""
         return self.generator_factory is not NoWatermarksGenerator
 
     def create_generator(self, now_ms: Callable[[], int] | None = None) -> WatermarkGenerator:
         """Create the generator of one subtask and stream.
 
         Args:
-            now_ms: the clock (milliseconds) for idleness: after a shuffle, the epoch's time. With it and an
-                ``idle_timeout``, the generator also detects idleness; without it, the caller does.
+            now_ms: returns the time (ms) for idleness, which is the epoch's time after a shuffle. If it is set and
+                there is an ``idle_timeout``, the generator detects idleness. Otherwise, the caller must.
 
         Raises:
-            TypeError: the factory returned another type.
+            TypeError: the factory has not returned a generator.
         """
         generator = self.generator_factory()
         if not isinstance(generator, WatermarkGenerator):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default action, and its control over the loop that calls it."""
+"""``MailboxController``: lets a default action suspend or end the loop that calls it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ if TYPE_CHECKING:
 class PeriodTimer(Protocol):
     """Adds up the time between ``mark_start()`` and ``mark_end()``. Mailbox thread only. Flink: ``PeriodTimer``."""
 
-    def mark_start(self) -> None:
-        """Begin a period."""
+    def mark_start(self) -> None: ...
 
-    def mark_end(self) -> None:
-        """End the period."""
+    def mark_end(self) -> None: ...
 
 
 @final
 class Suspension:
-    """A pause of the default action, which ends with :meth:`resume`. Flink: ``MailboxDefaultAction.Suspension``.
+    """A pause of the default action, ended by :meth:`resume`. Flink: ``MailboxDefaultAction.Suspension``.
 
-    Its timer runs while the pause leaves the loop without work. (In Flink the caller starts and ends the timer.)
+    Its timer runs while the loop has no work because of the pause. (In Flink the caller starts and ends the timer.)
     """
 
     __slots__ = ("_processor", "_timer", "_timer_runs")
@@ -42,7 +40,7 @@ class Suspension:
     def resume(self) -> None:
         """Resume the default action. Any thread, any number of times.
 
-        No effect if the pause is over, or if the mailbox takes no more mails.
+        No effect if the pause has ended, or if the mailbox no longer accepts mails.
         """
         processor = self._processor
         # No lock: a suspension never becomes current again.
@@ -76,7 +74,7 @@ class Suspension:
 
 @final
 class MailboxController:
-    """The control of a default action over the loop that calls it. Flink: ``MailboxDefaultAction.Controller``."""
+    """Lets a default action control the loop that calls it. Flink: ``MailboxDefaultAction.Controller``."""
 
     __slots__ = ("_processor",)
 
@@ -84,16 +82,13 @@ class MailboxController:
         self._processor = processor
 
     def suspend_default_action(self, timer: PeriodTimer | None = None) -> Suspension:
-        """Do not call the default action until the returned suspension is resumed. Mailbox thread only.
+        """Stop calling the default action until the returned suspension is resumed. Mailbox thread only.
 
         Mails are still processed.
 
-        Args:
-            timer: measures the pause.
-
         Raises:
-            WrongThreadError: not called from the mailbox thread.
-            RuntimeError: the default action is suspended already.
+            WrongThreadError: called outside of the mailbox thread.
+            RuntimeError: the default action is already suspended.
         """
         return self._processor._suspend_default_action(timer)
 

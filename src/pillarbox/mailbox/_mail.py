@@ -14,7 +14,7 @@ MAX_PRIORITY = 2**31 - 1
 
 @final
 class MailOptions:
-    """Treatment of a mail: ``DEFAULT``, :meth:`urgent` or :meth:`deferrable`. Immutable.
+    """How a mail is queued: ``DEFAULT``, :meth:`urgent` or :meth:`deferrable`. Immutable.
 
     Flink: ``MailboxExecutor.MailOptions``.
     """
@@ -33,15 +33,15 @@ class MailOptions:
 
     @staticmethod
     def urgent() -> MailOptions:
-        """Overtake all mails that are not urgent, and keep the order of urgent mails.
+        """Return options for a mail that overtakes all mails that are not urgent.
 
-        For mails that must not wait for a long batch, such as an unaligned checkpoint.
+        For mails that must not wait for a long batch, such as an unaligned checkpoint. Urgent mails keep their order.
         """
         return _URGENT
 
     @staticmethod
     def deferrable() -> MailOptions:
-        """Wait until no operator is in the middle of a record.
+        """Return options for a mail that waits until no operator is in the middle of a record.
 
         :meth:`MailboxExecutor.yield_` and :meth:`MailboxExecutor.try_yield` do not run such mails, so that a blocked
         operator (and the checkpoint after it) continues as soon as possible.
@@ -68,9 +68,9 @@ class Mail:
     Any thread may create a mail; only the mailbox thread runs it.
 
     Args:
-        command: the action. A waiting command with a ``cancel`` method can be cancelled, see :meth:`try_cancel`.
-        priority: the chain index of the mail's operator. It does not order the execution: it hides mails of upstream
-            operators from an operator that waits for its own.
+        command: the action. If it has a ``cancel`` method, it can be cancelled before it runs: see :meth:`try_cancel`.
+        priority: the chain index of the mail's operator. The priority does not order execution: while an operator waits
+            for its own mails, it hides the mails of upstream operators.
         description: for debugging and errors; ``%``-style with ``args``, formatted on demand.
         options: urgent, deferrable or neither.
     """
@@ -129,7 +129,7 @@ class Waiter(Protocol):
     """Lets the mailbox thread do other work while it waits for mail."""
 
     def wait(self) -> None:
-        """Return after :meth:`wake`, or spuriously. Mailbox thread."""
+        """Return after :meth:`wake`, or earlier without a reason. Mailbox thread."""
 
     def wake(self) -> None:
-        """Make the running or the next :meth:`wait` return. Any thread, under the mailbox's lock."""
+        """Make the current or next :meth:`wait` return. Any thread, under the mailbox's lock."""

@@ -1,4 +1,4 @@
-"""The operators' interface to a mailbox: submit actions, yield to other mails."""
+"""``MailboxExecutor``, the operators' interface to a mailbox: submit actions, and yield to other mails."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class MailboxExecutor:
     mailbox thread.
 
     An operator that must wait in the middle of a record yields: it runs its own mails and mails of downstream
-    operators. Mails of upstream operators could emit the next record into the unfinished one, so they stay hidden.
+    operators. It does not run mails of upstream operators, which could emit the next record before this record is
+    finished.
 
     Flink: ``MailboxExecutorImpl``. Here, no executor's yield runs deferrable mails, as Flink documents it.
 
     Args:
-        mailbox: receives the mails.
-        priority: the priority of these mails, and the lowest one that yielding accepts.
+        priority: the priority of these mails, and the lowest priority of mails that yielding runs.
         processor: the processor whose default action :meth:`is_idle` checks.
     """
 
@@ -112,8 +112,8 @@ class MailboxExecutor:
     ) -> Future[T]:
         """Run ``command`` in the mailbox thread, and return a future of its result or error.
 
-        An error does *not* fail the task. The future is cancelled if the mailbox is closed before its turn. Do not wait
-        for it in the mailbox thread.
+        An error does *not* fail the task. The future is cancelled if the mailbox is closed before the command runs. Do
+        not wait for the future in the mailbox thread.
 
         Raises:
             RejectedExecutionError: the mailbox is quiesced or closed.
@@ -133,9 +133,9 @@ class MailboxExecutor:
         self._mailbox._take(self._is_own).run()
 
     def yield_ignoring_deferrable(self) -> None:
-        """Yield as :meth:`yield_` does, also to deferrable mails of the same operators.
+        """Yield as :meth:`yield_` does, but also run deferrable mails.
 
-        For an operator that is being finished: no record is in progress, and all of its mails have to run. Flink:
+        For an operator that finishes: no record is in progress, and all its mails must run. Flink:
         ``MailboxExecutorImpl.tryYieldIgnoringDeferrable``.
 
         Raises:
@@ -144,7 +144,7 @@ class MailboxExecutor:
         self._mailbox._take(lambda mail: mail.operator_priority >= self._priority).run()
 
     def try_yield(self) -> bool:
-        """Run one mail of at least this executor's priority, if one waits. Returns whether a mail was run.
+        """Run one waiting mail of at least this executor's priority. Returns whether there was one.
 
         Does not run deferrable mails. Errors of the mail propagate.
 
@@ -161,11 +161,11 @@ class MailboxExecutor:
         return mail.priority >= self._priority and not mail.options.is_deferrable
 
     def wait_in(self, waiter: Waiter | None) -> None:
-        """Wait for mail in ``waiter`` from now on, or with None in the thread itself."""
+        """Use ``waiter`` to wait for mail from now on, or block the thread if it is None."""
         self._mailbox.wait_in(waiter)
 
     def should_interrupt(self) -> bool:
-        """Return whether a long computation in the mailbox thread should pause, because mail waits."""
+        """Return whether a long computation in the mailbox thread should pause because mail is waiting."""
         return self._mailbox.has_mail()
 
     def is_idle(self) -> bool:

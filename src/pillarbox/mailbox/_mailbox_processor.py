@@ -1,4 +1,4 @@
-"""The loop that drives a task: mails, then one default action, and so on."""
+"""The loop that drives a task: it alternates between mails and one default action."""
 
 from __future__ import annotations
 
@@ -29,25 +29,26 @@ _log = logging.getLogger(__name__)
 
 @final
 class MailboxProcessor:
-    """Runs the mails of a mailbox and a default action by turns, in one thread.
+    """Alternates between a mailbox's mails and a default action, in one thread.
 
     Since nothing else runs operators, they need no locks: timers, checkpoints and asynchronous results arrive as mails,
     never in the middle of a record.
 
-    Life: *open*, then :meth:`prepare_close` (no new mails), then :meth:`close`. As a context manager it closes itself.
+    A processor is open until :meth:`prepare_close` (no new mails) and :meth:`close`. As a context manager, it closes
+    itself.
 
     Any thread may call ``suspend``, ``all_actions_completed``, ``report_throwable``, ``get_..._executor`` and
     ``is_...``. The other methods raise :class:`WrongThreadError` outside of the mailbox thread.
 
-    Without mail, a round of the loop takes no lock. So only the mailbox thread writes the flags below.
+    Only the mailbox thread writes the flags below, so a round of the loop takes no lock if there is no mail.
 
     Flink: ``MailboxProcessor``.
 
     Args:
-        default_action: called with a :class:`MailboxController` whenever no mail waits. It should do a bounded piece of
-            work. Its errors leave the loop.
-        mailbox: default: a new one that belongs to the calling thread.
-        metrics: default: new ones, without latency.
+        default_action: called with a :class:`MailboxController` whenever no mail is waiting. It should do a bounded
+            piece of work. Its errors end the loop.
+        mailbox: the mailbox. By default, a new mailbox of the calling thread.
+        metrics: the measurements. By default, new metrics without latency.
     """
 
     __slots__ = (
@@ -85,16 +86,14 @@ class MailboxProcessor:
 
     @property
     def mailbox(self) -> TaskMailbox:
-        """The processed mailbox."""
         return self._mailbox
 
     @property
     def metrics(self) -> MailboxMetrics:
-        """The measurements of mailbox and loop."""
         return self._metrics
 
     def get_main_mailbox_executor(self) -> MailboxExecutor:
-        """Return an executor of the lowest priority: for the task itself, not for operators."""
+        """Return an executor of the lowest priority, for the task itself and not for operators."""
         return self.get_mailbox_executor(MIN_PRIORITY)
 
     def get_mailbox_executor(self, priority: int) -> MailboxExecutor:
@@ -106,7 +105,7 @@ class MailboxProcessor:
         return self._mailbox.is_mailbox_thread()
 
     def is_mailbox_loop_running(self) -> bool:
-        """Return whether the loop runs or can be run again."""
+        """Return whether the loop is running or can run again."""
         return self._mailbox_loop_running
 
     def is_default_action_available(self) -> bool:
@@ -114,24 +113,24 @@ class MailboxProcessor:
         return self._suspended_default_action is None
 
     def suspend(self) -> None:
-        """Leave the loop before its next step. It can be run again later.
+        """Leave the loop before its next step. The loop can be run again.
 
-        If the loop is not running, its next run returns at once. No effect once the mailbox is quiesced or closed.
+        If the loop is not running, its next run returns at once. No effect if the mailbox is quiesced or closed.
         """
         self._send_poison_mail(self._suspend_loop)
 
     def all_actions_completed(self) -> None:
-        """End the loop permanently: running it again does nothing.
+        """End the loop permanently. Running it again does nothing.
 
-        No effect once the mailbox is quiesced or closed.
+        No effect if the mailbox is quiesced or closed.
         """
         self._send_poison_mail(self._complete_loop)
 
     def report_throwable(self, throwable: BaseException) -> None:
-        """Raise ``throwable`` in the mailbox thread, out of :meth:`run_mailbox_loop`.
+        """Make :meth:`run_mailbox_loop` raise ``throwable`` in the mailbox thread.
 
         Raises:
-            MailboxClosedError: the mailbox takes no more mails; its cause is ``throwable``.
+            MailboxClosedError: the mailbox no longer accepts mails. Its cause is ``throwable``.
         """
 
         def raise_it() -> None:
@@ -145,13 +144,13 @@ class MailboxProcessor:
     # Mailbox thread.
 
     def run_mailbox_loop(self) -> None:
-        """Process mails and call the default action by turns, until the loop ends.
+        """Alternate between mails and the default action until the loop ends.
 
         A round runs the mails that were waiting when it began, and urgent mails, then the default action once. While
         the default action is suspended, the loop waits for mail.
 
         Returns after :meth:`suspend`, and can then be run again, or after :meth:`all_actions_completed`. An error of a
-        mail or of the default action leaves the loop, with the later mails in the mailbox.
+        mail or of the default action ends the call; mails that have not run stay in the mailbox.
 
         Raises:
             MailboxClosedError: the mailbox is not open.
@@ -179,7 +178,7 @@ class MailboxProcessor:
             mailbox._leave()
 
     def run_mailbox_step(self) -> bool:
-        """Run one mail or, without mail, the default action once. Returns whether there was something to do. For tests.
+        """Run one mail or, without mail, the default action. Returns whether it ran anything. For tests.
 
         Raises:
             MailboxClosedError: the mailbox is not open.
@@ -201,9 +200,9 @@ class MailboxProcessor:
             self._mailbox._leave()
 
     def drain(self) -> None:
-        """Run all waiting mails, without mails that they put.
+        """Run all mails that are waiting now, but no mails that they add.
 
-        If one raises, later mails stay in the mailbox. If the mail has closed the mailbox, they are cancelled.
+        If a mail raises, later mails stay in the mailbox. If a mail closes the mailbox, later mails are cancelled.
         """
         self._mailbox._check_is_mailbox_thread()
         mails: deque[Mail] = deque()
@@ -221,14 +220,14 @@ class MailboxProcessor:
                 self._mailbox._put_back(mails)
 
     def prepare_close(self) -> None:
-        """Stop accepting mails: executors reject from now on."""
+        """Stop accepting mails: executors reject commands from now on."""
         self._mailbox.quiesce()
 
     def close(self) -> None:
         """Close the mailbox and cancel the futures of its remaining mails.
 
         Raises:
-            Exception: the error of the first cancellation that failed; all were attempted.
+            Exception: the first error of a cancellation, after all cancellations were attempted.
         """
         dropped = self._mailbox.close()
         self._stop_timer()
@@ -261,7 +260,7 @@ class MailboxProcessor:
         self._mailbox.bind_to_current_thread()
 
     def _enter(self) -> bool:
-        """Begin a run of the loop. False if it has ended permanently."""
+        """Begin a run of the loop. Returns False if the loop has ended permanently."""
         mailbox = self._mailbox
         mailbox._check_is_mailbox_thread()
         if not self._mailbox_loop_running:
@@ -276,7 +275,7 @@ class MailboxProcessor:
         return True
 
     def _process_mails(self) -> None:
-        """Run the waiting mails. Waits for more until the default action is available."""
+        """Run the waiting mails. If the default action is suspended, wait for more mails."""
         mailbox = self._mailbox
         if mailbox.create_batch():
             self._stop_timer()

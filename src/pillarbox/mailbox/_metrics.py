@@ -53,16 +53,16 @@ class MailboxStatistics:
 class MailboxMetrics:
     """Measures one mailbox and its loop. Flink: ``MailboxMetricsController``.
 
-    A probe mail measures latency: it is put at an interval, and waits like any other mail. Probes need a scheduler, and
-    start with the first real mail.
+    Latency is the waiting time of probe mails, which are added at an interval and wait like any other mail. Probes need
+    a scheduler, and start with the first real mail.
 
     Idle time is the time that the loop waited for mail because its default action was suspended.
 
-    The loop writes in the mailbox thread, without a lock. Any thread may read.
+    The mailbox thread writes without a lock. Any thread may read.
 
     Args:
-        schedule: calls a function after a delay; without it, latency is not measured.
-        interval: seconds between a probe's execution and the next probe.
+        schedule: calls a function after a delay. If it is None, latency is not measured.
+        interval: seconds from the execution of a probe to the next probe.
         clock: seconds, monotonic.
     """
 
@@ -119,7 +119,7 @@ class MailboxMetrics:
 
     @property
     def idle_time(self) -> float:
-        """Seconds without work, including the current wait."""
+        """Seconds that the loop had no work, including the current wait."""
         since = self._idle_since
         return self._idle_time + (0.0 if since is None else max(0.0, self._clock() - since))
 
@@ -143,7 +143,7 @@ class MailboxMetrics:
         return self._executor is not None and self._schedule is not None and not self.start_pending
 
     def statistics(self) -> MailboxStatistics:
-        """Return all measurements at one moment."""
+        """Return all measurements, taken at the same moment."""
         return MailboxStatistics(
             mails_processed=self.mails_processed,
             mails_waiting=self.mails_waiting,

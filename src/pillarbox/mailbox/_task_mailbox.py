@@ -1,4 +1,4 @@
-"""The mailbox of one task: many threads put, one thread takes."""
+"""The mailbox of one task: many threads add mails, one thread takes them."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _CLOSED = MailboxState.CLOSED
 
 
 class MailboxClosedError(RuntimeError):
-    """The mailbox is quiesced or closed, and rejects the call. Flink: ``TaskMailbox.MailboxClosedException``."""
+    """The mailbox is quiesced or closed, so it rejected the call. Flink: ``TaskMailbox.MailboxClosedException``."""
 
 
 class WrongThreadError(RuntimeError):
-    """A method of the mailbox thread was called from another thread.
+    """A method that only the mailbox thread may call was called from another thread.
 
     Flink: the ``IllegalStateException`` of ``TaskMailboxImpl.checkIsMailboxThread``.
     """
@@ -60,23 +60,24 @@ class TaskMailbox:
     Mails are taken from three deques, in this order:
 
     1. *urgent*: urgent mails, in order of arrival;
-    2. *batch*: mails that :meth:`create_batch` moved at once; only the mailbox thread touches it;
+    2. *batch*: mails that :meth:`create_batch` moved together; only the mailbox thread touches it;
     3. *queue*: all other mails.
 
     Any thread may call ``put``, ``put_first``, ``size``, ``run_exclusively``, ``state`` and ``is_mailbox_thread``. The
     other methods raise :class:`WrongThreadError` outside of the mailbox thread.
 
-    Signal handlers and finalizers may put mails, even if they interrupt the mailbox itself. So the lock is reentrant,
-    each change is one call of a deque's method, and the flags may only err on the safe side (``_may_have_new_mail``).
+    Signal handlers and finalizers may put mails, even if they interrupt the mailbox's own methods. So the lock is
+    reentrant, each change is a single call of a deque's method, and a flag may be True without reason but never False
+    (``_may_have_new_mail``).
 
-    The processor reads the deques, and calls methods that omit checks.
+    For speed, the processor reads the deques, and calls methods that omit checks.
 
-    Flink: ``TaskMailboxImpl``. A blocking :meth:`take` on a quiesced mailbox without a matching mail raises, and would
-    wait forever in Flink.
+    Flink: ``TaskMailboxImpl``. If a quiesced mailbox has no matching mail, :meth:`take` raises; in Flink it would wait
+    forever.
 
     Args:
         thread: the mailbox thread; by default the thread that creates the mailbox.
-        resting: returns a context in which the mailbox thread waits, for example one that releases a lock.
+        resting: returns a context manager that the mailbox thread enters to wait, for example to release a lock.
     """
 
     __slots__ = (
@@ -131,29 +132,29 @@ class TaskMailbox:
 
     @property
     def state(self) -> MailboxState:
-        """The mailbox's state, perhaps outdated outside of the mailbox thread and :meth:`run_exclusively`."""
+        """The mailbox's state. For other threads it may be outdated, except within :meth:`run_exclusively`."""
         return self._state
 
     @property
     def has_new_mail(self) -> bool:
-        """Whether a mail is not in the batch yet. Takes no lock.
+        """Whether a mail is waiting outside of the batch. Takes no lock.
 
-        Outside of the mailbox thread, it may be outdated.
+        For other threads than the mailbox thread, it may be outdated.
         """
         return bool(self._queue or self._urgent)
 
     @property
     def has_new_urgent_mail(self) -> bool:
-        """Whether an urgent mail waits. As :attr:`has_new_mail`."""
+        """Whether an urgent mail is waiting. Otherwise like :attr:`has_new_mail`."""
         return bool(self._urgent)
 
     def size(self) -> int:
-        """Return the number of waiting mails, a snapshot outside of the mailbox thread."""
+        """Return the number of waiting mails. For other threads than the mailbox thread, it may be outdated."""
         with self._lock:
             return len(self._urgent) + len(self._batch) + len(self._queue)
 
     def put(self, mail: Mail) -> None:
-        """Add ``mail`` at the end; an urgent one after the other urgent ones.
+        """Add ``mail`` to the end of the queue, or of the urgent mails if it is urgent.
 
         Raises:
             MailboxClosedError: the mailbox is quiesced or closed.
@@ -169,10 +170,10 @@ class TaskMailbox:
             (self._urgent if mail.options.is_urgent else self._queue).append(mail)
 
     def put_first(self, mail: Mail) -> None:
-        """Add ``mail`` at the head. Flink: ``TaskMailboxImpl.putFirst``.
+        """Add ``mail`` to the head of its deque. Flink: ``TaskMailboxImpl.putFirst``.
 
-        From the mailbox thread it becomes the head of the batch: the next mail to be taken, except for urgent mails.
-        From another thread, which must not touch the batch, it becomes the head of the queue or of the urgent mails.
+        The mailbox thread adds it to the batch, so that it is the next mail to be taken after urgent mails. Other
+        threads, which must not touch the batch, add it to the queue or to the urgent mails.
 
         Raises:
             MailboxClosedError: the mailbox is quiesced or closed.
@@ -191,7 +192,7 @@ class TaskMailbox:
     def run_exclusively(self, function: Callable[[], T]) -> T:
         """Run ``function`` under the mailbox lock and return its result. Flink: ``TaskMailboxImpl.runExclusively``.
 
-        No other thread puts, quiesces or closes in that time. Keep it short.
+        No other thread can put mails, quiesce or close in the meantime, so ``function`` must be short.
         """
         with self._lock:
             return function()
@@ -199,12 +200,12 @@ class TaskMailbox:
     # Mailbox thread only.
 
     def has_mail(self) -> bool:
-        """Return whether any mail waits. Takes no lock."""
+        """Return whether any mail is waiting. Takes no lock."""
         self._check_is_mailbox_thread()
         return bool(self._batch or self._queue or self._urgent)
 
     def create_batch(self) -> bool:
-        """Move the queued mails to the batch, with one locking. Mails of an earlier batch stay in front.
+        """Move the queued mails to the end of the batch, under a single lock.
 
         Returns:
             Whether :meth:`try_take_from_batch` will return a mail.
@@ -221,8 +222,8 @@ class TaskMailbox:
     def try_take_from_batch(self) -> Mail | None:
         """Return the next mail of the batch, or ``None`` if it is empty.
 
-        Urgent mails are first. An urgent mail with an empty batch moves the rest of the queue into the batch, as in
-        Flink (FLINK-39898), so that urgent mails do not starve the others.
+        Urgent mails are returned first. If the batch is empty then, the queue is moved into the batch, as in Flink
+        (FLINK-39898), so that urgent mails do not starve other mails.
 
         Raises:
             MailboxClosedError: the mailbox is closed.
@@ -242,9 +243,9 @@ class TaskMailbox:
         return self._try_take(lambda mail: mail.priority >= priority)
 
     def take(self, priority: int = MIN_PRIORITY) -> Mail:
-        """Return the first mail whose priority is at least ``priority``; wait for one.
+        """Wait for a mail whose priority is at least ``priority``, and return the first.
 
-        Signals are handled while it waits (in the main thread), so Ctrl-C ends it.
+        In the main thread, signals are handled during the wait, so Ctrl-C ends it.
 
         Raises:
             MailboxClosedError: the mailbox is closed, or quiesced without such a mail.
@@ -259,7 +260,7 @@ class TaskMailbox:
         return mails
 
     def quiesce(self) -> None:
-        """Stop accepting mails. Waiting mails can still be taken. No effect if closed."""
+        """Stop accepting mails. Waiting mails can still be taken. No effect if the mailbox is closed."""
         self._check_is_mailbox_thread()
         with self._lock:
             if self._state is _OPEN:
@@ -271,7 +272,7 @@ class TaskMailbox:
         """Close the mailbox and wake waiting threads.
 
         Returns:
-            The dropped mails; empty on a second call, unless the first was interrupted.
+            The mails that were waiting. A second call returns [], unless the first call was interrupted.
         """
         self._check_is_mailbox_thread()
         with self._lock:
@@ -283,13 +284,13 @@ class TaskMailbox:
             return self.drain()
 
     def wait_in(self, waiter: Waiter | None) -> None:
-        """Wait for mail in ``waiter`` from now on, or with None in the thread itself."""
+        """Use ``waiter`` to wait for mail from now on, or block the thread if it is None."""
         self._check_is_mailbox_thread()
         with self._lock:
             self._waiter = waiter
 
     def bind_to_current_thread(self) -> None:
-        """Make the calling thread the mailbox thread, for tasks that another thread drives later.
+        """Make the calling thread the mailbox thread, for a task that changes threads.
 
         With a processor, use :meth:`MailboxProcessor.rebind_to_current_thread`.
 
@@ -332,9 +333,9 @@ class TaskMailbox:
                 _move(source, mails)
 
     def _poll_batch(self) -> Mail | None:
-        """Take from the batch without checks, which the loop has made.
+        """Take a mail from the batch, without the checks that the loop has already made.
 
-        Mails put during a round wait for the next.
+        Mails that are put during a round wait for the next round.
         """
         try:
             if self._urgent:
@@ -372,7 +373,7 @@ class TaskMailbox:
                 self._waiting = False
 
     def _await_new_mail(self, is_over: Callable[[], bool]) -> None:
-        """Wait for mail, for ``is_over``, or spuriously; take nothing."""
+        """Wait until there is mail or ``is_over`` returns True. May return earlier. Takes no mail."""
         try:
             self._announce_wait()
             if not (self._batch or self._queue or self._urgent or is_over()):
@@ -388,7 +389,7 @@ class TaskMailbox:
             self._wakeup.acquire(True, _LONGEST_WAIT)
 
     def _announce_wait(self) -> None:
-        """From now on, every put wakes this thread."""
+        """Make every put wake this thread from now on."""
         with self._lock:
             if self._state is not _OPEN:
                 raise MailboxClosedError(
@@ -398,7 +399,7 @@ class TaskMailbox:
             self._waiting = True
 
     def _wake(self) -> None:
-        """Wake the waiting take: under the lock, or in a signal handler."""
+        """Wake the thread that waits in :meth:`take`. Called under the lock, or in a signal handler."""
         if self._waiter is not None:
             self._waiter.wake()
         try:
@@ -425,10 +426,7 @@ class TaskMailbox:
 
 
 def _move(source: deque[Mail], target: list[Mail] | deque[Mail]) -> None:
-    """Move all mails to the end of ``target``, in one step.
-
-    So a signal handler finds no mail in both deques or in neither.
-    """
+    """Move all mails to the end of ``target``, in one step that a signal handler cannot interrupt."""
     target.extend(starmap(source.popleft, repeat((), len(source))))
 
 

@@ -1,10 +1,10 @@
-"""Tests programs in milliseconds, without JVM, threads or sleeping.
+"""Tests programs in milliseconds, without a JVM, threads or sleeping.
 
-A test controls time (watermarks and a manual clock), state and failure. Mailbox, state, timers and operators are the
-same as under Spark.
+A test controls time (watermarks and a manual clock), state and failures. Mailbox, state, timers and operators are the
+same code as under Spark.
 
-:func:`harness_for` runs one function, :class:`ProgramTestHarness` a whole program, epoch by epoch.
-:class:`FakeService` stands for a service that refuses requests, crashes or loses answers.
+:func:`harness_for` runs one function; :class:`ProgramTestHarness` runs a whole program, epoch by epoch.
+:class:`FakeService` replaces a service, and can refuse requests, crash or lose answers.
 :func:`check_operator` checks the laws of operators, and :func:`simulate` runs a program under many schedules with
 faults. docs/testing.md has examples of each.
 
@@ -79,5 +79,5 @@ __all__ = [
 
 
 def row(**columns: Any) -> Row:
-    """Return a row with these columns, like the records of a DataFrame."""
+    """Return a row with these columns, of the same class as a DataFrame's rows."""
     return Row.of(**columns)

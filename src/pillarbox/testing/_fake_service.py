@@ -1,4 +1,4 @@
-"""A scripted service, which tests of async functions call instead of a real one."""
+"""``FakeService``, a scripted service that tests of async functions call instead of a real service."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FakeRequest:
         idempotency_key: its idempotency key, or None.
         time: when it arrived, in seconds of the event loop's clock.
         outcome: "in flight", "answered", "repeated" (with the stored answer of its idempotency key), "refused", "lost"
-            (the service acted, and the answer was lost), "crashed", "cancelled" or "failed" (``answer`` raised).
+            (the service acted, but the answer was lost), "crashed", "cancelled" or "failed" (``answer`` raised).
     """
 
     args: tuple[Any, ...]
@@ -55,14 +55,15 @@ class FakeRequest:
 class FakeService:
     """A service with scripted faults.
 
-    An instance is an async function. Pass it to ``map_async`` or ``ctx.call``, or write
-    ``await service(*args, idempotency_key=...)`` where the program awaits its client. In the harness of a keyed
-    function, latency and outages follow the harness's clock.
+    An instance is an async function. Pass it to ``map_async`` or ``ctx.call``, or replace the client's call by ``await
+    service(*args, idempotency_key=...)``. In the harness of a keyed function, latency and outages follow the harness's
+    clock.
 
     Args:
-        answer: the action: returns the answer to a request's arguments.
+        answer: the action of the service. It receives a request's arguments and returns the answer.
         latency: time between a request and its answer.
-        keeps_keys: whether the service acts only once per idempotency key; further requests get the stored answer.
+        keeps_keys: whether the service only acts once per idempotency key, and answers later requests with the stored
+            answer.
 
     Attributes:
         requests: all requests, in order of arrival.
@@ -115,7 +116,7 @@ class FakeService:
             self._retry_after[number] = retry_after
 
     def lose_answers(self, times: int = 1, *, after: int = 0) -> None:
-        """Act on requests, and raise ``ConnectionResetError`` instead of answering.
+        """Act on requests, but raise ``ConnectionResetError`` instead of answering.
 
         Args:
             times: the number of answers to lose.
@@ -124,7 +125,7 @@ class FakeService:
         self._plan("lost", times, after)
 
     def receive_twice(self, times: int = 1, *, after: int = 0) -> None:
-        """Receive requests twice, as if a proxy had sent them again. The client gets the second answer.
+        """Receive requests twice, as if a proxy had repeated them. The client gets the second answer.
 
         Args:
             times: the number of requests to receive twice.
@@ -133,7 +134,7 @@ class FakeService:
         self._plan("twice", times, after)
 
     def hang(self, times: int = 1, *, after: int = 0) -> None:
-        """Receive requests, and never act on them or answer them.
+        """Receive requests, but neither act on them nor answer.
 
         Args:
             times: the number of requests to leave unanswered.
@@ -142,9 +143,9 @@ class FakeService:
         self._plan("hung", times, after)
 
     def crash(self, outage: DurationLike = "1 second", *, after: int = 0) -> None:
-        """Crash when a request arrives, without acting on it or on the requests in flight.
+        """Crash when a request arrives, without acting on that request or on requests in flight.
 
-        All of these raise ``ConnectionResetError``. Requests during the outage raise ``ConnectionRefusedError``.
+        All these requests raise ``ConnectionResetError``. Requests during the outage raise ``ConnectionRefusedError``.
 
         Args:
             outage: how long the service is down, by the event loop's clock.

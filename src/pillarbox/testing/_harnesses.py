@@ -1,4 +1,4 @@
-"""Creates the operator and harness of a function."""
+"""Creates a function's operator and the harness around it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _CALLER = "harness_for()"
 
 
 class ProcessFunctionTestHarnesses:
-    """Creates harnesses of process functions, as in Flink. ``options`` are the harness's arguments."""
+    """Creates harnesses of process functions, as in Flink. ``options`` are the arguments of the harness's class."""
 
     @staticmethod
     def for_process_function(function: ProcessFunction, **options: Any) -> OneInputStreamOperatorTestHarness:
@@ -88,7 +88,7 @@ class ProcessFunctionTestHarnesses:
     def for_keyed_process_function(
         function: KeyedProcessFunction, key_by: Key, *, key_type: TypeInformation[Any] | None = None, **options: Any
     ) -> KeyedOneInputStreamOperatorTestHarness:
-        """Return the harness of a function on a keyed stream, with a key as for ``DataStream.key_by``."""
+        """Return the harness of a function on a keyed stream. ``key_by`` is as in ``DataStream.key_by``."""
         factory = keyed_process(
             ONE_INPUT, function, "fail", {}, "process()", keying=Keying(key_by, "process", key_type)
         )
@@ -98,7 +98,7 @@ class ProcessFunctionTestHarnesses:
     def for_keyed_co_process_function(
         function: KeyedCoProcessFunction, first_key: Key, second_key: Key, **options: Any
     ) -> KeyedTwoInputStreamOperatorTestHarness:
-        """Return the harness of a function on two connected keyed streams, with keys as for ``DataStream.key_by``."""
+        """Return the harness of a function on two connected keyed streams, with keys as in ``DataStream.key_by``."""
         keyings = (Keying(first_key, "process"), Keying(second_key, "process"))
         factory = keyed_process(TWO_INPUTS, function, "fail", {}, "for_keyed_co_process_function()", keyings=keyings)
         return KeyedTwoInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
@@ -151,18 +151,19 @@ def harness_for(
     on_error: OnError = "fail",
     **options: Any,
 ) -> OneInputStreamOperatorTestHarness | KeyedOneInputStreamOperatorTestHarness:
-    """Return the opened harness of a function; with ``key_by``, a keyed harness.
+    """Return a function's harness, opened. With ``key_by``, the harness is keyed.
 
     Args:
-        function: a map, flat map, filter, process or async function (ordered, with a timeout of 5 seconds by the
-            harness's clock), or a function of two streams; with ``key_by`` also a keyed process or reduce function.
-            Map, flat map and filter functions have keyed state only with ``key_by``.
-        key_by: a function or column names, as for ``DataStream.key_by``; for a function of two streams, a tuple of two.
+        function: a map, flat map, filter, process or async function, or a function of two streams. With ``key_by``, it
+            may also be a keyed process or reduce function, and map, flat map and filter functions have keyed state.
+            Async functions are ordered, with a timeout of 5 seconds by the harness's clock.
+        key_by: a function or column names, as in ``DataStream.key_by``. For a function of two streams, a tuple of two
+            keys.
         key_type: the declared type of the key, for functions of one stream.
-        broadcast: the descriptors of the function's broadcast state, which the second stream fills.
-        options: as for :class:`OneInputStreamOperatorTestHarness`; for a keyed function with ``async def`` also the
-            options of ``process``. Its event loop has the harness's time, so ``advance_processing_time(60_000)`` ends
-            ``asyncio.sleep(60)``.
+        broadcast: the descriptors of the function's broadcast state. The second stream is the broadcast stream.
+        options: arguments of :class:`OneInputStreamOperatorTestHarness`. A keyed function with ``async def`` also takes
+            the options of ``process``; its event loop uses the harness's clock, so ``advance_processing_time(60_000)``
+            ends ``asyncio.sleep(60)``.
     """
     name = type(function).__name__
     if isinstance(broadcast, MapStateDescriptor):

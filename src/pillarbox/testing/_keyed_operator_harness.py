@@ -1,4 +1,4 @@
-"""Harnesses of keyed operators, with access to state and timers, including windows'. Names are Flink's."""
+"""Harnesses of keyed operators, with access to state and timers. Names are Flink's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pillarbox.testing._operator_harness import (
 class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     """Runs an operator on a keyed stream, with access to its keyed state and timers.
 
-    ``push`` raises ``KeyTypeError`` if a program could not route the record's key.
+    ``push`` raises ``KeyTypeError`` if a program could not assign the record's key to a subtask.
     """
 
     _keyed = True
@@ -44,7 +44,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return list(dict.fromkeys(key for key, namespace in self._places() if self._has_something(key, namespace)))
 
     def get_namespaces(self, key: Any) -> list[Any]:
-        """Return a key's namespaces with state or timers: its windows, as tuples of their fields."""
+        """Return a key's namespaces with state or timers. Windows are tuples of their fields."""
         return self._backend.namespaces.namespaces_of(key)
 
     def num_event_time_timers(self) -> int:
@@ -60,7 +60,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     def state_of(self, key: Any, namespace: Any = None) -> dict[str, Any]:
         """Return a copy of a key's non-empty states: name -> value, list, dict, reduced value or accumulator.
 
-        ``namespace`` may be a window; by default it is the key's own.
+        ``namespace`` may be a window. By default, it is the namespace of keyed state outside of windows.
         """
         return copy.deepcopy(self._backend.contents(key, namespace))
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ProcessingTime:
-    """A step of a script that sets the clock to ``timestamp`` (epoch ms)."""
+    """A step of a script. It sets the clock to ``timestamp`` (epoch ms)."""
 
     timestamp: int
 
@@ -30,30 +30,33 @@ Step = StreamRecord | tuple[int, StreamRecord] | Watermark | ProcessingTime
 
 
 def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool = True, examples: int = 10) -> None:
-    """Check that an operator obeys the laws of operators for an input.
+    """Check that an operator obeys these laws for an input.
 
-    1. The output does not depend on how the records are cut into runs.
-    2. A snapshot at any point, even right after another, and resuming from it in another task, changes nothing.
-    3. Watermarks never decrease, and no record follows a watermark that has passed it, unless the input has such a
+    1. The output does not depend on how records are divided into runs.
+    2. A snapshot at any point, and resuming from it in another task, does not change the output. Two snapshots may
+       follow each other directly.
+    3. Watermarks never decrease. No emitted record is older than an earlier watermark, unless the input has such a
        record.
-    4. After a failure of the output, the operator can be closed without another error, and emits nothing.
+    4. After the output has failed, the operator can be closed without another error, and emits nothing.
     5. Columnar rows give the same results as rows.
-    6. A snapshot does not affect its task: its function stays open and keeps its fields.
+    6. After a snapshot, the task continues: its function stays open and keeps its fields.
 
     For example, for a function with keyed state::
 
         check_operator(
-            lambda **options: harness_for(Sessions(), key_by="card", **options),
-            [StreamRecord(row(card="c1"), 0), Watermark(30_000), StreamRecord(row(card="c1"), 45_000)],
+            lambda **options: harness_for(Sessions(), key_by="card", **options), [StreamRecord(row(card="c1"), 0),
+                Watermark(30_000), StreamRecord(row(card="c1"), 45_000)],
         )
 
     Args:
-        open_harness: opens a harness around a new operator and a new function, with the harness's keyword arguments.
-        script: records, watermarks and settings of the clock, in order; the end of the input follows. For an operator
-            with two inputs, a record is ``(0, record)`` or ``(1, record)``.
-        ordered: whether the order of the output matters. If not, only the set of records between two watermarks
-            matters.
-        examples: how many cuts, and how many points in the script, to try; drawn with a fixed seed.
+        open_harness: opens a harness of a new operator and a new function. It receives keyword arguments for the
+            harness.
+        script: records, watermarks and steps of the clock, in order. Then the input ends. For an operator with two
+            inputs, a record is ``(0, record)`` or ``(1, record)``.
+        ordered: whether the order of the output matters. If False, only the set of records between two watermarks is
+            compared.
+        examples: how many divisions into runs, and how many points in the script, to try. They are drawn with a fixed
+            seed.
 
     Raises:
         AssertionError: a law is broken; the message names it and shows the difference.

@@ -50,9 +50,9 @@ class StreamRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class OperatorSnapshot:
-    """An operator's state after a checkpoint, for another harness of the same operator and key. It can be pickled.
+    """An operator's state after a checkpoint. Another harness of the operator can start from it. Picklable.
 
-    Its format is a task's checkpoint: plain data if the key and states have declared types.
+    It has the format of a task's checkpoint: plain data if the key and states have declared types.
     """
 
     chunks: dict[int, bytes]
@@ -101,15 +101,16 @@ class OneInputStreamOperatorTestHarness:
     """Runs an operator on a non-keyed stream.
 
     The operator is opened at once, and closed by :meth:`close` or at the end of a ``with`` block. Everything runs in
-    the calling thread: when a method returns, all its consequences are complete, except requests of async functions,
-    which :meth:`drain` awaits. A function's error is raised as ``OperatorError``.
+    the calling thread, so all effects of a method are complete when it returns. Only requests of async functions may be
+    pending; :meth:`drain` waits for them. A function's error is raised as ``OperatorError``.
 
     Args:
         node: name, uid and factory of the operator.
-        processing_time: the clock's initial time, epoch milliseconds.
-        snapshot: initial state, as returned by :meth:`snapshot`; another operator's raises ``CheckpointMismatchError``.
-        subtask: the parallel instance's index, for the function.
-        parallelism: number of instances, for the function.
+        processing_time: the clock's initial time in epoch milliseconds.
+        snapshot: initial state, as returned by :meth:`snapshot`. State of another operator raises
+            ``CheckpointMismatchError``.
+        subtask: the index of the parallel instance, which the function can read.
+        parallelism: the number of parallel instances, which the function can read.
         limit: how long a call may wait for an async function's requests (seconds, by the real clock).
         time_zone: the time zone of naive datetimes, such as ``"Europe/Berlin"``, or None to refuse them.
 
@@ -201,14 +202,14 @@ class OneInputStreamOperatorTestHarness:
         self._process(_one(value, timestamp))
 
     def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
-        """Push records into the operator in one run, like a task. Each value may have a timestamp."""
+        """Push records into the operator in one run, as a task does. Each value may have a timestamp."""
         run, stamps = list(values), None if timestamps is None else list(timestamps)
         if stamps is not None and len(stamps) != len(run):
             raise ValueError(f"{len(run)} values with {len(stamps)} timestamps")
         self._process(Records(run, stamps))
 
     def push_records(self, records: Records, index: int = 0) -> None:
-        """Push a run, columnar or not, into an input of the operator."""
+        """Push a run, columnar or not, into one input of the operator."""
         self._process(records, index)
 
     def _process(self, records: Records, index: int = 0) -> None:
@@ -219,7 +220,7 @@ class OneInputStreamOperatorTestHarness:
         self._settle()
 
     def push_watermark(self, timestamp: int) -> None:
-        """Advance event time to ``timestamp`` (epoch milliseconds), never back, and fire its timers in order (T5)."""
+        """Advance event time to ``timestamp`` (epoch milliseconds), which must not decrease, and fire due timers."""
         if timestamp < self._current_watermark:
             raise ValueError(f"the watermark cannot go back from {self._current_watermark} to {timestamp}")
         self._current_watermark = timestamp
@@ -231,9 +232,9 @@ class OneInputStreamOperatorTestHarness:
     process_watermark = push_watermark
 
     def set_processing_time(self, timestamp: int) -> None:
-        """Set the clock (epoch milliseconds) and fire its processing-time timers in order (T4).
+        """Set the clock (epoch milliseconds) and fire its processing-time timers in order.
 
-        For ``async def`` in keyed functions, the clock stops at each time of their event loop.
+        For a keyed function with ``async def``, the clock stops at each timer of the function's event loop.
         """
         operator = self.operator
         if isinstance(operator, AsyncKeyedOperator):
@@ -256,16 +257,16 @@ class OneInputStreamOperatorTestHarness:
         return self.processing_time_service.current_processing_time()
 
     def end_input(self, *, time_passes: DurationLike = 0) -> None:
-        """End the input: event time ends, and the operator emits its last records.
+        """End the input: event time advances to its end, and the operator emits its last records.
 
         As in a task, no processing-time timer fires afterwards.
 
         Args:
-            time_passes: how far the clock may advance, from timer to timer, while requests of an async function are
-                pending and nothing else happens, so that their timeouts fire.
+            time_passes: how far the clock may advance, from timer to timer, while an async function's requests are
+                pending and nothing else happens. It lets their timeouts fire.
 
         Raises:
-            TimeoutError: requests did not end.
+            TimeoutError: requests are still pending.
         """
         with self._patience.time_passes(time_passes):
             self.operator.end_input()
@@ -322,7 +323,7 @@ class OneInputStreamOperatorTestHarness:
         return [element.timestamp for element in self._output.elements if isinstance(element, Watermark)]
 
     def get_side_output(self, tag: OutputTag | str) -> list[Any]:
-        """Return the values of a side output."""
+        """Return the values that were emitted to a side output."""
         return [record.value for record in self.get_side_records(tag)]
 
     def get_side_records(self, tag: OutputTag | str) -> list[StreamRecord]:
@@ -336,12 +337,12 @@ class OneInputStreamOperatorTestHarness:
                 recorder.elements = []
 
     def fail_output_at(self, number: int, error: Exception) -> None:
-        """Make the main output raise ``error`` at the ``number``-th record from now on, counted from 0."""
+        """Make the main output raise ``error`` at its ``number``-th record from now on, counted from 0."""
         self._output.fails_at = len(self._output.records) + number
         self._output.error = error
 
     def snapshot(self, *, time_passes: DurationLike = 0) -> OperatorSnapshot:
-        """Take a checkpoint (C4) and return its state. ``time_passes`` is as in :meth:`end_input`."""
+        """Take a checkpoint and return its state. ``time_passes`` is as in :meth:`end_input`."""
         self._checkpoints += 1
         self._backend.now = self.get_processing_time()
         with self._patience.time_passes(time_passes):
@@ -360,7 +361,7 @@ class OneInputStreamOperatorTestHarness:
         return OperatorSnapshot(dict(self._store.chunks))
 
     def notify_of_completed_checkpoint(self, checkpoint_id: int) -> None:
-        """Notify the operator of a committed checkpoint, counted from 1."""
+        """Notify the operator that a checkpoint is committed. Checkpoints are counted from 1."""
         self.operator.notify_checkpoint_complete(checkpoint_id)
         self._settle()
 
@@ -409,8 +410,8 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self
 
 
-def keying_of(way_in: RecordInput) -> Keying | None:
-    return getattr(way_in, "keying", None)
+def keying_of(record_input: RecordInput) -> Keying | None:
+    return getattr(record_input, "keying", None)
 
 
 def _chunks_of(snapshot: Any) -> dict[int, bytes]:

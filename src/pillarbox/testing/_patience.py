@@ -1,4 +1,4 @@
-"""Limits how long a harness waits for an operator, and advances the clock during the wait, if requested."""
+"""Limits how long a harness waits for an operator. If requested, the clock advances during the wait."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HarnessTimeoutError(PillarboxError, TimeoutError):
 
 
 class Patience:
-    """Limits how long a harness's operators wait for their requests: ``limit`` seconds by the real clock."""
+    """Limits how long a harness's operators wait for their requests. ``limit`` is seconds of the real clock."""
 
     def __init__(self, clock: ManualProcessingTimeService, limit: float) -> None:
         self._clock = clock
@@ -55,7 +55,7 @@ class Patience:
             self._passes_until = None
 
     def await_mail(self, executor: MailboxExecutor, name: str, chain: Iterable[StreamOperator]) -> None:
-        """Wait for one mail and run it. The clock advances during the wait."""
+        """Wait for one mail and run it. Within :meth:`time_passes`, the clock advances during the wait."""
         end = time.monotonic() + self._limit
         while not executor.try_yield():
             run_ready(chain)
@@ -81,7 +81,7 @@ class Patience:
                 )
 
     def _let_pass(self, now: int) -> None:
-        """Set the clock to the next timer. Without one, requests wait for something real."""
+        """Set the clock to the next timer, if there is one. Other requests wait for events outside of the harness."""
         assert self._passes_until is not None
         due = next((timer for timer in self._clock.active_timer_timestamps() if timer > now), None)
         if due is not None:
@@ -89,7 +89,7 @@ class Patience:
 
 
 def _comes(executor: MailboxExecutor, *, within: float) -> bool:
-    """Run the next mail within some time (seconds). Returns whether there was one."""
+    """Run the next mail if it arrives within some time (seconds). Returns whether one arrived."""
     end = time.monotonic() + within
     while not executor.try_yield():
         if time.monotonic() >= end:
@@ -99,7 +99,7 @@ def _comes(executor: MailboxExecutor, *, within: float) -> bool:
 
 
 class _PatientExecutor:
-    """An operator's mailbox executor that waits with patience."""
+    """An operator's mailbox executor whose waits are limited by a ``Patience``."""
 
     def __init__(
         self, inner: MailboxExecutor, operator: StreamOperator, chain: list[StreamOperator], patience: Patience
@@ -129,5 +129,5 @@ def run_ready(chain: Iterable[StreamOperator]) -> None:
 
 
 def waits_for_time(operator: StreamOperator) -> bool:
-    """Return whether an operator's unfinished elements only wait for the clock."""
+    """Return whether all unfinished elements of an operator wait for the clock."""
     return isinstance(operator, AsyncKeyedOperator) and operator.is_unfinished and operator.waits_for_time

@@ -1,4 +1,4 @@
-"""The harness of a program: the local runtime, epoch by epoch, with a manual clock."""
+"""The harness of a program, which runs it in this process, epoch by epoch, with a manual clock."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ Build = Callable[..., DataStream | Mapping[str, DataStream]]
 
 @dataclass(frozen=True)
 class ProgramSnapshot:
-    """A program's committed state, for another harness. It can be pickled."""
+    """A program's committed state. Another harness can start from it. Picklable."""
 
     epoch: int
     stores: Savepoint
 
 
 class PatientJob(LocalJob):
-    """A job whose operators wait with the harness's patience."""
+    """A job whose operators' waits are limited by the harness's ``Patience``."""
 
     def __init__(self, patience: Patience, program: Program, **options: Any) -> None:
         super().__init__(program, **options)
@@ -58,14 +58,15 @@ class PatientJob(LocalJob):
 class ProgramTestHarness:
     """Runs a program on pushed elements, with the same vertices, shuffles and barriers as on Spark.
 
-    Elements are queued until :meth:`run_epoch`: an epoch corresponds to a micro-batch on Spark. Tasks receive copies of
-    the functions. Arguments not listed are as in :class:`OneInputStreamOperatorTestHarness`.
+    Elements are queued until :meth:`run_epoch`. An epoch corresponds to a micro-batch on Spark. Tasks receive copies of
+    the functions. Other arguments are as in :class:`OneInputStreamOperatorTestHarness`.
 
     Args:
-        build: ``build(env, payments, limits)`` receives a stream per source, named by its parameters without default,
-            and returns a stream (its output is ``"output"``), or a dict of streams by output name.
+        build: builds the program. ``build(env, payments, limits)`` receives a stream per source; its parameters without
+            defaults name the sources. It returns a stream, whose output is named ``"output"``, or a dict of streams by
+            output name.
         parallelism: number of subtasks after a shuffle.
-        batch: whether to run in batch mode: all input is in one epoch, :meth:`end_input`.
+        batch: whether to run in batch mode. All input is then processed in one epoch, by :meth:`end_input`.
 
     Attributes:
         epoch: number of committed epochs.
@@ -141,19 +142,19 @@ class ProgramTestHarness:
     def run_epoch(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
         """Run the queued elements and due timers as one epoch, and return each output's records.
 
-        If an epoch raises, its elements are dropped, and state and output do not change. ``time_passes`` is as in
+        If the epoch raises, its elements are dropped, and state and output stay unchanged. ``time_passes`` is as in
         :meth:`OneInputStreamOperatorTestHarness.end_input`.
         """
         return self._run(bounded=False, time_passes=time_passes)
 
     def end_input(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
-        """Run the queued elements as the last epoch: event time ends, so all its timers fire."""
+        """Run the queued elements as the last epoch. Event time ends, so all event-time timers fire."""
         return self._run(bounded=True, time_passes=time_passes)
 
     def fail_epoch(self) -> None:
-        """Run the queued elements and discard the outcome, as if a worker died just before the commit.
+        """Run the queued elements and discard the outcome, as if a worker had died just before the commit.
 
-        The tasks start again. The elements stay queued for the next epoch, as on Spark.
+        The tasks start again. The elements are queued for the next epoch again, as on Spark.
         """
         before = self.snapshot()
         try:
@@ -194,11 +195,11 @@ class ProgramTestHarness:
         return self._program.to_text()
 
     def snapshot(self) -> ProgramSnapshot:
-        """Return the committed state, without queued elements."""
+        """Return the committed state. It does not contain queued elements."""
         return ProgramSnapshot(self._job.epoch, self._job.savepoint())
 
     def restore(self, snapshot: ProgramSnapshot) -> None:
-        """Restore a snapshot: the tasks start from it, as in a restarted query."""
+        """Restart the tasks from a snapshot, like a restarted query."""
         self._job.reset()
         self._job = self._start(snapshot)
 
@@ -206,7 +207,7 @@ class ProgramTestHarness:
         """Write the committed state to a new local directory, as a savepoint.
 
         Programs start from it with ``env.from_savepoint(directory)``, here and on Spark, at any parallelism. It has no
-        source positions: on Spark, sources begin as in a new query.
+        source positions, so on Spark, sources begin as in a new query.
         """
         if not self.epoch:
             raise ProgramError("write_savepoint(): there is no state yet: run an epoch first")

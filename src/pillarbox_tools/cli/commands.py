@@ -1,6 +1,6 @@
 """The commands. Results go to standard output; progress and errors to standard error.
 
-Exit codes: 0, success; 1, failure, with the reason in a message; 2, wrong usage.
+The exit code is 0 for success, 1 for a failure (with a message), and 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def pillarbox() -> None:
 
 
 def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a Spark session, passed to the command as ``open_session``."""
+    """Add the options of a Spark session, and pass the command a function ``open_session``."""
 
     @click.option("--master", default="local[*]", show_default=True, help="Spark's master URL, as for spark-submit.")
     @click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated.")
@@ -164,13 +164,13 @@ _EPOCH = click.option(
 def inspect(
     checkpoint: str, epoch: int | None, top: int, against: str | None, as_json: bool, open_session: Any
 ) -> None:
-    """Show the content of CHECKPOINT, or of a savepoint.
+    """Show the contents of CHECKPOINT, or of a savepoint.
 
-    It shows the program, the epochs, and for each operator its keys, timers, watermark and bytes. All state is read and
-    checked once. The query may be running.
+    The command shows the program, the epochs, and each operator's keys, timers, watermark and bytes. All state is read
+    and checked once. The query may be running.
 
-    To preview a changed program, run it once on a checkpoint of its own, as in a test, and pass that checkpoint as
-    --against: the exit code is 1 if the program could not resume from CHECKPOINT.
+    To check a changed program, run it once on another checkpoint, as in a test, and pass that checkpoint as --against.
+    The exit code is 1 if the program could not resume from CHECKPOINT.
     """
     from pillarbox._runtime.spark.reading.inspection import changes_to, inspect_checkpoint, inspect_savepoint
     from pillarbox._runtime.spark.session.folders import is_savepoint
@@ -215,10 +215,10 @@ def state(
 ) -> None:
     """Show the state of the operator UID in CHECKPOINT, or in a savepoint.
 
-    There is a row for each key, and for each of its windows. The columns are key, namespace (of a window: its start and
-    end), each state, timers, subtask. A column of unknown type is a VARIANT: compare it as in --where "seen::long >
-    10". 'pillarbox inspect' shows the uids, and the states of each. The query may be running. None of your classes is
-    needed or run.
+    There is a row for each key and each of its windows. The columns are key, namespace (a window's start and end), each
+    state, timers and subtask. A column of unknown type is a VARIANT, to be compared as in --where "seen::long > 10".
+    'pillarbox inspect' shows the uids and their states. The query may be running. Your classes are neither needed nor
+    run.
 
     If --output is interrupted, run the command again: it overwrites the incomplete DIR.
     """
@@ -256,10 +256,10 @@ def state(
 @JSON
 @with_spark
 def key(checkpoint: str, uid: str, key: str, as_json: bool, open_session: Any) -> None:
-    """Show the state and timers of KEY of the operator UID in CHECKPOINT, and the epochs that changed them.
+    """Show KEY's state and timers in the operator UID of CHECKPOINT, and the epochs that changed them.
 
-    It reads the last five epochs that Spark still has. KEY is text, a number, a date, or JSON for a key of several
-    columns, such as '["a", 1]'. The query may be running. None of your classes is needed or run.
+    The command reads the last five epochs that Spark retains. KEY is text, a number, a date, or JSON for a key of
+    several columns, such as '["a", 1]'. The query may be running. Your classes are neither needed nor run.
     """
     from pillarbox._runtime.spark.reading.key_life import key_history
 
@@ -276,13 +276,13 @@ def key(checkpoint: str, uid: str, key: str, as_json: bool, open_session: Any) -
 @JSON
 @with_spark
 def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any) -> None:
-    """Change the parallelism of the stopped query of CHECKPOINT.
+    """Change the parallelism of CHECKPOINT's query, which must be stopped.
 
-    Its state moves to N Spark partitions. Then start the same program with set_parallelism(N): it resumes exactly where
-    it stopped. N is at most the max parallelism, which the first start has fixed.
+    The state is moved to N Spark partitions. Then start the same program with set_parallelism(N). It resumes exactly
+    where it stopped. N is at most the max parallelism, which the first start has fixed.
 
     If the command is interrupted, no query starts on the checkpoint until you run the command again. The command needs
-    Spark 4.2 or newer; the query may run on an older one afterwards.
+    Spark 4.2 or newer; afterwards, the query may run on an older version.
     """
     from pillarbox._runtime.spark.starting.rescale import rescale as change
 
@@ -316,14 +316,15 @@ def savepoint(
 ) -> None:
     """Write a savepoint of CHECKPOINT into DIRECTORY, which must not exist.
 
-    A savepoint is all state of the query as plain Parquet. A program can start from it with any number of subtasks and
-    key groups. The query may be stopped or running. The savepoint is of the last committed epoch, or of --epoch.
+    A savepoint contains all state of the query as plain Parquet. A program can start from it with any number of
+    subtasks and key groups. The query may be stopped or running. The savepoint is taken of the last committed epoch, or
+    of --epoch.
 
-    If the command is interrupted, there is no savepoint. Run the command again: it overwrites DIRECTORY.
+    If the command is interrupted, the savepoint is incomplete. Run the command again; it overwrites DIRECTORY.
 
-    With --stop, the command leaves a request in the checkpoint for the driver of the query, which must have been
-    started with pillarbox.start(...). The request is withdrawn if no driver accepts it in time. DIRECTORY is a path as
-    the driver sees it. If the command is killed, run it again: it waits for its earlier request.
+    With --stop, the command sends a request to the query's driver, through the checkpoint. The query must have been
+    started with pillarbox.start(...). The request is withdrawn if no driver accepts it in time. DIRECTORY is a path on
+    the driver's machine. If the command is killed, run it again; it waits for its earlier request.
     """
     from pillarbox._runtime.spark.running.asking import request_savepoint
     from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
@@ -391,10 +392,10 @@ def adopt(checkpoint: str, directory: str, processor: Any, as_json: bool, open_s
     """Write a savepoint of a query that ran on Spark itself into DIRECTORY, which must not exist.
 
     CHECKPOINT belongs to a stopped query with transformWithState, transformWithStateInPandas or applyInPandasWithState.
-    It is only read. The same program with pillarbox.group_by() and env.from_savepoint(DIRECTORY) resumes from the last
-    committed micro-batch.
+    It is not changed. The same program with pillarbox.group_by() and env.from_savepoint(DIRECTORY) resumes from the
+    last committed micro-batch.
 
-    If the command is interrupted, there is no savepoint. Run the command again: it overwrites DIRECTORY.
+    If the command is interrupted, the savepoint is incomplete. Run the command again; it overwrites DIRECTORY.
     """
     from pillarbox._runtime.spark.savepoint.adopt import adopt as write
     from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
@@ -417,13 +418,13 @@ def adopt(checkpoint: str, directory: str, processor: Any, as_json: bool, open_s
 @JSON
 @with_spark
 def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> None:
-    """Stop the running query of CHECKPOINT between two epochs, without a savepoint.
+    """Stop CHECKPOINT's running query between two epochs, without a savepoint.
 
     The running epoch completes and is committed, so the next start repeats no epoch, and 'pillarbox rescale' accepts
     the checkpoint. If the epoch takes longer than --timeout, it is interrupted, and the next start repeats it.
 
-    The command leaves a request for the driver, like 'pillarbox savepoint --stop'. pillarbox.run(query), in the
-    program, does the same at SIGTERM.
+    The command sends a request to the driver, like 'pillarbox savepoint --stop'. A program that calls
+    pillarbox.run(query) stops in the same way on SIGTERM.
     """
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
     from pillarbox._runtime.spark.running.asking import stop_query

@@ -1,4 +1,4 @@
-"""The command ``record``, and running a query's script up to its start."""
+"""The command ``record``, which can run a query's script up to its start."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class _StartCalledError(BaseException):
-    """The script has called start(). Not an ``Exception``, which a script that restarts its query catches."""
+    """The script has called start(). Not an ``Exception``, which a script might catch to restart its query."""
 
 
 def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start], object]) -> None:
-    """Run a query's script up to ``pillarbox.start(...)``, and pass its arguments to ``call``."""
+    """Run a query's script until it calls ``pillarbox.start(...)``, and pass that call's arguments to ``call``."""
     from pillarbox._runtime.spark.running.query import instead_of_starting
 
     def caught(start: Start) -> NoReturn:
@@ -87,14 +87,14 @@ def record(
     open_session: Any,
     **task: Any,
 ) -> None:
-    """Record one task of an epoch of the query of CHECKPOINT into DIRECTORY, which must not exist.
+    """Record a task of CHECKPOINT's query in one epoch into DIRECTORY, which must not exist.
 
-    If the query is running, its driver makes the recording, on its machine; the query must have been started with
-    pillarbox.start(...). If the query has ended, pass its script as --program, with ARGUMENTS: it makes its own Spark
-    session.
+    If the query is running, its driver makes the recording, on the driver's machine. The query must have been started
+    with pillarbox.start(...). If the query has ended, pass its script as --program, with ARGUMENTS. The script creates
+    its own Spark session.
 
     By default, the task that made the query fail is recorded. The sources are read again, and earlier levels run again
-    on a copy of the checkpoint: nothing is written to the sink or to CHECKPOINT. 'pillarbox replay DIRECTORY' runs the
+    on a copy of the checkpoint. Nothing is written to the sink or to CHECKPOINT. 'pillarbox replay DIRECTORY' runs the
     task again.
     """
     if program is None:

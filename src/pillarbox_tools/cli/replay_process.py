@@ -1,6 +1,6 @@
-"""The process of a replay, with the recorded worker's hash seed and, on Linux, without a network.
+"""The process of a replay. It has the recorded worker's hash seed and, on Linux, no network.
 
-It leaves the network before it imports libraries, because a process with threads cannot.
+The process leaves the network before it imports libraries, because a process with several threads cannot leave it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ReplayRequest(TypedDict):
 
     Attributes:
         other: another program's vertex and its broadcast variables, pickled, or pickled None.
-        how: arguments of the replay or the comparison.
+        how: other arguments of the replay or the comparison.
         paths: Python's module path.
     """
 
@@ -67,7 +67,7 @@ def main(request: ReplayRequest) -> NoReturn:
 
 
 def leave_network() -> bool:
-    """Move this process into a network namespace with only a loopback device. Returns whether that is allowed."""
+    """Move this process into a network namespace that only has a loopback device. Returns whether that was allowed."""
     if sys.platform != "linux":
         return False
     user, group = os.geteuid(), os.getegid()

@@ -75,13 +75,14 @@ def replay(
     arguments: tuple[str, ...],
     **how: Any,
 ) -> None:
-    """Run a recorded task again, without Spark and Java. It runs code from DIRECTORY.
+    """Run a recorded task again, without Spark and Java. This runs code from DIRECTORY.
 
-    It runs up to the record that failed, or to the end of the epoch. With --diff, the exit code is 1 if the result
-    differs from the recorded one. It stops at the first call of a service, unless you pass --allow-calls.
+    The task runs up to the record that failed, or to the end of the epoch. It stops at its first call of a service,
+    unless you pass --allow-calls. With --diff, the exit code is 1 if the result differs from the recorded result.
 
-    With --program, the script runs up to pillarbox.start(...), with ARGUMENTS, and with the Spark session that it
-    makes; then both versions of the task run on the same input and state. The exit code is 1 if they differ.
+    With --program, that script first runs, with ARGUMENTS and its own Spark session, until it calls
+    pillarbox.start(...). Then both versions of the task run on the same input and state. The exit code is 1 if their
+    results differ.
     """
     from pillarbox_tools.recording.recording import read_metadata
 
@@ -105,7 +106,7 @@ def replay(
 def _vertex_of(
     program: Path, arguments: Sequence[str], uid: str, paths: list[str]
 ) -> tuple[ShippedVertex, dict[int, bytes]]:
-    """Return an operator's vertex in another script. ``paths`` is replaced by the script's module path."""
+    """Return an operator's vertex in another script's program. ``paths`` is set to the script's module path."""
     from pillarbox._runtime.spark.homes.broadcasts import values_of
     from pillarbox._runtime.spark.plan.registry import programs_of, shipped, vertex_with
 

@@ -1,4 +1,4 @@
-"""The quiet Spark session of a command, local by default, and its progress in completed tasks."""
+"""The Spark session of a command. It is local by default, hides Spark's log, and shows progress in completed tasks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 @contextmanager
 def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator[SparkSession]:
-    """Open a session for a command, and stop it after the block.
+    """Open a session for the block, then stop it.
 
-    ``settings`` override the command's own; ``verbose`` shows Spark's log.
+    ``settings`` override the command's own settings. ``verbose`` shows Spark's log.
     """
     # A new classic session, even in a shell that is configured for Spark Connect.
     for name in _CONNECT:
@@ -51,7 +51,7 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
 
 @contextmanager
 def _standard_error(*, shown: bool) -> Iterator[None]:
-    """Discard the standard error of processes started in the block, unless the block fails."""
+    """Discard the standard error of processes that are started in the block, unless the block fails."""
     if shown:
         yield
         return

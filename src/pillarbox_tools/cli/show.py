@@ -1,7 +1,7 @@
-"""Tables of the commands' results.
+"""Prints the commands' results as tables.
 
-A table wider than the console is shown row by row, so that no word is cut. Pipes and files have no width limit, except
-for rows of state.
+A table that is wider than the console is printed row by row, so that no value is truncated. In pipes and files, only
+rows of state have a width limit.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Bytes(int):
 def _print(
     console: Console, rows: Sequence[dict[str, Any]], columns: Sequence[str] = (), *, widest: int = _ENDLESS
 ) -> None:
-    """Print a table, or a line per column of each row if it is too wide for the terminal or for ``widest``."""
+    """Print a table. If it is too wide for the terminal or for ``widest``, print a line per column of each row."""
     table = Table()
     columns = columns or list(rows[0])
     for name in columns:
@@ -194,7 +194,7 @@ def _are(count: int) -> str:
 
 
 def _visible(text: str) -> str:
-    """Escape control characters, so that a value cannot control the terminal."""
+    """Escape control characters, so that a printed value cannot control the terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -218,7 +218,7 @@ def _changes(console: Console, changes: dict[str, list[str]]) -> None:
 
 
 def time(timestamp: int | None) -> str:
-    """Format a timestamp (epoch ms) in UTC, or as a number outside the calendar."""
+    """Format a timestamp (epoch ms) in UTC, or as a number if it has no calendar date."""
     if timestamp is None:
         return ""
     if timestamp >= MAX_WATERMARK:
@@ -233,7 +233,7 @@ def time(timestamp: int | None) -> str:
 
 
 def rows(console: Console, columns: list[str], lines: Sequence[str], limit: int) -> None:
-    """Print rows of state, from JSON lines. A last line reports rows that the limit omits."""
+    """Print rows of state, given as JSON lines. If there are more rows than the limit, a last line states that."""
     documents = map(json.loads, lines[: limit or None])
     cells = [{name: _cell(row.get(name)) for name in columns} for row in documents]
     _print(console, cells, columns, widest=_WIDEST)

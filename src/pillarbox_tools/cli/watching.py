@@ -31,11 +31,11 @@ _LOOK_EVERY = 0.5
 @click.option("--token", help="The browser's token. Default: random, or no token if only this machine can connect.")
 @with_spark
 def dashboard(what: str, port: int, host: str, token: str | None, open_session: Any) -> None:
-    """Show the query of CHECKPOINT, or of the bundle FILE, in a browser.
+    """Show CHECKPOINT's query, or the query in the bundle FILE, in a browser.
 
-    The query may be running elsewhere, or stopped. The page shows the data that the query's driver writes into the
-    checkpoint, at most once a minute, and its age. In the driver itself, pillarbox.dashboard(query) shows live data. A
-    bundle needs no Spark. Ctrl-C ends the command.
+    The query may be running elsewhere or stopped. Its driver writes data into the checkpoint at most once a minute; the
+    page shows the latest data and its age. For live data, call pillarbox.dashboard(query) in the driver. A bundle needs
+    no Spark. Ctrl-C ends the command.
     """
     from pillarbox_tools.dashboard.server import open_dashboard
     from pillarbox_tools.model.bundle import read_bundle
@@ -67,11 +67,11 @@ def _serve(opened: Any) -> None:
 @JSON
 @with_spark
 def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any) -> None:
-    """Diagnose this machine, or the query of CHECKPOINT, and print each problem with its remedy.
+    """Diagnose this machine, or CHECKPOINT's query, and print each problem with its remedy.
 
-    Without CHECKPOINT it checks Java, Python, the packages and the settings here and in a worker of --master. With
-    CHECKPOINT it checks the same for the query's machines, and memory, keys, event time, epochs, timers, state and
-    calls.
+    Without CHECKPOINT, the command checks Java, Python, packages and settings on this machine and in a worker of
+    --master. With CHECKPOINT, it checks these on the query's machines, and also memory, keys, event time, epochs,
+    timers, state and calls.
 
     The exit code is 1 if there is a problem.
     """
@@ -99,11 +99,11 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
 @JSON
 @with_spark
 def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
-    """Show the memory that each executor of the query of CHECKPOINT needs, and the setting for it.
+    """Show the memory that each executor of CHECKPOINT's query needs, and the setting for it.
 
-    It prints the formula of docs/operations.md with the query's numbers, at most a minute old if the query is running,
-    and the measured memory of the homes. The last line is the setting: an executor's memory beyond its heap, plus a
-    third.
+    The command prints the formula in docs/operations.md with the query's numbers, and the measured memory of the homes.
+    If the query is running, the numbers are at most a minute old. The last line is the setting: an executor's memory
+    beyond its heap, plus a third.
     """
     from dataclasses import asdict
 
@@ -135,11 +135,11 @@ def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
 @JSON
 @with_spark
 def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_session: Any) -> None:
-    """Pack all data about the query of CHECKPOINT into FILE, to send to someone who can help.
+    """Pack all data about CHECKPOINT's query into FILE, to send to someone who can help.
 
-    It contains the plan, the history with metrics and failures, versions, settings with secrets masked, and the sizes
-    of the state; with --with-records also keys, records and error messages. The query may be running. 'pillarbox
-    dashboard FILE' opens it.
+    FILE contains the plan, the history with metrics and failures, versions, settings with secrets masked, and the sizes
+    of the state. With --with-records, it also contains keys, records and error messages. The query may be running.
+    'pillarbox dashboard FILE' opens it.
     """
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
     from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint

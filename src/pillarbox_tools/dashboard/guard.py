@@ -1,12 +1,12 @@
-"""Access control of the dashboard: rejects requests of other sites, and requests without the token.
+"""Access control of the dashboard. It rejects requests from other sites, and requests without the token.
 
 A page of another site can make a browser send requests here, in two ways:
 
-- Under its own name that resolves to this machine, so the browser considers the answers the page's own. Without a
-  token, the guard accepts only loopback names in ``Host``. With a token, it accepts every name, as proxies need: the
-  browser stores the cookie under another name.
-- From its own origin. The guard refuses requests of other origins except navigations, whose answers the other page
-  cannot read.
+- Its host name can resolve to this machine, so that the browser lets the page read the answers. Without a token, the
+  guard only accepts loopback names in ``Host``. With a token, it accepts every name, because proxies need that; the
+  browser does not send the cookie of another host name.
+- It can send requests from its own origin. The guard refuses requests from other origins, except for navigations, whose
+  answers the page cannot read.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pillarbox_tools.addresses import is_loopback
 def cookie_of(port: int, host: str) -> str:
     """Return the name of the cookie that holds the token.
 
-    Browsers send a cookie to all ports of a host. So the name has the dashboard's port, and the port in the ``Host``
-    header if it differs, as with a forwarded port.
+    Browsers send a cookie to all ports of a host. So its name contains the dashboard's port and, if it differs because
+    the port is forwarded, the port in the ``Host`` header.
     """
     _, asked = _name_and_port(host)
     return f"pillarbox_token_{port}" if asked in (None, port) else f"pillarbox_token_{port}_{asked}"
@@ -37,7 +37,7 @@ class Guard:
 
     Args:
         port: the port that the dashboard listens on.
-        token: the required token, as ``Authorization: Bearer``, ``?token=`` or cookie, or None.
+        token: the token that requests need (as ``Authorization: Bearer``, ``?token=`` or cookie), or None.
     """
 
     def __init__(self, app: ASGIApp, port: int, token: str | None) -> None:

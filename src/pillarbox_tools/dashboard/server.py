@@ -1,4 +1,4 @@
-"""The process's dashboard server: one for all queries, in its own thread."""
+"""The dashboard's server. A process has one server, with its own thread, for all queries."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Dashboard(observing.Dashboard):
     """An open dashboard.
 
     Args:
-        port: 0, or a port in use, means any free port.
-        token: the token that requests need. None: no token on loopback, and a random token elsewhere.
+        port: the port. If it is 0 or in use, any free port.
+        token: the token that requests need. By default, requests on loopback need no token, others a random token.
 
     Attributes:
         url: its address for a browser, with the token.
@@ -82,7 +82,7 @@ class Dashboard(observing.Dashboard):
         return host.lower() == self._host.lower() or self._socket.getsockname()[0] in _addresses(host)
 
     def show(self, query: ShownQuery) -> None:
-        """Show a query instead of its earlier run. Any thread."""
+        """Show a query. It replaces its earlier run. Any thread."""
         with self._changing:
             shown = self._queries.get(query.id)
             if shown is not None and shown.query is query:
@@ -99,7 +99,7 @@ class Dashboard(observing.Dashboard):
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; on another port, with a notice, if the port is in use."""
+    """Return a listening socket. If the port is in use, use another port and log a notice."""
     is_ipv6 = ":" in host
     try:
         return socket.create_server(
@@ -136,7 +136,7 @@ _open: list[Dashboard] = []
 def open_dashboard(
     queries: Iterable[ShownQuery], host: str | None, port: int | None, token: str | None = None
 ) -> Dashboard:
-    """Open the process's dashboard, unless it is open, and show queries in it. Refuses another host or port."""
+    """Open this process's dashboard, unless it is open, and show queries in it. Refuses another host or port."""
     checked_token(token, "dashboard()")
     with _lock:
         _open[:] = [dashboard for dashboard in _open if dashboard.is_open]

@@ -1,4 +1,4 @@
-"""The data of a query's page as JSON, serialized once per change for all pages."""
+"""The JSON of a query's page, serialized once per change for all pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHANGE, _IS_BUNDLE = "change", "is_bundle"
 
 
 class VersionedView:
-    """The fields of a query's view as JSON text, each with the number of its last change. Any thread."""
+    """The fields of a query's view as JSON texts, each with the number of its last change. Any thread."""
 
     def __init__(self, query: ShownQuery) -> None:
         self.query = query
@@ -33,9 +33,9 @@ class VersionedView:
         self._entry: Fields = {}
 
     def since(self, change: str) -> str:
-        """Return the changed fields as a JSON object, with the newest change as ``change``.
+        """Return the fields that have changed since ``change``, and the newest change, as a JSON object.
 
-        Returns all fields if ``change``, from an earlier object, is of another sequence.
+        Returns all fields if ``change`` belongs to another process or run.
         """
         with self._making:
             self._look()

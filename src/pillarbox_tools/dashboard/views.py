@@ -1,11 +1,12 @@
-"""The pages' data, which is also the JSON of the dashboard's API: a snapshot and conclusions from it.
+"""The data of the pages, which is also the JSON of the dashboard's API. It is a snapshot, with conclusions from it.
 
-Points in time are epoch milliseconds, durations milliseconds, lists newest or worst first. None means unknown. Objects
-of the model are JSON objects with the fields of their classes, without default values.
+Points in time are epoch milliseconds, durations milliseconds. Lists are newest or worst first. None means unknown.
+Objects of the model are JSON objects with the fields of their classes, without default values.
 
-``/api/queries`` is a list of entries (:func:`entry_of`). ``/api/queries/ID`` is a view (:func:`view_of`) with
-``stages`` (the core's ``Stage``), ``is_bundle`` (nothing changes), and ``change`` (the newest change).
-``/api/queries/ID?since=CHANGE`` has ``change`` and the fields changed since.
+``/api/queries`` is a list of entries (:func:`entry_of`). ``/api/queries/ID`` is a view (:func:`view_of`) with the
+additional fields ``stages`` (the core's ``Stage``), ``is_bundle`` (whether the data never changes) and ``change`` (the
+number of the newest change). ``/api/queries/ID?since=CHANGE`` only has ``change`` and the fields that have changed
+since CHANGE.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import growth_of, memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, VertexId, vertex_id
+from pillarbox_tools.model.snapshot import EpochReport, Moment, Run, Snapshot, VertexId, vertex_id
 
 Fields = dict[str, Any]
 
@@ -57,7 +58,7 @@ def entry_of(snapshot: Snapshot) -> Fields:
 
 
 def view_of(snapshot: Snapshot) -> Fields:
-    """Return the data of a query's page. Read-only: it shares parts with the snapshot."""
+    """Return the data of a query's page. It is read-only, because it shares parts with the snapshot."""
     epoch = _shown_epoch(snapshot)
     return {
         **entry_of(snapshot),
@@ -71,7 +72,7 @@ def view_of(snapshot: Snapshot) -> Fields:
         "plan": _plan(snapshot, epoch),
         # Uids of the keyed operators.
         "keyed": list(dict.fromkeys(vertex.uid for vertex in snapshot.vertices if vertex.is_keyed)),
-        "strip": [EpochRun(epoch.number, epoch.began, epoch.duration, {}, epoch.rows) for epoch in snapshot.epochs],
+        "strip": [EpochReport(epoch.number, epoch.began, epoch.duration, {}, epoch.rows) for epoch in snapshot.epochs],
         # The epoch whose phases and longest tasks are drawn.
         "shown": None if epoch is None else _drawn(epoch),
         "watermarks": held_watermarks(snapshot),
@@ -87,7 +88,7 @@ def view_of(snapshot: Snapshot) -> Fields:
     }
 
 
-def _shown_epoch(snapshot: Snapshot) -> EpochRun | None:
+def _shown_epoch(snapshot: Snapshot) -> EpochReport | None:
     with_tasks = [epoch for epoch in snapshot.epochs if epoch.tasks]
     newest = with_tasks[-1] if with_tasks else snapshot.newest
     return next((epoch for epoch in reversed(with_tasks) if epoch.rows), newest)
@@ -129,8 +130,8 @@ def _point(moments: Sequence[Moment]) -> Moment:
     )
 
 
-def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> Fields | None:
-    """Return the plan; each vertex with the metrics of its tasks, and the share of the epoch that its level took."""
+def _plan(snapshot: Snapshot, epoch: EpochReport | None) -> Fields | None:
+    """Return the plan. Each vertex has the metrics of its tasks, and its level's share of the epoch's duration."""
     if snapshot.plan is None:
         return None
     runs = {} if epoch is None else {vertex_id(vertex): vertex for vertex in epoch.vertices}
@@ -159,7 +160,7 @@ def _level_shares(
     return {level: min(1.0, (ended - began) / max(1, duration)) for level, (began, ended) in spans.items()}
 
 
-def _drawn(epoch: EpochRun) -> EpochRun:
+def _drawn(epoch: EpochReport) -> EpochReport:
     names = [*(part for part in _PARTS if part in epoch.parts), *sorted(epoch.parts.keys() - set(_PARTS))]
     longest = sorted(epoch.tasks, key=lambda task: -task.total_ms)[:_BARS]
     return replace(

@@ -1,4 +1,4 @@
-"""Findings of the doctor, and snapshots without a query. A missing entry of a snapshot means unknown."""
+"""Findings of the doctor, and snapshots that only describe a machine. A fact that a snapshot lacks is unknown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class MissingFactError(Exception):
-    """A rule lacks a fact, which the message names."""
+    """A rule lacks a fact. The message names the fact."""
 
 
 def require(fact: T | None, name: str) -> T:
@@ -24,7 +24,6 @@ def require(fact: T | None, name: str) -> T:
 def machine_snapshot(
     versions: dict[str, str], settings: dict[str, str], worker_versions: Sequence[dict[str, str]] = ()
 ) -> Snapshot:
-    """Return a snapshot without a query, for the rules about machines and settings."""
     run = Run("", 0, settings=settings, versions=versions, worker_versions=list(worker_versions))
     return Snapshot("", "", "", 0, True, None, run)
 

@@ -84,12 +84,12 @@ def spark_skew(snapshot: Snapshot) -> str | None:
 
 
 def speculation(snapshot: Snapshot) -> str | None:
-    """Check that speculation is off: two attempts of a task would change the same state."""
+    """Check that speculation is off, because two attempts of a task would change the same state."""
     return speculation_problem(snapshot.run.settings)
 
 
 def push_based_shuffle(snapshot: Snapshot) -> str | None:
-    """Check that push-based shuffle is off: with it, Spark does not compare the output of a repeated task."""
+    """Check that push-based shuffle is off, because Spark then does not compare the output of a repeated task."""
     return push_based_shuffle_problem(snapshot.run.settings)
 
 
@@ -104,7 +104,7 @@ def worker_reuse(snapshot: Snapshot) -> str | None:
 
 
 def retention(snapshot: Snapshot) -> str | None:
-    """Check that Spark keeps enough epochs for a return to an older one, and not too many files."""
+    """Check that Spark keeps enough epochs to return to an older one, and not too many files."""
     retained = number_in(snapshot.run.settings, "spark.sql.streaming.minBatchesToRetain")
     if retained is None:
         return None

@@ -16,7 +16,7 @@ from pillarbox_tools.model.growth import memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.settings import number_in
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot, VertexId, by_vertex, vertex_id
+from pillarbox_tools.model.snapshot import EpochReport, Moment, Snapshot, VertexId, by_vertex, vertex_id
 from pillarbox_tools.model.windows import (
     DAY,
     HOUR,
@@ -31,11 +31,11 @@ _SOME = 3
 _NO_EPOCHS = "the query's epochs: no epoch with rows has ended yet"
 
 
-def _epochs(snapshot: Snapshot) -> list[EpochRun]:
+def _epochs(snapshot: Snapshot) -> list[EpochReport]:
     return require([epoch for epoch in snapshot.epochs if epoch.rows] or None, _NO_EPOCHS)
 
 
-def _recent(snapshot: Snapshot) -> list[EpochRun]:
+def _recent(snapshot: Snapshot) -> list[EpochReport]:
     return require(recent_epochs(snapshot, _SOME) or None, _NO_EPOCHS)
 
 
@@ -44,7 +44,7 @@ def moments_of(snapshot: Snapshot) -> list[Moment]:
 
 
 def executor_memory(snapshot: Snapshot) -> str | None:
-    """Check that the largest worker process has a fifth of its memory left."""
+    """Check that the largest worker process has at least a fifth of its memory left."""
     memory = memory_of(snapshot)
     limit = require(memory.limit, "the memory that workers may use: spark.executor.pyspark.memory is not set")
     used = require(memory.bytes, "the workers' memory")
@@ -89,7 +89,6 @@ def memory_runs_out(snapshot: Snapshot) -> str | None:
 
 
 def heavy_keys(snapshot: Snapshot) -> str | None:
-    """Check that no heavy key makes its task the slowest of the epoch."""
     for skew in skew_of(_with_tasks(snapshot)):
         for key in skew.heavy:
             if key.share - key.error > 0.25 and skew.tasks > 2 and skew.factor > 2 and skew.busiest_ms > 500:
@@ -102,7 +101,7 @@ def heavy_keys(snapshot: Snapshot) -> str | None:
 
 
 def skewed_tasks(snapshot: Snapshot) -> str | None:
-    """Check that no task works while all others of its operator wait. Window: five minutes."""
+    """Check that no task works while all others of its operator wait. Considers the last five minutes."""
     epochs = _recent(snapshot)
     # The task limits the epochs, not the sink or Spark.
     long = max(1000.0, 0.2 * sum(epoch.duration for epoch in epochs))
@@ -121,7 +120,7 @@ def skewed_tasks(snapshot: Snapshot) -> str | None:
     return None
 
 
-def _with_tasks(snapshot: Snapshot) -> EpochRun:
+def _with_tasks(snapshot: Snapshot) -> EpochReport:
     return require([epoch for epoch in _epochs(snapshot) if epoch.tasks] or None, "the tasks of an epoch with rows")[-1]
 
 
@@ -153,14 +152,14 @@ def _unchanged(watermarks: list[int | None]) -> int:
     return len(list(takewhile(lambda watermark: watermark == watermarks[-1], reversed(watermarks))))
 
 
-def _records_advance(epochs: list[EpochRun]) -> bool:
+def _records_advance(epochs: list[EpochReport]) -> bool:
     newest = [
         max(times) for epoch in epochs if (times := [task.event_times[1] for task in epoch.tasks if task.event_times])
     ]
     return len(newest) > 1 and newest[-1] > newest[0]
 
 
-def _runs(epochs: list[EpochRun]) -> dict[VertexId, list[OperatorReport]]:
+def _runs(epochs: list[EpochReport]) -> dict[VertexId, list[OperatorReport]]:
     return by_vertex(run for epoch in epochs for run in epoch.vertices)
 
 
@@ -174,7 +173,7 @@ def condition(name: str) -> Callable[[Snapshot], str | None]:
 
 
 def piling_timers(snapshot: Snapshot) -> str | None:
-    """Check that keys have few timers. Windows have one per pane, by design."""
+    """Check that keys have few timers. Windows have one timer per pane, by design."""
     kinds = {vertex_id(vertex): vertex.kind for vertex in snapshot.vertices}
     for vertex in (runs[-1] for runs in _runs(_epochs(snapshot)).values()):
         timers, keys = vertex.timers or 0, vertex.keys or 0
@@ -189,9 +188,9 @@ def piling_timers(snapshot: Snapshot) -> str | None:
 
 
 def endless_state(snapshot: Snapshot) -> str | None:
-    """Check that state does not grow without bound. Window: a day, at least an hour.
+    """Check that state does not grow without bound. Considers a day, or at least an hour.
 
-    The number of keys that expire decreases in steps; unbounded state only grows.
+    If keys expire, their number decreases from time to time; unbounded state only grows.
     """
     moments = moments_of(snapshot)
     now = as_of(snapshot)

@@ -1,6 +1,6 @@
-"""The rules of the doctor: functions of :class:`Snapshot` that return a message about a problem.
+"""The doctor's rules: functions that check a :class:`Snapshot` and return a message about a problem, or None.
 
-A rule without enough facts raises :class:`MissingFactError`.
+A rule that lacks facts raises :class:`MissingFactError`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FIRST_EPOCH_RULES: Sequence[Rule] = (workers_python, version_skew, executor_memo
 
 
 def examine(snapshot: Snapshot, rules: Sequence[Rule] = RULES) -> list[Finding]:
-    """Run the rules, and return their findings: problems first, then unknown results."""
+    """Run rules, and return their findings. Problems are first, then unknown results."""
     findings = [_finding(rule, snapshot) for rule in rules]
     return sorted(findings, key=lambda finding: ("wrong", "unknown", "fine").index(finding.status))
 
@@ -51,7 +51,7 @@ def _finding(rule: Rule, snapshot: Snapshot) -> Finding:
 
 
 def warn_of_findings(snapshot: Snapshot, rules: Sequence[Rule]) -> None:
-    """Log the rules' findings, each once per process. Never raises. Any thread."""
+    """Log the findings of rules, each once per process. Never raises. Any thread."""
     try:
         findings = wrong(snapshot, rules)
     except Exception as error:

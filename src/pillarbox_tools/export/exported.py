@@ -16,7 +16,7 @@ Samples = Mapping[Metric, Mapping[tuple[str, ...], float]]
 
 
 class _ExportedQuery:
-    """The runs of a query under one label: counters continue over its runs."""
+    """The runs of a query under one label. Counters continue from run to run."""
 
     def __init__(self, metrics: QueryMetrics) -> None:
         self.metrics = metrics
@@ -63,7 +63,8 @@ class ExportedQueries:
     def add(self, metrics: QueryMetrics) -> None:
         """Export a query. A new run of the same query continues its counters.
 
-        Its label is its name, or its id without a name; both, if another running query has the name.
+        The label is the query's name, or its id if it has no name. If another running query has the same name, the
+        label is both.
         """
         with self._lock:
             label = self._label(metrics)

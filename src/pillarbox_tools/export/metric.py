@@ -9,17 +9,17 @@ _SUFFIXES = {"s": "_seconds", "By": "_bytes"}
 
 
 class Metric(NamedTuple):
-    """A metric.
+    """An exported metric.
 
     Attributes:
-        kind: a ``counter`` never decreases while its query runs in this process.
+        kind: ``counter`` or ``gauge``. A counter never decreases while its query runs in this process.
         name: OpenTelemetry name, without ``pillarbox.``.
-        unit: UCUM unit; a unit in braces is a word.
-        labels: labels besides ``query``, which all metrics have.
+        unit: UCUM unit. A unit in braces is a word.
+        labels: its labels, without ``query``, which all metrics have.
         divisor: divides reported values (milliseconds) into the unit.
-        epoch: its attribute of ``EpochRun``, or empty.
-        field: its field of ``OperatorReport``, or empty.
-        counter: its operator counter, or empty.
+        epoch: the attribute of ``EpochReport`` that it exports, or empty.
+        field: the field of ``OperatorReport`` that it exports, or empty.
+        counter: the operators' counter that it exports, or empty.
     """
 
     kind: Literal["counter", "gauge"]

@@ -11,9 +11,9 @@ _LONGEST = 120
 
 
 class Names:
-    """The label of each operator of a query: its uid, or a source's name.
+    """The labels of a query's operators. A label is a uid, or a source's name.
 
-    Duplicates get their program's name, if the query has several programs, or else a number.
+    Duplicates are extended by the program's name, if the query has several programs, otherwise by a number.
 
     Attributes:
         infos: (label, display name, label of the task's head, level) of each operator.
@@ -40,7 +40,7 @@ class Names:
         return [name for _, name in self._operators.get(vertex, ())] or ["{} {}".format(*vertex)]
 
     def split(self, vertex: VertexId, counter: str) -> tuple[str, str]:
-        """Split a counter or gauge, reported as ``uid.name``, into the operator's label and the name."""
+        """Split the name of a counter or gauge, ``uid.name``, into the operator's label and the name."""
         operators = self._operators.get(vertex, ())
         matches = [(uid, name) for uid, name in operators if uid and counter.startswith(f"{uid}.")]
         if not matches:

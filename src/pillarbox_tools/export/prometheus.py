@@ -1,4 +1,4 @@
-"""Prometheus export: a collector for a registry, and the process's server for scraping."""
+"""Prometheus export: a collector for a registry, and this process's server for scraping."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _family(metric: Metric) -> Any:
     return kind(metric.prometheus_name, metric.help, labels=("query", *metric.labels))
 
 
-class Collector:
-    """A collector for a registry. ``method`` is the public method, for errors."""
+class MetricsCollector:
+    """A collector for a registry. ``method`` is the public method, for error messages."""
 
     def __init__(self, method: str, metrics_of: Callable[[Any], QueryMetrics]) -> None:
         try:
@@ -50,7 +50,7 @@ class Collector:
                 yield family
 
     def describe(self) -> Iterator[Family]:
-        """Return all metrics without samples, so that a registry detects duplicates."""
+        """Return all metrics without samples, so that a registry can detect duplicates."""
         return map(_family, METRICS)
 
 
@@ -58,7 +58,7 @@ class MetricsServer(observing.MetricsServer):
     """A server that Prometheus scrapes. Port 0 means any free port."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        collector = Collector("the metrics server", lambda metrics: metrics)
+        collector = MetricsCollector("the metrics server", lambda metrics: metrics)
         from prometheus_client import CollectorRegistry, start_http_server
 
         self.add = collector.add

@@ -1,4 +1,4 @@
-"""The metrics of a query: each epoch is added once, in the thread that feeds the model."""
+"""The metrics of a query. The thread that feeds the model adds each epoch once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pillarbox_tools.model.condition import CONDITIONS, conditions_of, input_at
 from pillarbox_tools.model.epochs import backlog
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.settings import trigger_interval
-from pillarbox_tools.model.snapshot import EpochRun, Snapshot, vertex_id
+from pillarbox_tools.model.snapshot import EpochReport, Snapshot, vertex_id
 from pillarbox_tools.model.windows import now_of
 
 _log = logging.getLogger("pillarbox")
@@ -36,7 +36,7 @@ Values = dict[tuple[Metric, tuple[str, ...]], float]
 
 
 class QueryMetrics:
-    """A query's metrics, summed over its model's epochs. Any thread may read them."""
+    """A query's metrics, summed over its epochs. Any thread may read them."""
 
     def __init__(self, model: QueryModel) -> None:
         snapshot = model.snapshot()
@@ -59,7 +59,7 @@ class QueryMetrics:
 
     # -- called by the thread that feeds the model --
 
-    def _add(self, epoch: EpochRun) -> None:
+    def _add(self, epoch: EpochReport) -> None:
         readings = list(_readings_of(epoch, self._names))
         with self._lock:
             for metric, labels, value in readings:
@@ -101,7 +101,7 @@ class QueryMetrics:
         return self._model.snapshot().run.has_crashed
 
     def values(self) -> Values:
-        """Return the values now; after the query's end, without gauges."""
+        """Return the current values. After the query's end, gauges are left out."""
         snapshot = self._model.snapshot()
         run = snapshot.run
         with self._lock:
@@ -123,10 +123,10 @@ def _current_gauges(snapshot: Snapshot) -> Values:
     return values
 
 
-def _readings_of(epoch: EpochRun, names: Names) -> Iterator[Reading]:
-    """Yield an epoch's readings: increments for counters, final values for gauges.
+def _readings_of(epoch: EpochReport, names: Names) -> Iterator[Reading]:
+    """Yield an epoch's readings, which are increments of counters and final values of gauges.
 
-    The vertices' keys, timers and state size include subtasks that did not run (``Subtasks``).
+    Keys, timers and state size of vertices include subtasks that did not run (``Subtasks``).
     """
     yield m.EPOCHS, (), 1
     for metric in m.OF_EPOCHS:

@@ -1,4 +1,4 @@
-"""Calls of services, by the counters of the newest epochs: of operators, and of budgets."""
+"""Counters of calls of services in the newest epochs, by operator and by budget."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pillarbox_tools.model.snapshot import EpochRun
+from pillarbox_tools.model.snapshot import EpochReport
 
 #: Counters of an operator that calls a service for each record or batch.
 CALL_COUNTERS = (
@@ -27,14 +27,14 @@ class KeyedCalls:
     """An async keyed operator in the newest epochs.
 
     Attributes:
-        in_flight: unfinished records and timers at the end of its newest epoch.
-        in_flight_max: the most that ran at a time in a subtask.
-        calls: recorded calls that were made.
-        calls_reused: recorded calls that a record answered.
-        longest_key: the longest queue of a key.
-        hot_key: that key as text, or None without a queue.
-        rate_limited_ms: how long the next call waited for a budget.
-        blocked_ms: the longest step, if it took longer than a second; otherwise 0.
+        in_flight: number of unfinished records and timers at the end of its newest epoch.
+        in_flight_max: the maximum number of elements that ran at a time in one subtask.
+        calls: number of recorded calls that were made.
+        calls_reused: number of recorded calls that a record answered.
+        longest_key: length of the longest queue of a key.
+        hot_key: that key as text. None if no record waited for its key.
+        rate_limited_ms: how long calls waited for a budget.
+        blocked_ms: duration of the longest step if it took longer than a second, otherwise 0.
     """
 
     uid: str
@@ -61,13 +61,13 @@ class BudgetUse:
     """The use of a budget in the newest epochs, by all operators of the query.
 
     Attributes:
-        name: the budget's, or the uid of the operator whose ``job_rate_limit`` it is.
-        granted: requests that began.
-        spent: units that they cost.
-        refused: refused requests.
-        stops: answers that stopped the budget, such as 429.
-        probes: requests that an open breaker let through.
-        lost: booked times that passed unused.
+        name: the name of the budget, or the uid of the operator whose ``job_rate_limit`` it is.
+        granted: number of requests that began.
+        spent: number of units that they cost.
+        refused: number of requests that were refused.
+        stops: number of answers that stopped the budget, such as 429.
+        probes: number of requests that an open breaker let through.
+        lost: number of booked times that passed unused.
     """
 
     name: str
@@ -98,7 +98,7 @@ def budget_name(counted: str) -> str:
     return counted.lstrip("\0")
 
 
-def counters_of(epochs: Sequence[EpochRun]) -> Counters:
+def counters_of(epochs: Sequence[EpochReport]) -> Counters:
     vertices = [(epoch.number, vertex) for epoch in epochs for vertex in epoch.vertices]
     names = {name for _, vertex in vertices for name in vertex.counters}
     # Only operators with requests have a counter `completed`, and only async keyed functions `longest_key`.

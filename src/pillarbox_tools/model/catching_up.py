@@ -1,4 +1,4 @@
-"""The progress of a query through its backlog: a batch's input, or a stream that is behind."""
+"""The progress of a query through its backlog, which is a batch's input, or the input of a stream that is behind."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LAG = 60_000
 
 @dataclass(frozen=True)
 class CatchingUp:
-    """Progress of a query in this run.
+    """The progress of a query in its current run.
 
     Attributes:
-        rows_per_second: average of the last epochs.
+        rows_per_second: average rate of the last epochs.
         share: completed share of the input, from 0 to 1, or None if the total is unknown.
         left_ms: remaining time at this rate, or None if unknown.
     """
@@ -35,8 +35,8 @@ class CatchingUp:
 def catching_up(snapshot: Snapshot, *, is_batch: bool) -> CatchingUp | None:
     """Return the query's progress, or None before the first epoch has ended.
 
-    The backlog is exact for sources that report their newest offsets, such as Kafka. Otherwise it is estimated from
-    event time; not for a batch, whose last event time is unknown.
+    The backlog is exact for sources that report their newest offsets, such as Kafka. For other sources, it is estimated
+    from event time. For a batch, whose last event time is unknown, that is impossible.
     """
     epochs, moments = snapshot.epochs, snapshot.run.moments
     if not epochs or not moments:

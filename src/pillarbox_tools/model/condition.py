@@ -1,4 +1,4 @@
-"""The condition of a query in one line."""
+"""The conditions of a query, each described in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox_tools.model.settings import is_batch, trigger_interval
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, VertexId, rows_per_second, vertex_id
+from pillarbox_tools.model.snapshot import EpochReport, Moment, Run, Snapshot, VertexId, rows_per_second, vertex_id
 from pillarbox_tools.model.windows import (
     HOUR,
     MINUTE,
@@ -68,7 +68,7 @@ class Condition:
 
 
 def conditions_of(snapshot: Snapshot) -> list[Condition]:
-    """Return the query's conditions, worst first. A query that has ended can only have a crash loop."""
+    """Return the query's conditions, worst first. After a query's end, the only condition is a crash loop."""
     now = now_of(snapshot)
     conditions = [_crash_loop(snapshot, now)]
     if snapshot.run.ended is None and snapshot.run.status == "running":
@@ -142,7 +142,7 @@ def _of_stage(snapshot: Snapshot, stage: Stage) -> str:
 
 
 def _future(snapshot: Snapshot, now: int) -> Condition | None:
-    def future(epoch: EpochRun) -> dict[VertexId, int]:
+    def future(epoch: EpochReport) -> dict[VertexId, int]:
         watermarks = {vertex_id(vertex): vertex.watermark or 0 for vertex in epoch.vertices}
         return {key: watermark for key, watermark in watermarks.items() if now + HOUR < watermark < MAX_WATERMARK}
 
@@ -240,7 +240,7 @@ def input_at(snapshot: Snapshot) -> int | None:
 
 
 def rate_now(snapshot: Snapshot) -> float | None:
-    """Return the input rate (rows per second): 0 after a while without input, None if unknown."""
+    """Return the input rate (rows per second), 0 after a while without input, or None if it is unknown."""
     rate, came = rows_per_second(snapshot.epochs), input_at(snapshot)
     if rate is None or came is None or snapshot.run.ended is not None:
         return rate

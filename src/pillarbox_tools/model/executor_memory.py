@@ -1,7 +1,7 @@
-"""The memory that executors need, term by term, compared with the measured memory.
+"""The memory that executors need, computed from terms, and the measured memory.
 
-``make bench-processes`` measures process sizes, rounded up here, and ``make bench-key-cost`` the factors of state.
-``docs/operations.md`` has the same formula.
+The sizes of processes are from ``make bench-processes``, rounded up; the factors of state are from ``make
+bench-key-cost``. ``docs/operations.md`` has the same formula.
 """
 
 from __future__ import annotations
@@ -46,18 +46,17 @@ class Term:
 
 @dataclass(frozen=True)
 class ExecutorMemory:
-    """An executor's memory beyond its JVM's heap: calculated by the formula, and measured by its tasks.
+    """The memory of an executor beyond its JVM's heap, as computed by the formula and as measured by its tasks.
 
     None means unknown.
 
     Attributes:
         executor: process id of its JVM.
-        home_bytes: measured memory of its homes; None also without homes.
+        home_bytes: measured memory of its homes. None also means that it has no homes.
         worker_bytes: measured memory of the workers that run tasks.
-        needed: the sum of the terms, with the measured memory of homes, if known, instead of the terms for homes and
-            state.
+        needed: the sum of the terms. If the memory of homes is known, it replaces the terms for homes and state.
         overhead: recommended ``spark.executor.memoryOverhead``: ``needed`` plus a third.
-        limit: the container's limit in bytes; None also if unlimited.
+        limit: the container's limit in bytes. None also means that there is no limit.
     """
 
     host: str
@@ -151,7 +150,7 @@ def _cores(settings: Mapping[str, str], executors: int) -> int | None:
 
 
 def _limit(reported: int | None, settings: Mapping[str, str], heap: int) -> int | None:
-    """Return the container's limit: reported by tasks, or requested by Spark from the cluster."""
+    """Return the container's limit, as reported by tasks or as requested by Spark from the cluster."""
     master = settings.get("spark.master", "")
     if not master.startswith(("yarn", "k8s")):
         return reported

@@ -37,9 +37,9 @@ class Memory:
 
     Attributes:
         bytes: resident memory.
-        limit: None without a setting.
+        limit: the limit in bytes. None also means that no limit is set.
         per_day: growth in bytes per day.
-        full_at: when it reaches the limit at this rate (epoch ms); None also for never.
+        full_at: when the memory reaches the limit at this rate (epoch ms). None also means never.
     """
 
     bytes: int | None
@@ -87,6 +87,6 @@ def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float
 
 
 def _limit(settings: Mapping[str, str]) -> int | None:
-    """Return one worker's memory limit: Spark divides the setting by the executor's cores."""
+    """Return the memory limit of one worker. Spark divides the setting by the executor's cores."""
     limit, cores = bytes_in(settings, "spark.executor.pyspark.memory"), number_in(settings, "spark.executor.cores")
     return limit if limit is None else limit // max(1, cores or 1)

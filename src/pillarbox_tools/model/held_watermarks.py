@@ -1,4 +1,4 @@
-"""The inputs that hold watermarks back, with the paths from lagging operators to them."""
+"""The inputs that hold watermarks back, with the paths from the lagging operators to them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class HeldWatermark:
 
     Attributes:
         subtask: the vertex's subtask with the lowest watermark.
-        watermark: epoch milliseconds, or None before the first.
-        way: the (vertex, subtask) pairs from there to the input.
+        watermark: epoch milliseconds, or None before the first watermark.
+        way: the (vertex, subtask) pairs on the path to the input.
         source: vertex number of the source, or None if its task has not run recently.
         partition: partition of the source, or None if the source had no records.
         latest: largest timestamp in that partition's last epoch (epoch ms).
-        place: position of that record in the source, from its columns.
+        place: the source position of the record with that timestamp, from its columns.
     """
 
     program: str
@@ -50,7 +50,7 @@ def held_watermarks(snapshot: Snapshot) -> list[HeldWatermark]:
 
 
 def lowest_tasks(tasks: Iterable[TaskReport]) -> list[TaskReport]:
-    """Return the task with the lowest watermark of each vertex, except of vertices whose event time has ended."""
+    """Return each vertex's task with the lowest watermark. Skips vertices whose event time has ended."""
     groups = by_vertex(task for task in tasks if task.watermark not in (None, MAX_WATERMARK))
     return [min(group, key=lambda task: task.watermark or 0) for group in groups.values()]
 

@@ -14,7 +14,7 @@ from pillarbox._reports.progress import is_idle
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox_tools.model.epochs import epoch_of
 from pillarbox_tools.model.moments import Moments
-from pillarbox_tools.model.snapshot import EpochRun, Run, Snapshot
+from pillarbox_tools.model.snapshot import EpochReport, Run, Snapshot
 from pillarbox_tools.model.subtasks import Subtasks
 
 # Epochs in a snapshot, and how many of them include their tasks.
@@ -29,7 +29,7 @@ def now_ms() -> int:
 
 
 class ShownQuery:
-    """A query on a dashboard. Here, its snapshot is constant, as a bundle's is. Any thread may call its methods."""
+    """A query on a dashboard. Here, its snapshot never changes, as in a bundle. Any thread may call the methods."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -48,7 +48,7 @@ class ShownQuery:
         return self._snapshot.heartbeat
 
     def refresh(self) -> int:
-        """Check for news, and return the version, which grows with each change of the snapshot."""
+        """Check for changes, and return the snapshot's version, which increases with each change."""
         return self._version
 
     def snapshot(self) -> Snapshot:
@@ -60,7 +60,7 @@ class ShownQuery:
 
 
 class QueryModel(ShownQuery):
-    """One run of a query, from its first snapshot. Any thread may call its methods.
+    """One run of a query. Any thread may call the methods.
 
     Args:
         clock: returns epoch milliseconds.
@@ -71,13 +71,13 @@ class QueryModel(ShownQuery):
         self._clock = clock
         self._moments = Moments()
         self._subtasks = Subtasks()
-        self._followers: list[Callable[[EpochRun], None]] = []
+        self._followers: list[Callable[[EpochReport], None]] = []
         self._feeding = threading.Lock()  # guards all fields
 
     # -- called by the driver --
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        """Add an epoch from Spark's progress report. Ignores idle, repeated and older reports."""
+        """Add an epoch, given Spark's progress report. Ignores idle, repeated and older reports."""
         if is_idle(progress):
             return
         epoch = epoch_of(progress)
@@ -124,7 +124,7 @@ class QueryModel(ShownQuery):
             self._end("failed")
 
     def ended(self) -> None:
-        """Record the end of the query. Does nothing after ``failed``."""
+        """Record the end of the query. Does nothing if ``failed`` has been called."""
         with self._feeding:
             self._end("stopped")
 
@@ -134,8 +134,8 @@ class QueryModel(ShownQuery):
 
     # -- called by readers --
 
-    def follow(self, follower: Callable[[EpochRun], None]) -> None:
-        """Add a follower. It receives the stored epochs at once, then each new epoch."""
+    def follow(self, follower: Callable[[EpochReport], None]) -> None:
+        """Add a follower, which is called with each stored epoch now, and then with each new epoch."""
         with self._feeding:
             for epoch in self._snapshot.epochs:
                 follower(epoch)

@@ -1,6 +1,6 @@
-"""The state of a query at one time: plain data, written and read as JSON.
+"""The state of a query at one time, as plain data that is written and read as JSON.
 
-Times are milliseconds; points in time are epoch milliseconds; None means unknown; lists of runs are newest first.
+Durations are milliseconds, points in time epoch milliseconds. None means unknown. Lists of runs are newest first.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SourceProgress:
 
 
 @dataclass(frozen=True)
-class EpochRun:
+class EpochReport:
     """A committed epoch.
 
     Attributes:
@@ -50,8 +50,8 @@ class EpochRun:
         duration: how long the trigger took.
         parts: durations of Spark's phases by Spark's names; ``addBatch`` includes the tasks.
         rows: input rows.
-        tasks: only in the newest epochs.
-        state_commit: commit time of Spark's state stores, all partitions together.
+        tasks: the task reports. Only set in the newest epochs.
+        state_commit: how long Spark's state stores took to commit, summed over all partitions.
         output_rows: rows that the sink reports as written.
     """
 
@@ -80,13 +80,13 @@ class Moment:
     """Consecutive epochs, aggregated for the history.
 
     Attributes:
-        at: its end; it covers the epochs that ended since the moment before.
+        at: when it ends. It covers the epochs that have ended since the previous moment.
         duration: total duration of the epochs.
         state_bytes: vertex uid -> final state size.
         keys: vertex uid -> final number of keys.
         lag: end of the newest epoch minus the lowest watermark.
         process_bytes: resident memory of the largest worker process.
-        fallbacks: tasks that ran in Spark's Python workers for lack of a home.
+        fallbacks: number of tasks that ran in Spark's Python workers because they had no home.
         inputs: operator uid -> records received.
         backlog: final backlog of the sources (rows).
         newest: largest event time of a source record.
@@ -148,8 +148,8 @@ class Run:
         id: Spark's ``runId``.
         status: ``running``, ``stopped``, ``failed``, or ``lost`` if its driver disappeared.
         settings: its settings, with secrets masked.
-        versions: of Python, Spark and packages in the driver.
-        worker_versions: combinations of Python and package versions in workers; a few at most.
+        versions: versions of Python, Spark and packages in the driver.
+        worker_versions: a few of the combinations of Python and package versions in workers.
         moments: its epochs, aggregated by the minute.
         starts: number of starts up to this one.
         crashes: number of earlier runs that failed or were lost.
@@ -179,13 +179,13 @@ class Snapshot:
 
     Attributes:
         id: Spark's id of the query, stable over restarts.
-        checkpoint: its location; empty if temporary.
-        is_live: whether the driver supplied it; otherwise it was read from the history, at ``read_at``.
+        checkpoint: its location, or empty if it is temporary.
+        is_live: whether the driver supplied the snapshot. If False, it was read from the history at ``read_at``.
         run: the current or last run.
         epochs: the newest epochs, oldest first.
-        missing: messages about missing data.
-        heartbeat: None after the query's end.
-        state_sizes: approximate bytes of each state, by uid and name; only in a bundle.
+        missing: messages about data that is missing.
+        heartbeat: the driver's heartbeat, or None after the query's end.
+        state_sizes: approximate bytes of each state, by uid and name. Only set in a bundle.
     """
 
     id: str
@@ -196,7 +196,7 @@ class Snapshot:
     plan: Plan | None
     run: Run
     earlier: list[Run] = field(default_factory=list)
-    epochs: list[EpochRun] = field(default_factory=list)
+    epochs: list[EpochReport] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     heartbeat: Heartbeat | None = None
     read_at: int | None = None
@@ -208,7 +208,7 @@ class Snapshot:
         return [] if self.plan is None else self.plan.vertices
 
     @property
-    def newest(self) -> EpochRun | None:
+    def newest(self) -> EpochReport | None:
         return self.epochs[-1] if self.epochs else None
 
 
@@ -223,6 +223,6 @@ def by_vertex(parts: Iterable[Part]) -> dict[VertexId, list[Part]]:
     return groups
 
 
-def rows_per_second(epochs: Sequence[EpochRun]) -> float | None:
+def rows_per_second(epochs: Sequence[EpochReport]) -> float | None:
     took = epochs[-1].end - epochs[0].began if epochs else 0
     return 1000 * sum(epoch.rows for epoch in epochs) / took if took > 0 else None

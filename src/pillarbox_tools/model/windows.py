@@ -1,4 +1,4 @@
-"""Time windows of a query's history: now (5 minutes), a quarter of an hour, an hour, a day.
+"""Time windows of a query's history: now (the last 5 minutes), a quarter of an hour, an hour, a day.
 
 A fault is *present* if it happened in the last five minutes, or in the newest moment if epochs are rarer.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot
+from pillarbox_tools.model.snapshot import EpochReport, Moment, Snapshot
 
 MINUTE = 60_000
 NOW, QUARTER, HOUR, DAY = 5 * MINUTE, 15 * MINUTE, 60 * MINUTE, 24 * 60 * MINUTE
@@ -29,7 +29,7 @@ def now_of(snapshot: Snapshot) -> int:
 
 
 def within(snapshot: Snapshot, span: int) -> list[Moment]:
-    """Return the moments of the last ``span`` ms, or the newest moment if epochs are rarer."""
+    """Return the moments of the last ``span`` ms or, if epochs are rarer, the newest moment."""
     moments, now = snapshot.run.moments, as_of(snapshot)
     recent = [moment for moment in moments if moment.at > now - span]
     if recent or not moments:
@@ -48,10 +48,10 @@ def moment_at(moments: Sequence[Moment], at: int) -> Moment:
 
 @dataclass(frozen=True)
 class Fault:
-    """A present fault: ``count`` failures out of ``of`` in the last ``span`` ms.
+    """A present fault. In the last ``span`` ms, ``count`` of ``of`` events failed.
 
     Attributes:
-        since: when its uninterrupted run of moments began (epoch ms).
+        since: when the consecutive moments with the fault began (epoch ms).
     """
 
     count: int
@@ -73,9 +73,9 @@ def fault_in(
     share: float,
     window: int = QUARTER,
 ) -> Fault | None:
-    """Return the fault if it happened more often than ``least``, and its share exceeds ``share``, now or in the window.
+    """Return the fault, if it occurred more than ``least`` times, in more than ``share`` of cases.
 
-    ``count`` counts the fault in a moment, out of ``of``.
+    Considers the present and the window. ``count`` counts the fault in a moment, ``of`` all cases.
     """
     if not any(count(moment) for moment in within(snapshot, NOW)):
         return None
@@ -97,8 +97,8 @@ def _since(moments: Sequence[Moment], has: Callable[[Moment], bool]) -> int:
     return since
 
 
-def recent_epochs(snapshot: Snapshot, fewest: int, span: int = NOW) -> list[EpochRun]:
-    """Return the epochs with rows of the last ``span`` ms, and at least the newest ``fewest`` of them."""
+def recent_epochs(snapshot: Snapshot, fewest: int, span: int = NOW) -> list[EpochReport]:
+    """Return the epochs with rows in the last ``span`` ms, or the newest ``fewest`` if that is more."""
     now = as_of(snapshot)
     rows = [epoch for epoch in snapshot.epochs if epoch.rows]
     recent = [epoch for epoch in rows if epoch.end > now - span]

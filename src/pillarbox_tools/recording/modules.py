@@ -1,4 +1,4 @@
-"""Source text of user modules, whose functions and classes a recorded program names."""
+"""Source text of user modules that contain functions and classes of a recorded program."""
 
 from __future__ import annotations
 
@@ -19,12 +19,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 class Source(NamedTuple):
-    """A module.
-
-    Attributes:
-        text: its source, or None without source, such as a module in C.
-        is_package: whether it may have submodules.
-    """
+    """The source of a module."""
 
     text: str | None
     is_package: bool
@@ -36,7 +31,7 @@ def is_installed(path: str) -> bool:
 
 
 def is_users(name: str, spec: ModuleSpec | None) -> bool:
-    """Return whether a module is the user's: not installed, and not part of Python, Spark or pillarbox."""
+    """Return whether a module is the user's, that is, neither installed nor part of Python, Spark or pillarbox."""
     if spec is None or not may_be_users(name):
         return False
     paths = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
@@ -49,7 +44,7 @@ def may_be_users(name: str) -> bool:
 
 
 def sources_here() -> dict[str, Source]:
-    """Return the user's modules that this process has imported, and the modules that they import later, by name."""
+    """Return the user modules that this process has imported, or may import later, by name."""
     sources: dict[str, Source] = {}
     pending = [(name, getattr(module, "__spec__", None)) for name, module in list(sys.modules.items())]
     main = str(getattr(sys.modules.get("__main__"), "__file__", ""))

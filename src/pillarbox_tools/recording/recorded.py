@@ -1,7 +1,7 @@
-"""The worker's side of a recording: the recorded task sends its input and its state to the driver instead of running.
+"""The worker's side of a recording. The recorded task sends its input and state to the driver instead of running.
 
-Other tasks run only if they supply its input, with the clock from the driver. The recorded task does not run, so the
-epoch has no output, and later tasks call no service.
+Other tasks only run if they supply its input; the driver sends them their clock. Because the recorded task does not
+run, the epoch has no output, and later tasks call no service.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _CONNECT_SECONDS = 60.0
 
 
 class MessageType(IntEnum):
-    """Message types. A message is a pair of its type and its content.
+    """Types of messages. A message is a pair of type and content.
 
-    METADATA: the task's description. CHUNK: a chunk of its log, with its number. PORTION: a portion of its input, as
-    bytes. END: the last message; the driver answers when it has stored everything. CLOCK: another task's (vertex,
-    subtask); the answer is its clock log, as bytes.
+    METADATA contains the task's description, CHUNK a chunk of its log and the chunk's number, and PORTION a portion of
+    its input as bytes. END is the last message, which the driver answers when it has stored everything. CLOCK contains
+    another task's (vertex, subtask); the answer is that task's clock log as bytes.
     """
 
     METADATA = 0
@@ -43,11 +43,8 @@ class RecordedTask:
     """The recorded task.
 
     Attributes:
-        program: id of its program.
-        number: its vertex.
         subtask: its subtask, or a source's partition.
-        earlier: the vertices that supply its input, directly or through others.
-        host: the driver's address.
+        earlier: the vertices that supply its input, directly or indirectly.
     """
 
     program: str
@@ -68,7 +65,7 @@ class RecordedTask:
         return program == self.program and number not in self.earlier
 
     def clock(self, program: str, number: int, subtask: int) -> bytes | None:
-        """Return another task's clock log from the driver, or None for a task that uses its machine's clock."""
+        """Return another task's clock log from the driver, or None if that task uses the machine's clock."""
         if program != self.program:
             return None
         with self._connected() as driver:
@@ -87,7 +84,7 @@ class RecordedTask:
             driver.close()
 
     def send(self, facts: dict[str, Any], portions: Iterable[Any], store: ChunkStore | None = None) -> None:
-        """Send a task's description, log and input to the driver, and wait until they are stored."""
+        """Send a task's description, log and input to the driver. Returns when they are stored."""
         with self._connected() as driver:
             driver.send((MessageType.METADATA, {**facts, "hash_seed": os.environ.get("PYTHONHASHSEED")}))
             for chunk in () if store is None else chunks_of(store):

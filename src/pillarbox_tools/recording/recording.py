@@ -2,13 +2,14 @@
 
 - ``recording.json``: its description as plain data;
 - ``program``: the pickled vertex;
-- ``state``: the chunks of the task's log before the epoch; ``state-after``: after it, if it was committed;
+- ``state``: the chunks of the task's log before the epoch; ``state-after``: the chunks after the epoch, if it was
+  committed;
 - ``answers``: the answers of calls in the operators' journals;
 - ``broadcasts``: the pickled values of Spark's broadcast variables in the vertex;
 - ``sources.json``: the source of the user's modules, and the versions of installed packages;
 - ``input``: consecutive pickles of the input: lists of buffers, or Arrow batches of a source.
 
-A replay runs code from the recording: accept recordings only from people whose programs you would run.
+A replay runs code from the recording, so only accept recordings from people whose programs you would run.
 """
 
 from __future__ import annotations
@@ -42,21 +43,17 @@ Answers = dict[int, list[Entry]]
 
 @dataclass(frozen=True)
 class RecordingMetadata:
-    """Description of a recording.
+    """The description of a recording.
 
     Attributes:
-        uid: the first uid among its operators.
-        subtask: its subtask, or a source's partition.
-        level: 0 for a source.
-        layout: the numbers of the program's layout in the checkpoint.
-        time: time of the epoch (epoch ms).
-        clock: the readings of the task's clock, as the text of a clock log, or None if unknown.
+        uid: the first uid among the task's operators.
+        subtask: the task's subtask, or a source's partition.
+        clock: the text of the task's clock log, or None if unknown.
         is_last: whether event time ended in the epoch.
-        is_pickled: whether a source's rows are records of a collection.
+        is_pickled: for a source, whether its rows are pickled records of a collection.
         calls: the vertex's operators that call services.
-        doubts: messages about possible differences from the epoch.
+        doubts: messages about possible differences between the recording and the epoch.
         hash_seed: the worker's ``PYTHONHASHSEED``, which determines the order of sets of text, or None.
-        bytes: size of the input.
     """
 
     checkpoint: str
@@ -90,9 +87,8 @@ class Recording:
     """A recording on disk.
 
     Attributes:
-        shipped: the vertex.
         state: the chunks of the log before the epoch, by number.
-        after: the chunks after it, or None if unknown.
+        after: the chunks after the epoch, or None if unknown.
         broadcasts: the pickled values of Spark's broadcast variables, by number.
         answers: the journals' answers, by uid.
     """
@@ -173,7 +169,7 @@ def read_metadata(folder: Path) -> RecordingMetadata:
 
 
 def read_recording(folder: Path) -> Recording:
-    """Read a recording. Refuses a recording that is damaged, or that this Python or pillarbox cannot replay."""
+    """Read a recording. Refuses it if it is damaged, or cannot be replayed by this version of Python or pillarbox."""
     facts = read_metadata(folder)
     size = input_of(folder).stat().st_size if input_of(folder).exists() else 0
     if size != facts.bytes:

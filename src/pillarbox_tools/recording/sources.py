@@ -1,4 +1,4 @@
-"""Checks that the sources still have an epoch's input. Spark itself skips missing files."""
+"""Checks that the sources can still provide an epoch's input. Spark itself skips missing files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ def _files_of(spark: SparkSession, checkpoint: str, epoch: int) -> Iterator[str]
 
 
 def _entries(spark: SparkSession, folder: str, names: list[str], number: int) -> Iterator[str]:
-    """Yield the files in one entry of a source's log, which may be in a compacted file."""
     compact = sorted(int(name.removesuffix(_COMPACT)) for name in names if name.endswith(_COMPACT))
     name = str(number)
     if name not in names:

@@ -1,4 +1,4 @@
-"""Selects the task to record, from the program's plan, the checkpoint and the history."""
+"""Chooses the task to record, from the program's plan, the checkpoint and the history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pillarbox._runtime.spark.reading.key_text import possible_keys, several_key
 from pillarbox._runtime.spark.reading.state_reader import operator_with
 from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._task.vertex import sender_of_edge
-from pillarbox_tools.model.snapshot import EpochRun, Snapshot, vertex_id
+from pillarbox_tools.model.snapshot import EpochReport, Snapshot, vertex_id
 from pillarbox_tools.watching.history import read_history
 
 if TYPE_CHECKING:
@@ -29,21 +29,14 @@ if TYPE_CHECKING:
 
 
 class Target(NamedTuple):
-    """A task of an epoch.
-
-    Attributes:
-        subtask: its subtask, or a source's partition.
-        epoch: number of the micro-batch.
-        failure: its failure, or None if unknown.
-        epoch_run: the history's record of the epoch, or None.
-    """
+    """A task of an epoch."""
 
     program: PlannedProgram
     vertex: PlanVertex
     subtask: int
     epoch: int
     failure: Failure | None
-    epoch_run: EpochRun | None
+    epoch_run: EpochReport | None
 
     @property
     def _plan(self) -> Plan:
@@ -53,7 +46,7 @@ class Target(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """The uid of one of its operators, preferably one that no other vertex has; empty without any."""
+        """The uid of one of its operators, preferably one that no other vertex has. Empty if it has no operators."""
         others = {
             operator.uid
             for vertex in self._plan.vertices
@@ -150,7 +143,7 @@ def _subtask_in_state(uid: str, text: str, keys: Sequence[Any], files: Checkpoin
 
 
 def doubts_of(target: Target, portions: Iterable[Any]) -> list[str]:
-    """Return how the sources differ from the epoch's first run. ``portions`` is the task's recorded input."""
+    """Return differences between the sources and the epoch's first run. ``portions`` is the task's recorded input."""
     epoch = target.epoch_run
     if epoch is None:
         return []

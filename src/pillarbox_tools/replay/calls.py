@@ -1,8 +1,8 @@
-"""Refuses calls in a replay: to services and to other programs.
+"""Refuses calls of services and of other programs in a replay.
 
-Keyed functions get the recorded answers of ``ctx.call``. Other operators that call services are replaced. Python's
-audit events announce the calls of other user code. A C library that opens its own sockets raises no events; only a
-network namespace stops it (``cli/replay_process.py``).
+Keyed functions receive the recorded answers of ``ctx.call``. Other operators that call services are replaced. Calls of
+other user code are detected by Python's audit events. A C library that opens its own sockets raises no such events;
+only a network namespace stops it (``cli/replay_process.py``).
 """
 
 from __future__ import annotations
@@ -35,18 +35,11 @@ _NAMED = 5
 
 
 class RefusedCallError(BaseException):
-    """A task is about to make a call. Not an ``Exception``, which retries and dead letters would catch."""
+    """A task tries to make a call. Not an ``Exception``, which retries and dead letters would catch."""
 
 
 class Refused:
-    """Refuses the calls of this thread, and of threads that start later.
-
-    Args:
-        uid: uid of the task's operator, for calls whose operator is unknown.
-
-    Attributes:
-        first: message about the first call, or None.
-    """
+    """Refuses calls of this thread and of threads that start later."""
 
     def __init__(self, uid: str) -> None:
         self.first: str | None = None
@@ -56,7 +49,7 @@ class Refused:
         self._bound: WeakSet[Any] = WeakSet()
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Handle an audit event. Raises :class:`RefusedCallError` for a call."""
+        """Handle an audit event. Raises :class:`RefusedCallError` if it is a call."""
         if threading.get_ident() in self._others:
             return
         if event == "socket.bind":
@@ -166,7 +159,7 @@ def refused_calls(uid: str) -> Iterator[Refused]:
 
 
 class UnansweredOperator(StreamOperator):
-    """Replaces an operator that calls a service, and stops at its first request."""
+    """Replaces an operator that calls a service. Stops the replay at the first request."""
 
     def process_records(self, records: Records) -> None:
         self._refuse(records.values)
@@ -186,10 +179,10 @@ class UnansweredOperator(StreamOperator):
 
 
 def replay_calls(vertex: Vertex, answers: Mapping[str, Answers], *, allow_calls: bool) -> None:
-    """Give a vertex's operators the recorded answers of their calls, and refuse other calls unless they are allowed.
+    """Pass the recorded answers of calls to a vertex's operators. Other calls are refused unless allowed.
 
     Args:
-        answers: the answers in journals, by uid.
+        answers: uid -> the answers in the operator's journal.
     """
     for node in vertex.nodes:
         factory = node.factory

@@ -1,7 +1,7 @@
-"""Compares another program with the recorded one, on the recorded input and state.
+"""Compares another program with the recorded program, on the recorded input and state.
 
-First each runs normally, which shows whether anything differs. If so, each runs again record by record, and their
-outputs and states after each record are compared.
+First, each program runs normally. If the results differ, each runs again record by record, and the outputs and states
+after each record are compared.
 """
 
 from __future__ import annotations
@@ -46,11 +46,8 @@ class FirstDifference:
     """The first record after which two programs differ.
 
     Attributes:
-        number: number of the record in the input, from 1; 0 if they differ before the first record.
-        before: the recorded program's state of the key before it, by name.
-        then: the recorded program's result.
-        now: the other program's result.
-        parts: messages about the differing parts.
+        number: number of the record in the input, from 1, or 0 if the programs differ before the first record.
+        before: the key's states before the record in the recorded program, by name.
     """
 
     number: int
@@ -64,13 +61,12 @@ class FirstDifference:
 
 @dataclass
 class Comparison:
-    """Comparison of two programs.
+    """The result of comparing two programs.
 
     Attributes:
-        sent: number of records each has sent, the recorded program first.
-        keys: number of keys with different state after the epoch.
-        only_end: differences that no record shows: from timers, the end of the epoch, or requests.
-        unanswered: message about the service call at which a program stopped, or None.
+        sent: (number of records sent by the recorded program, by the other program).
+        only_end: differences that appear after no record, but because of timers, requests, or the end of the epoch.
+        unanswered: message about the service call that stopped a program, or None.
     """
 
     records: int = 0
@@ -86,7 +82,7 @@ class Comparison:
 
 
 class _Event(NamedTuple):
-    """An output record, or the error that ended a program, as a tree and as text."""
+    """An output record, or the error that ended a program, both as a tree and as text."""
 
     tree: Any
     text: str
@@ -108,16 +104,15 @@ def compare_programs(
     clock: int | None = None,
     allow_calls: bool = False,
 ) -> Comparison:
-    """Run the recorded program and another one on the recorded input, and compare their results.
+    """Run the recorded program and another program on the recorded input, and compare their results.
 
-    Each uses its own modules: the recorded modules, or the modules of this process.
+    The recorded program uses the recorded modules, the other program the modules of this process.
 
     Args:
         other: the other program's vertex.
         broadcasts: pickled values of Spark's broadcast variables in the other vertex, by number.
-        seed: seed of user code's random numbers, or None.
-        clock: fixed time of both clocks (epoch ms). None repeats the recorded readings.
-        allow_calls: whether programs may make calls; otherwise each stops at its first one.
+        clock: a constant time for both programs (epoch ms), or None to repeat the recorded readings.
+        allow_calls: whether programs may make calls. If False, each stops at its first call.
     """
 
     def recorded() -> Rerun:
@@ -196,7 +191,7 @@ class _StepTrace(NamedTuple):
     error: Any
 
     def parts_that_differ(self, other: _StepTrace) -> list[str]:
-        """Return messages about the differing parts. The order of the output does not matter."""
+        """Return messages about the differing parts. The order of output is ignored."""
         parts = []
         trees = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
         values = (tuple(MISSING if tree is None else tree[2] for tree in pair) for pair in zip_longest(*trees))
@@ -215,7 +210,7 @@ def _only_in(values: list[Any], other: list[Any]) -> list[Any]:
 
 
 class _ComparedProgram(NamedTuple):
-    """One of the programs, run in the calling thread as often as needed."""
+    """One of the programs. It can be run repeatedly, in the calling thread."""
 
     recording: Recording
     make: Callable[[], Rerun]
@@ -247,7 +242,7 @@ class _ComparedProgram(NamedTuple):
             return _FullRun(outputs, texts, *self._run(run))
 
     def step(self, take: Callable[[_StepTrace], None]) -> None:
-        """Run it record by record, with a step before the first record, after each record, and at the end."""
+        """Run the program record by record. Calls ``take`` at the start, after each record, and at the end."""
         steps: list[_StepRun] = []
 
         def run(rerun: Rerun) -> None:
@@ -261,7 +256,7 @@ class _ComparedProgram(NamedTuple):
 
 
 class _StepRun:
-    """A run with one record at a time. The task has finished a record when it asks for the next portion of input."""
+    """A run that processes one record at a time. A record is finished when the task requests more input."""
 
     def __init__(self, rerun: Rerun, take: Callable[[_StepTrace], None]) -> None:
         self._rerun = rerun
@@ -277,7 +272,6 @@ class _StepRun:
         self.report()
 
     def report(self, error: _Event | None = None) -> None:
-        """Report the results since the last call."""
         sent, self._sent = self._sent, []
         outputs = list(_outputs(self._rerun, sent))
         states = dict(self._states())

@@ -1,4 +1,4 @@
-"""Python's debugger in a replay. It stops only in the user's functions."""
+"""Python's debugger for a replay. It only stops in the user's functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pillarbox._tracebacks import is_user_code
 
 
 class Debugger(pdb.Pdb):
-    """A debugger that stops at the first line of each user function of a task. Stepping out of one continues."""
+    """A debugger that stops at the first line of each user function. Stepping out of it continues the task."""
 
     def __init__(self, task: StreamTask) -> None:
         super().__init__()

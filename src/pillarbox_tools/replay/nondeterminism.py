@@ -1,4 +1,4 @@
-"""User code's nondeterministic inputs: random numbers, unique ids, the machine's clock."""
+"""Nondeterministic inputs of user code: random numbers, unique ids, the machine's clock."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _METHODS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 
 @contextmanager
 def nondeterministic_calls() -> Iterator[list[str]]:
-    """Collect user code's nondeterministic calls in this thread during the block, with their lines.
+    """Within the block, collect nondeterministic calls of user code in this thread, with their lines.
 
-    Uses Python's profiler, so the code runs several times slower.
+    Uses Python's profiler, which makes the code several times slower.
     """
     names: dict[str, None] = {}
 
@@ -65,7 +65,7 @@ def nondeterministic_calls() -> Iterator[list[str]]:
 
 
 def is_code_of_user(filename: str) -> bool:
-    """Return whether a file is neither Python's nor pillarbox's: the user's, or an installed library's."""
+    """Return whether a file belongs to the user or to an installed library, but not to Python or pillarbox."""
     is_python = filename.startswith((_LIBRARY, "<")) and "site-packages" not in filename
     return not is_python and is_user_code(filename)
 
@@ -86,11 +86,11 @@ def _name_of(function: Any) -> str | None:
 
 @contextmanager
 def fixed_inputs(seed: int | None, clock: int | None) -> Iterator[None]:
-    """Fix user code's random numbers and clock during the block.
+    """Within the block, make random numbers and the clock of user code reproducible.
 
     Args:
         seed: seed of ``random``, ``numpy.random``, ``os.urandom`` and thereby ``uuid``, or None.
-        clock: time in ``time`` and ``datetime`` (epoch ms), or None.
+        clock: constant time in ``time`` and ``datetime`` (epoch ms), or None.
     """
     with ExitStack() as stack:
         if seed is not None:

@@ -27,13 +27,12 @@ class Replay:
     """The result of a replay.
 
     Attributes:
-        records: input records up to the end or the failure.
-        error: its error as text.
-        differs: differences from the recording; empty if equal.
-        state: differences between its final state and the checkpoint's, or None if not compared.
+        records: number of input records up to the end or the failure.
+        differs: differences from the recording, or empty.
+        state: differences between the final state and the checkpoint's state, or None if they were not compared.
         reasons: messages about possible reasons for differences.
-        stopped: whether it stopped before the requested record, or in the debugger.
-        unanswered: message about the service call at which it stopped, or None.
+        stopped: whether it stopped at the requested record or in the debugger.
+        unanswered: message about the service call that stopped it, or None.
     """
 
     records: int = 0
@@ -67,13 +66,12 @@ def replay(
     """Run a recorded task up to its failure or its end.
 
     Args:
-        at: stop before this record of the input, counted from 1.
-        debug: open Python's debugger at that record, or where the task failed.
-        diff: compare the final state with the checkpoint's, or the failure with the recorded one.
-        allow_calls: allow asynchronous operators, and functions that open sockets or run programs.
-        seed: seed of user code's random numbers, or None.
-        clock: fixed time of the task's clock and of user code (epoch ms). None: the task's clock repeats its readings,
-            and user code sees the current time.
+        at: number of the input record to stop before, counted from 1.
+        debug: whether to open Python's debugger at that record, or where the task fails.
+        diff: whether to compare the final state with the checkpoint's state, or the failure with the recorded failure.
+        allow_calls: whether to allow async operators, and functions that open sockets or run programs.
+        clock: constant time for the task's clock and for user code (epoch ms). If None, the task's clock repeats its
+            readings, and user code gets the current time.
     """
     noted = recording.facts.failure
     stop = at if at is not None else noted.number if debug and noted is not None else None

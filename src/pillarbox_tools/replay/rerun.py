@@ -35,17 +35,17 @@ from pillarbox_tools.replay.calls import RefusedCallError, refused_calls, replay
 
 
 class Rerun:
-    """A recorded task, ready to run once.
+    """A recorded task that can run once.
 
     Args:
-        shipped: the vertex, or None for the recorded one.
-        broadcasts: the pickled values of Spark's broadcast variables in the vertex, by number; None means the recorded
+        shipped: the vertex. By default, the recorded vertex.
+        broadcasts: the pickled values of Spark's broadcast variables in the vertex, by number. By default, the recorded
             values.
-        clock: fixed time of its clock (epoch ms). None repeats the recorded readings.
-        allow_calls: whether operators may call services; otherwise they stop the task.
+        clock: constant time of its clock (epoch ms), or None to repeat the recorded readings.
+        allow_calls: whether operators may call services. If False, a call stops the task.
 
     Attributes:
-        store: its log; after the run, as after the epoch.
+        store: its state log, which the run updates.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Rerun:
             task.restore(self.store)
 
     def run(self, portions: Iterable[Any] | None = None) -> Iterator[list[Buffer]]:
-        """Run the epoch, and yield its output in parts. ``portions`` is its input; None means the recorded input."""
+        """Run the epoch, and yield its output in parts. ``portions`` is the input. By default, the recorded input."""
         facts, task = self._recording.facts, self.task
         batches = self.input() if portions is None else portions
         if isinstance(task, SourceStreamTask):
@@ -108,12 +108,7 @@ class Rerun:
 
 @dataclass
 class Outcome:
-    """The end of a run.
-
-    Attributes:
-        error: the error that ended it.
-        unanswered: message about the first call that was refused.
-    """
+    """The end of a run."""
 
     rerun: Rerun | None = None
     error: Exception | None = None
@@ -128,11 +123,7 @@ def run_once(
     allow_calls: bool,
     on_error: Callable[[Exception], None] = lambda error: None,
 ) -> Outcome:
-    """Make a task, run it, and cancel it. Raises the errors of the making.
-
-    Args:
-        on_error: receives the run's error before the task is cancelled.
-    """
+    """Create a task, run it, and cancel it. Raises errors of ``make``."""
     outcome = Outcome()
     with nullcontext() if allow_calls else refused_calls(recording.facts.uid) as refused:
         try:

@@ -21,10 +21,10 @@ class Difference:
     """An entry with different values in two states.
 
     Attributes:
-        owner: the key as text, with its namespace.
+        owner: the key as text, with the namespace.
         state: name of the state, or ``timers``.
-        then: value in the checkpoint as text, or None.
-        now: value in the replay, or None.
+        then: value in the checkpoint as text, or None if missing.
+        now: value in the replay as text, or None if missing.
         part: the first differing part: its path and both values.
     """
 
@@ -50,7 +50,7 @@ def compare_logs(then: MemoryChunkStore, now: MemoryChunkStore, subtask: int) ->
 def different_entries(
     then: Mapping[bytes, T], now: Mapping[bytes, T], tree: Callable[[T], Any]
 ) -> Iterator[tuple[T | None, T | None, ValueDifference]]:
-    """Yield entries with different values, with their first difference. ``tree`` returns an entry's value as a tree."""
+    """Yield entries whose values differ, with their first difference. ``tree`` converts a value to a tree."""
     for name in then.keys() | now.keys():
         pair = then.get(name), now.get(name)
         left, right = (MISSING if entry is None else tree(entry) for entry in pair)

@@ -1,6 +1,6 @@
-"""Values as trees of plain data, to compare values of two versions of a program.
+"""Values as trees of plain data, so that values of two versions of a program can be compared.
 
-Two versions have different classes, so their objects are never equal. A tree has a pickle's content.
+Objects of two versions have different classes, so they are never equal. A tree contains the same data as a pickle.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Tree(NamedTuple):
     """A composite value.
 
     Attributes:
-        kind: its type, and everything else that identifies it besides its parts.
-        parts: plain values and trees, with their labels, such as ``.price`` or ``['x']``.
+        kind: its type, and other data that identifies it besides its parts.
+        parts: label -> plain value or tree. Labels are such as ``.price`` or ``['x']``.
     """
 
     kind: Any
@@ -36,7 +36,6 @@ class Tree(NamedTuple):
 
 
 def tree_of(value: Any) -> Any:
-    """Convert a value to a tree. Plain values stay unchanged."""
     try:
         return _tree_of(value)
     except RecursionError:

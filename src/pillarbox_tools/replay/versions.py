@@ -1,4 +1,4 @@
-"""Two versions of a program in one process. The recording has the recorded version's modules."""
+"""Two versions of a program in one process. The recorded version's modules are in the recording."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class _Loader(ExecutionLoader):
 
 
 class RecordedModules(MetaPathFinder):
-    """Finds the user's modules only in a recording.
+    """Finds the user's modules in a recording, and nowhere else.
 
     Attributes:
-        missing: the first imported user module that is not in the recording, or None.
+        missing: the first user module that was imported but is not in the recording, or None.
     """
 
     def __init__(self, sources: dict[str, Source]) -> None:
@@ -71,7 +71,7 @@ class RecordedModules(MetaPathFinder):
 
 @contextmanager
 def recorded_modules(recording: Recording) -> Iterator[None]:
-    """Use the recorded user modules during the block. Refuses a recording that lacks a module of the program."""
+    """Within the block, use the recorded user modules. Refuses a recording that lacks a module of the program."""
     sources, _ = recording.modules()
     finder = RecordedModules(sources)
     before = _take_modules()
@@ -96,7 +96,7 @@ def _take_modules() -> dict[str, Any]:
 
 
 def check_installed(recording: Recording, vertex: Vertex) -> None:
-    """Refuse a recorded program with functions from an installed package of another version."""
+    """Refuse a recorded program that uses functions of an installed package in another version."""
     _, versions = recording.modules()
     for node in vertex.nodes:
         for name in _modules_of(node.factory.make):

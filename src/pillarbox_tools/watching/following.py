@@ -1,4 +1,4 @@
-"""Access to a query for the public tools, with a thread that follows queries without hooks."""
+"""Access of the public tools to a query, with a thread that follows queries without hooks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,7 @@ _READ_EVERY = 1.0
 
 
 def watched_query(query: StreamingQuery, method: str, otherwise: str = "") -> WatchedQuery:
-    """Return the watched form of a query, as :func:`watched`.
-
-    Args:
-        method: the public method, for errors.
-        otherwise: the advice for a query of another process.
-    """
+    """Return the model of a query, as :func:`watched` does."""
     if not hasattr(query, "awaitTermination"):
         raise ProgramError(f"{method} takes a query, as start() returned it, not {shorten(query)}")
     started = find(query)
@@ -41,7 +36,7 @@ _watched: WeakKeyDictionary[StartedQuery, WatchedQuery] = WeakKeyDictionary()
 
 
 def watched(started: StartedQuery) -> WatchedQuery:
-    """Return the watched form of a query. A thread follows it if it has no hooks. Any thread."""
+    """Return the model of a query. If the query has no hooks, a thread follows it. Any thread."""
     with _lock:
         query = _watched.get(started)
         if query is None:
@@ -54,7 +49,7 @@ def watched(started: StartedQuery) -> WatchedQuery:
 
 
 def _follow(started: StartedQuery, query: WatchedQuery, progress: ProgressReader) -> None:
-    """Follow a query that was started by its writer's own ``start()``, without hooks, until its end."""
+    """Follow a query until its end. It has no hooks, because its writer's own ``start()`` has started it."""
 
     def log_failure(error: Exception) -> None:
         query.log_missing_progress(describe(error))

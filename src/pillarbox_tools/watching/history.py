@@ -1,8 +1,8 @@
 """The history of a checkpoint's queries: small files in the checkpoint's folder ``pillarbox/history/``.
 
-The driver writes its model of a run at most once a minute and at the end, each time as a new file, and removes the
-previous one. Under Spark Connect files cannot be removed, so the driver writes only at the end. If the history cannot
-be written, the query continues.
+The driver writes its model of a run at most once a minute and at the end. It writes a new file each time, and removes
+the previous one. Under Spark Connect, files cannot be removed, so the driver only writes at the end. If the history
+cannot be written, the query continues.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pillarbox._runtime.spark.session.folders import HadoopFolder
 from pillarbox._runtime.spark.session.session import session_of
 from pillarbox_tools.model.held_watermarks import lowest_tasks
 from pillarbox_tools.model.query_model import QueryModel, now_ms
-from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot
+from pillarbox_tools.model.snapshot import FORMAT, EpochReport, Run, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ def folder_of(checkpoint: str) -> str:
 
 
 class HistoryWriter:
-    """Writes the history of one run. Confined to one thread."""
+    """Writes the history of one run. Only for one thread."""
 
     def __init__(self, spark: SparkSession, checkpoint: str, model: QueryModel) -> None:
         self._spark = spark
@@ -52,14 +52,14 @@ class HistoryWriter:
         self._warned = False
 
     def write_if_due(self) -> None:
-        """Write changes, if a minute has passed since the last time. Never raises."""
+        """Write changes if a minute has passed since the last write. Never raises."""
         if session_of(self._spark).has_jvm and now_ms() >= self._next:
             self.write()
 
     def write(self, *, is_end: bool = False) -> None:
         """Write changes. Never raises.
 
-        At the query's end, its session may have ended too, so a failure is not a warning.
+        At the query's end, its session may also have ended, so a failure is not logged as a warning.
         """
         self._next = now_ms() + _EVERY
         version = self._model.refresh()
@@ -103,8 +103,8 @@ def condensed(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, is_live=False, earlier=[], epochs=[_condensed(epoch) for epoch in epochs])
 
 
-def _condensed(epoch: EpochRun) -> EpochRun:
-    """Keep the tasks that findings need; the vertices have the sums over all tasks."""
+def _condensed(epoch: EpochReport) -> EpochReport:
+    """Keep only the tasks that findings need. The vertices have the sums over all tasks."""
     if len(epoch.tasks) <= _TASKS:
         return epoch
     tasks = sorted(epoch.tasks, key=lambda task: -task.busy_ms)[:_TASKS]
@@ -121,7 +121,7 @@ def _condensed(epoch: EpochRun) -> EpochRun:
 
 
 def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
-    """Return the last snapshot of each run, newest first. Skips files in other formats."""
+    """Return the last snapshot of each run, newest first. Skips files in other versions of the format."""
     newest: dict[str, Snapshot] = {}
     for _, line in session_of(spark).folder(folder_of(checkpoint)).lines():
         document: dict[str, Any] = json_object(line)

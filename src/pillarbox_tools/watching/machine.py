@@ -1,4 +1,4 @@
-"""A machine's versions and settings for the doctor: of this process and a worker."""
+"""Versions and settings of this process and of a worker, for the doctor."""
 
 from __future__ import annotations
 

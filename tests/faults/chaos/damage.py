@@ -1,4 +1,4 @@
-"""Damaged checkpoint files and their effects."""
+"""Damage to checkpoint files, and its effects."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Damage:
     """A checkpoint file that was truncated, changed or emptied.
 
     Attributes:
-        file: path below the checkpoint.
+        file: path within the checkpoint.
         how: kind of damage.
-        batch: first batch that may be wrong because of it.
-        noticed_at: batch at which it caused an error and was reverted, or None.
+        batch: first batch that may be wrong because of the damage.
+        noticed_at: batch when the damage caused an error and was reverted, or None.
         said: the error.
-        wrong: number of wrong rows in the batches between.
+        wrong: number of wrong rows in the batches from ``batch`` to ``noticed_at``.
     """
 
     file: str
@@ -42,8 +42,8 @@ class Damage:
     def is_in(self, checkpoint: Path) -> bool:
         return all(checkpoint in path.parents for path in self.before)
 
-    def take_back(self, batch: int, said: str) -> None:
-        self.noticed_at, self.said = batch, said
+    def take_back(self, batch: int, error: str) -> None:
+        self.noticed_at, self.said = batch, error
         for path, content in self.before.items():
             path.write_bytes(content)
 
@@ -52,7 +52,7 @@ class Damage:
 
 
 def damage(checkpoint: Path, rng: random.Random, shift: int = 0) -> Damage | None:
-    """Damage one of the newest files, which are read next. Returns None without a suitable file.
+    """Damage one of the newest files, which are read next. Returns None if there is no suitable file.
 
     Args:
         shift: number of a batch in the output minus its number in the checkpoint.

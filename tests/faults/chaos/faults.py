@@ -1,4 +1,4 @@
-"""The faults of ``make chaos``. Each method returns whether its fault has happened."""
+"""The faults of ``make chaos``. Each method returns whether its fault has been caused."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class ChaosFaults(ChaosRun):
     def undo_a_commit(self, rng: random.Random) -> bool:
         """Remove the last commit of a query from Spark's commit log between two runs.
 
-        A driver that dies between the sink's commit and Spark's commit leaves this state.
+        This is the state after a driver has died between the sink's commit and Spark's commit.
         """
         if not self.stopped():
             return False
@@ -268,10 +268,10 @@ class ChaosFaults(ChaosRun):
     def _go_through(
         self, orders: list[tuple[str, Callable[[], None]]], is_half: Callable[[], Any], rng: random.Random
     ) -> None:
-        """Carry out orders before the queries restart. Half of the time the driver is killed meanwhile.
+        """Carry out orders before the queries restart. With a probability of one half, the driver is killed meanwhile.
 
         Args:
-            is_half: whether the last order is half done.
+            is_half: returns whether the last order is half done.
         """
         self.pending += orders
         if rng.random() < 0.5 and self._carry_out(leave=1):

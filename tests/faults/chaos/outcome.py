@@ -1,4 +1,4 @@
-"""Comparison of a ``make chaos`` run with the expected output."""
+"""Compares a ``make chaos`` run with the expected output."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Outcome:
     Args:
         epochs: the input.
         right: the first program's expected output.
-        say: receives all errors.
+        say: called with the text of each error.
 
     Attributes:
-        damages: damaged files of the first program's checkpoint.
+        damages: the damage to files of the first program's checkpoint.
         lost: number of missing rows.
-        doubled: number of duplicate or unexpected rows.
-        silent: number of both after damage that had not been noticed.
-        given_up: number of abandoned requests of the second program.
+        doubled: number of duplicated or unexpected rows.
+        silent: number of lost and doubled rows after damage that was not noticed.
+        given_up: number of requests that the second program has given up on.
     """
 
     def __init__(self, epochs: Sequence[Epoch], right: Answer, say: Callable[[str], None]) -> None:
@@ -65,10 +65,10 @@ class Outcome:
     def check_files(self, files: LoggedFiles, right: Mapping[int, Sequence[Any]]) -> None:
         self._compare(files.rows(), [row for rows in right.values() for row in rows], "the functions' files", [])
 
-    def compare_totals(self, batch: int, found: Mapping[int, int], reader: str) -> None:
+    def compare_totals(self, batch: int, totals: Mapping[int, int], reader: str) -> None:
         right = self._right.totals[min(batch, len(self._right.totals) - 1)]
         suspects = [damage for damage in self.damages if damage.may_have_spoilt(batch)]
-        self._compare(list(found.items()), list(right.items()), f"what {reader} found after batch {batch}", suspects)
+        self._compare(list(totals.items()), list(right.items()), f"what {reader} found after batch {batch}", suspects)
 
     def check_first_sums(self, file: Path) -> None:
         document, right = json.loads(file.read_text()), first_sums_answer(self._epochs)
@@ -90,8 +90,8 @@ class Outcome:
     def _due(self, batch: int) -> list[Any]:
         return self._right.output.get(batch, [])
 
-    def _compare(self, found: Sequence[Any], right: Sequence[Any], what: str, suspects: Sequence[Damage]) -> None:
-        missing, extra = _differ(found, right)
+    def _compare(self, rows: Sequence[Any], right: Sequence[Any], what: str, suspects: Sequence[Damage]) -> None:
+        missing, extra = _differ(rows, right)
         if not missing and not extra:
             return
         self._say(f"WRONG: {what}: {missing} rows missing, {extra} too many")
@@ -104,6 +104,6 @@ class Outcome:
             self._say(f"SILENT: after {suspect.how}: {suspect.file}")
 
 
-def _differ(found: Sequence[Any], right: Sequence[Any]) -> tuple[int, int]:
-    one, other = Counter(found), Counter(right)
-    return sum((other - one).values()), sum((one - other).values())
+def _differ(rows: Sequence[Any], right: Sequence[Any]) -> tuple[int, int]:
+    actual, expected = Counter(rows), Counter(right)
+    return sum((expected - actual).values()), sum((actual - expected).values())

@@ -1,4 +1,4 @@
-"""A seed of ``make chaos``: its programs, its cluster, and recovery from failures."""
+"""One seed of ``make chaos``: its programs, its cluster, and recovery from failures."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class ChaosRun:
     """A seed's programs, and their drivers.
 
     Args:
-        archive: class archive for the JVMs of further seeds.
-        epochs: number of epochs; fewer than `EPOCHS` have fewer faults.
-        only: the faults, in this order, instead of the seed's.
-        homes: the mode of homes, instead of the seed's.
+        archive: the class archive for the JVMs of later seeds.
+        epochs: number of epochs. With fewer than `EPOCHS`, there are fewer faults.
+        only: the faults, in this order, instead of the seed's faults.
+        homes: the mode of homes, instead of the seed's mode.
     """
 
     def __init__(

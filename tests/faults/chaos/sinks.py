@@ -1,4 +1,4 @@
-"""Sinks with faults between their own commit and Spark's."""
+"""Sinks that cause faults between their own commit and Spark's."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SINKS: tuple[Sink, ...] = ("overwriting", "knowing", "parquet")
 
 
 class ChaosSink(FileSink):
-    """A sink with one file per batch. After a write, before Spark commits the batch, it carries out an order.
+    """A sink with one file per batch, which carries out an order after a write and before Spark commits the batch.
 
     Args:
-        knowing: whether it skips a batch that it has.
+        knowing: whether the sink skips a batch that it has already written.
         after: called with the batch after a write.
     """
 
@@ -51,7 +51,7 @@ class ChaosSink(FileSink):
 
 
 class LoggedFiles:
-    """The folder of Spark's file sink, read by the sink's log alone.
+    """The folder of Spark's file sink. Only files in the sink's log are read.
 
     Args:
         directory: Spark's output folder.

@@ -1,4 +1,4 @@
-"""Every operator is in a program that chaos runs, or the table gives a reason against it."""
+"""Each operator is part of a program of ``make chaos``, or the table of operators gives a reason why not."""
 
 from __future__ import annotations
 

@@ -32,15 +32,15 @@ class Accounts(Model):
     """The accounts of all keys.
 
     Args:
-        place: name of the timers' fault points, each at a key and timestamp.
+        place: the fault point of timers, for a key and timestamp.
 
     Attributes:
-        emitted: key and timestamp of the ledger's own rows, with the key's number of records so far.
+        emitted: (key, timestamp) of the ledger's own rows -> the key's number of records so far.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, point: str) -> None:
         super().__init__()
-        self._place = place
+        self._place = point
         self.accounts: dict[int, _Account] = {}
         self.emitted: list[tuple[int, int, int]] = []
 

@@ -1,4 +1,4 @@
-"""The expected output of the fault tests' program, without pillarbox."""
+"""The expected output of the fault tests' program, computed without pillarbox."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Answer:
     """The expected output, and the possible fault points.
 
     Attributes:
-        output: the rows of each batch, sorted.
-        points: the events at each fault point, by batch.
-        totals: the sum of ids in state of each ledger key, after each batch.
+        output: the sorted rows of each batch.
+        points: fault point -> its events in each batch.
+        totals: after each batch, the sum of ids in the state of each ledger key.
     """
 
     output: dict[int, list[Row]] = field(default_factory=dict)

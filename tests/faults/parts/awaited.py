@@ -1,4 +1,4 @@
-"""Keyed functions that await between a read and a write of state, for chaos."""
+"""Keyed functions that await something between a read and a write of state, for chaos."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 from typing import Any
 
 from pillarbox import KeyedProcessFunction, ValueStateDescriptor
-from tests.faults.parts.part import Model, Part, Said, mixed
+from tests.faults.parts.part import Model, OutputRow, Part, mixed
 from tests.faults.programs.job import Event, Faults
 
 
 class Awaits(KeyedProcessFunction):
-    """Folds a key's events. A concurrent or repeated element of the key would change the result."""
+    """Folds the events of a key. If two elements of a key ran concurrently or one were repeated, the result would
+    differ.
+    """
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -24,7 +26,7 @@ class Awaits(KeyedProcessFunction):
         await asyncio.sleep(event.id % 3 / 1_000)
         self.faults.pass_by("awaited", event.id)
         self.folded.update(mixed(folded, event.id))
-        yield Said(event.key, event.ts, self.folded.value())
+        yield OutputRow(event.key, event.ts, self.folded.value())
 
 
 class AwaitsModel(Model):

@@ -1,7 +1,7 @@
-"""Columnar windows and joins for chaos: in a program, and as DataFrame functions.
+"""Columnar windows and joins for chaos, in a program and as DataFrame functions.
 
-The program's operators receive events from Python functions. The DataFrame functions are a separate query, with the
-source's rows in Arrow.
+The program's operators receive events from Python functions. The DataFrame functions are another query, whose source
+has Arrow rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pillarbox import (
 )
 from pillarbox._time.timestamps import to_timestamp
 from tests.faults.parts.joins import LATE_LEFT, LATE_RIGHT, JoinModel, is_left, is_right
-from tests.faults.parts.part import BEGINNING, Joined, Model, Part, Said
+from tests.faults.parts.part import BEGINNING, Joined, Model, OutputRow, Part
 from tests.faults.parts.windows import GAP, LATENESS, SIZE, SLIDE, TUMBLING, WindowsModel, id_of
 from tests.faults.programs.job import HEARTBEAT, OUT_OF_ORDER, Epoch, Event, Faults, Out, Row
 
@@ -56,9 +56,9 @@ def aggregated(assigner: Any, lateness: int, events: DataStream, faults: Faults)
     return windows.aggregate(**AGGREGATES)
 
 
-def window_row(row: Any) -> Said:
+def window_row(row: Any) -> OutputRow:
     state = [to_timestamp(row.window_end), row.n, row.total, row.least, row.latest]
-    return Said(row.key, to_timestamp(row.window_start), state)
+    return OutputRow(row.key, to_timestamp(row.window_start), state)
 
 
 def state_of(end: int, events: Sequence[Event]) -> list[int]:
@@ -68,7 +68,7 @@ def state_of(end: int, events: Sequence[Event]) -> list[int]:
 
 
 class ColumnWindowsModel(WindowsModel):
-    """Windows of one length. An epoch's late events fire a window again, once."""
+    """Windows of one length. An epoch's late events fire a window again, once for all."""
 
     def __init__(self, size: int, slide: int | None = None, lateness: int = 0) -> None:
         super().__init__(size, slide)
@@ -93,7 +93,7 @@ class ColumnWindowsModel(WindowsModel):
 
 
 class ColumnSessionsModel(Model):
-    """Sessions without allowed lateness. An epoch's sessions are merged before expired sessions are found."""
+    """Sessions without allowed lateness. An epoch's sessions are merged before expired sessions are removed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,8 +154,8 @@ def pairs(joined: Joined, events: DataStream, faults: Faults) -> DataStream:
     return near.side_output_right_late_data(LATE_RIGHT).columns(joined.how, suffixes=("", "_right"))
 
 
-def pair_row(row: Any) -> Said:
-    return Said(row.key, row.ts, [row.id, row.id_right])
+def pair_row(row: Any) -> OutputRow:
+    return OutputRow(row.key, row.ts, [row.id, row.id_right])
 
 
 class ColumnJoinModel(JoinModel):
@@ -198,7 +198,7 @@ def _pair_of(left: Any, right: Any, ctx: Any) -> Iterator[Out]:
 
 
 def build(events: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B008
-    """Return one query of all: the results of the DataFrame functions, and a join followed by a function.
+    """Return one query with the results of all DataFrame functions, and of a join that a function follows.
 
     Args:
         joined: the bounds of both joins, and the kind of the DataFrame function's join.
@@ -238,10 +238,10 @@ def build(events: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B
 def processed(left: DataFrame, right: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B008
     env = StreamExecutionEnvironment.get_execution_environment(left.sparkSession).set_parallelism(1)
     by_time = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms").with_timestamp_assigner("ts")
-    one, other = (
+    lefts, rights = (
         env.from_dataframe(side).assign_timestamps_and_watermarks(by_time).key_by("key") for side in (left, right)
     )
-    pairs = one.interval_join(other).between(*joined.bounds).process(_pair_of).uid("processed")
+    pairs = lefts.interval_join(rights).between(*joined.bounds).process(_pair_of).uid("processed")
     return pairs.to_dataframe(Out)
 
 

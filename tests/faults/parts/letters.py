@@ -1,7 +1,7 @@
 """Dead letters for chaos: functions that reject records after changing state.
 
-The output is right only if all changes for a rejected record are undone. The keyed function is the ledger of
-``job.py``, which also rejects timers. (``windows.py`` has windows that reject records.)
+The output is only right if all changes for a rejected record are undone. The keyed function is the ledger of
+``job.py``, which also rejects timers. (Windows that reject records are in ``windows.py``.)
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any
 
 from pillarbox import DataStream, DeadLetter, KeyedProcessFunction, OutputTag, ProcessFunction
 from tests.faults.oracles.ledger_oracle import Accounts
-from tests.faults.parts.part import Model, Part, Said
+from tests.faults.parts.part import Model, OutputRow, Part
 from tests.faults.parts.windows import id_of
 from tests.faults.programs.job import MINUTE, NO_FAULTS, Event, Faults, Ledger
 
 __all__ = ["HALVES", "STRICT", "letter_row"]
 
-SEEN = OutputTag[Said]("seen")
+SEEN = OutputTag[OutputRow]("seen")
 REFUSED, ODD_ONES = OutputTag[DeadLetter]("refused"), OutputTag[DeadLetter]("odd ones")
 
 
-def letter_row(letter: DeadLetter) -> Said:
+def letter_row(letter: DeadLetter) -> OutputRow:
     assert letter.timestamp is not None
     timer = None if letter.timer is None else letter.timer.value
     number = None if letter.value is None else letter.value.id
     key = letter.value.key if letter.key is None else letter.key
     where = "faults/parts/" in letter.traceback
-    return Said(key, letter.timestamp, [number, letter.key, timer, letter.operator, letter.error, where])
+    return OutputRow(key, letter.timestamp, [number, letter.key, timer, letter.operator, letter.error, where])
 
 
 # -- under keys --
@@ -43,7 +43,7 @@ def is_refused_timer(timestamp: int) -> bool:
 
 
 class Strict(Ledger):
-    """A ledger that rejects some records and timers, and with them their side output."""
+    """A ledger that rejects some records and timers, including their output to side outputs."""
 
     def __init__(self, faults: Faults) -> None:
         super().__init__(NO_FAULTS)  # an error that is raised here fails nothing
@@ -65,13 +65,13 @@ class Strict(Ledger):
         return out
 
     def row(self, key: int, timestamp: int, state: dict[str, Any]) -> Any:
-        return Said(key, timestamp, state)
+        return OutputRow(key, timestamp, state)
 
 
 class StrictModel(Accounts):
     """A ledger without the rejected records and timers.
 
-    Fault points are the ids of rejected records, and the timers.
+    Each rejected record is a fault point, with its id. So is each timer.
     """
 
     def record(self, event: Event) -> None:
@@ -106,11 +106,11 @@ def is_odd_one(event: Any) -> bool:
 
 
 class Halves(ProcessFunction):
-    """Emits each event in two parts. It may fail between them."""
+    """Emits each event in two parts, and may fail between them."""
 
     def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterator[Any]:
         for part in (1, 2):
-            yield Said(value.key, value.ts, [value.id, part])
+            yield OutputRow(value.key, value.ts, [value.id, part])
             if is_odd_one(value):
                 raise LookupError(f"{value.id} has one part")
 

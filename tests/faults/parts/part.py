@@ -1,6 +1,6 @@
-"""A chaos part: an operator that runs beside the ledger of ``job.py``, and the model of its rows.
+"""A part of chaos programs: an operator that runs beside the ledger of ``job.py``, and a model of its rows.
 
-The table of operators (``tests/operators_table``) lists the parts.
+The table of operators (``tests/operators_table``) lists all parts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from pillarbox import DataStream, OutputTag
 from tests.faults.programs.job import Event, Faults, Out, Row
 
-__all__ = ["BEGINNING", "BOUNDS", "Joined", "Model", "Part", "Said", "streams_of"]
+__all__ = ["BEGINNING", "BOUNDS", "Joined", "Model", "OutputRow", "Part", "streams_of"]
 
 BEGINNING = -(2**63)  # where event time begins
 
@@ -26,7 +26,7 @@ BOUNDS = ((-2_000, 3_000), (-12_000, -5_000), (4_000, 9_000), (-6_000, 0), (0, 5
 
 
 class Joined(NamedTuple):
-    """A kind of join.
+    """The kind of a join.
 
     Attributes:
         bounds: one of `BOUNDS`.
@@ -41,11 +41,11 @@ def mixed(so_far: int, number: int) -> int:
     return (31 * so_far + number) % 1_000_003
 
 
-class Said(NamedTuple):
-    """A row of a part.
+class OutputRow(NamedTuple):
+    """An output row of a part.
 
     Attributes:
-        state: the key's state in this part, as JSON.
+        state: the state of the key in this part, as JSON.
     """
 
     key: int
@@ -54,13 +54,13 @@ class Said(NamedTuple):
 
 
 class Model:
-    """A part's model: the effects of an epoch's events, and of an advance of event time.
+    """The model of a part. It computes the effects of an epoch's events, and of an advance of event time.
 
     Attributes:
         name: the part's name.
         watermark: current event time.
-        rows: output since the last take.
-        points: events at each fault point since the last take.
+        rows: output since it was last taken.
+        points: fault point -> events since it was last taken.
     """
 
     def __init__(self) -> None:
@@ -91,20 +91,20 @@ class Part:
 
     Attributes:
         name: name and uid of the operator, and the name of its rows.
-        stream: creates the operator from the stream of events and the faults of a run; also returns the stream of side
-            outputs if that is another one.
+        stream: creates the operator from the stream of events and the faults of a run. Returns its stream and, if it is
+            another one, the stream of side outputs.
         model: creates the model of the part's rows.
-        row: converts a result to a row, or None if results are rows.
-        sides: the same for the side outputs.
+        row: converts a result to a row. None if results are rows.
+        sides: like ``row``, for the side outputs.
         has_state: whether the operator has state in a checkpoint.
-        of: creates the part for another kind of join, if it is a join.
+        of: for a join, creates the part for another kind of join.
     """
 
     name: str
     stream: Callable[[DataStream[Any], Faults], DataStream[Any] | tuple[DataStream[Any], DataStream[Any]]]
     model: Callable[[], Model]
-    row: Callable[[Any], Said] | None = None
-    sides: Mapping[OutputTag[Any], Callable[[Any], Said] | None] = field(default_factory=dict)
+    row: Callable[[Any], OutputRow] | None = None
+    sides: Mapping[OutputTag[Any], Callable[[Any], OutputRow] | None] = field(default_factory=dict)
     has_state: bool = True
     of: Callable[[Joined], Part] | None = None
 
@@ -113,8 +113,8 @@ class Part:
         return [self.name, *(_name(self.name, tag.tag_id) for tag in self.sides)]
 
     def streams(self, events: DataStream[Any], faults: Any) -> list[DataStream[Any]]:
-        made = self.stream(events, faults)
-        main, with_sides = made if isinstance(made, tuple) else (made, made)
+        streams = self.stream(events, faults)
+        main, with_sides = streams if isinstance(streams, tuple) else (streams, streams)
         outputs = [(main.uid(self.name).name(self.name), self.row)]
         outputs += [(with_sides.get_side_output(tag), row) for tag, row in self.sides.items()]
         return [stream.map(partial(_out, name, row)) for name, (stream, row) in zip(self.rows, outputs)]
@@ -143,6 +143,6 @@ def _name(part: str, side: str | None) -> str:
     return part if side is None else f"{part}: {side}"
 
 
-def _out(name: str, row: Callable[[Any], Said] | None, result: Any) -> Out:
+def _out(name: str, row: Callable[[Any], OutputRow] | None, result: Any) -> Out:
     output = result if row is None else row(result)
     return Out(name, output.key, output.ts, json.dumps(output.state), os.getpid(), 0)

@@ -1,7 +1,7 @@
-"""The fault tests' program with requests in flight.
+"""The program of the fault tests, with requests in flight.
 
-An HTTP service returns each record's square: before any shuffle, where an epoch waits for all answers (``drain``), or
-after ``key_by``, where requests in flight at the barrier are stored with the state (``carry``).
+An HTTP service returns each record's square. It is called before any shuffle, where an epoch waits for all answers
+(``drain``), or after ``key_by``, where requests in flight at the barrier are stored with the state (``carry``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Squared(NamedTuple):
 
 
 class Ask(Function):
-    """Asks for the square of a record's id, and again after half a second without an answer."""
+    """Requests the square of a record's id. Repeats the request if there is no answer after half a second."""
 
     def __init__(self, service: str, faults: Faults) -> None:
         self.service = service
@@ -81,14 +81,14 @@ def count_of(epochs: Sequence[Epoch]) -> int:
     return sum(event.key != HEARTBEAT for parts in epochs for part in parts for event in part)
 
 
-def check(found: dict[int, list[Squared]], epochs: Sequence[Epoch], mode: str) -> None:
+def check(batches: dict[int, list[Squared]], epochs: Sequence[Epoch], mode: str) -> None:
     right = [[event for part in parts for event in part if event.key != HEARTBEAT] for parts in epochs]
-    rows = [row for batch in sorted(found) for row in found[batch]]
+    rows = [row for batch in sorted(batches) for row in batches[batch]]
     every = [event for events in right for event in events]
     _same(rows, every, "all batches")
     if mode == "drain":
         for batch, events in enumerate(right):
-            _same(found.get(batch, []), events, f"batch {batch}")
+            _same(batches.get(batch, []), events, f"batch {batch}")
     else:
         # A key has one subtask, and its records of an epoch are in one partition.
         by_key: dict[int, list[int]] = defaultdict(list)

@@ -1,8 +1,8 @@
-"""A program with everything that a checkpoint can hold.
+"""A program with everything that a checkpoint can contain.
 
-To the program of ``job.py`` and all parts of the table of operators, it adds state with a time-to-live, processing-time
-timers and carried requests. Timers and requests wait until a file exists, so they are pending whenever a query stops
-before that. The total output does not depend on the parallelism.
+It consists of the program of ``job.py``, all parts of the table of operators, state with a time-to-live,
+processing-time timers, and carried requests. Timers and requests wait for a file, so they are pending if a query is
+stopped before the file exists. The output as a whole does not depend on the parallelism.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from tests.faults.oracles.oracle import answer
-from tests.faults.parts.part import Model, Part, Said, streams_of
+from tests.faults.parts.part import Model, OutputRow, Part, streams_of
 from tests.faults.parts.windows import id_of
 from tests.faults.programs.job import (
     NO_FAULTS,
@@ -55,7 +55,7 @@ def is_asked(event: Any) -> bool:
 
 
 class Later(KeyedProcessFunction):
-    """Holds records until a file exists, which a processing-time timer checks repeatedly."""
+    """Stores records until a file exists. A processing-time timer checks for it repeatedly."""
 
     MILLISECONDS = 500
 
@@ -79,7 +79,7 @@ class Later(KeyedProcessFunction):
             return None
         results = list(self.waiting.get())
         self.waiting.clear()
-        return [Said(ctx.get_current_key(), at, number) for at, number in results]
+        return [OutputRow(ctx.get_current_key(), at, number) for at, number in results]
 
 
 class LaterModel(Model):
@@ -88,7 +88,7 @@ class LaterModel(Model):
 
 
 class Counts(KeyedProcessFunction):
-    """Counts a key's records: all of them, in state that lives for years, and this epoch's, in state that expires."""
+    """Counts a key's records: in total, in state that does not expire, and in this epoch, in state that expires."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         lasting, fresh = (ValueStateDescriptor(name, int, default=0) for name in ("kept", "fresh"))
@@ -100,7 +100,7 @@ class Counts(KeyedProcessFunction):
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         for state in (self.kept, self.fresh):
             state.update((state.value() or 0) + 1)
-        yield Said(ctx.get_current_key(), value.ts, [value.id, self.kept.value(), self.fresh.value()])
+        yield OutputRow(ctx.get_current_key(), value.ts, [value.id, self.kept.value(), self.fresh.value()])
 
 
 class CountsModel(Model):
@@ -119,15 +119,15 @@ class CountsModel(Model):
 
 
 class Ask:
-    """Answers with the square of a record's id once a file exists."""
+    """Answers with the square of a record's id when a file exists."""
 
     def __init__(self, released: str) -> None:
         self.released = released
 
-    async def __call__(self, event: Any) -> Said:
+    async def __call__(self, event: Any) -> OutputRow:
         while not os.path.exists(self.released):
             await asyncio.sleep(0.05)
-        return Said(event.key, event.ts, event.id**2)
+        return OutputRow(event.key, event.ts, event.id**2)
 
 
 def asked(events: DataStream[Any], released: Any) -> DataStream[Any]:
@@ -173,7 +173,7 @@ class Operated:
     """The program with its input, checkpoint and output in a folder.
 
     Args:
-        subtasks: as of :func:`build`.
+        subtasks: as in :func:`build`.
     """
 
     def __init__(self, spark: SparkSession, home: Path, epochs: list[Epoch], *, subtasks: int = SUBTASKS) -> None:
@@ -200,14 +200,14 @@ class Operated:
         write_events(self.epochs[number : number + 1], self.home / "in", first=number)
         return number
 
-    def finish(self, parallelism: int, wanted: int) -> None:
+    def finish(self, parallelism: int, count: int) -> None:
         assert not list(self.sink.earlier()), "an epoch came out twice"
         self.released.touch()
         assert self.arrive() == len(self.epochs) - 1
         for _ in range(5):
             to_its_end(lambda: pillarbox.start(self.writer(parallelism).trigger(availableNow=True)))
             # A timer may have looked for the file just before the end; an epoch may have been stopped in the middle.
-            if self.found().total() >= wanted:
+            if self.found().total() >= count:
                 break
 
     def found(self) -> Counter[Row]:

@@ -1,8 +1,8 @@
-"""The fault tests' program, with its input, sink and faults.
+"""The program of the fault tests, with its input, sink and faults.
 
 Two keyed levels: ``Ledger`` has every kind of keyed state and event-time timers; ``Region`` sums the ledgers' output.
-Every output row has the key's whole state, and at the end of the stream each remaining key emits its last row. So the
-output is right only if the state was.
+Every output row contains the key's whole state, and at the end of the stream, each remaining key emits a last row. So
+the output is only right if the state is right.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ class InjectedError(Exception): ...
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault at a point of the program.
+    """A fault at a fault point of the program.
 
     Attributes:
-        place: ``source``, ``element`` (before state changes), ``changed`` (after), ``timer``, ``snapshot`` (a state
-            value is pickled), ``restored`` (it is unpickled), ``second`` (the second level), ``second timer``, and
-            points of parts, such as ``window`` (key and start of a firing window).
-        at: the record's id; for timers key and timestamp.
+        place: the fault point: ``source``, ``element`` (before state changes), ``changed`` (after), ``timer``,
+            ``snapshot`` (a state value is pickled), ``restored`` (a state value is unpickled), ``second`` (the second
+            level), ``second timer``, or a fault point of a part, such as ``window``.
+        at: the record's id, a timer's key and timestamp, or a window's key and start.
         action: ``kill`` or ``raise``.
-        times: number of times.
+        times: how often the fault occurs.
     """
 
     place: str
@@ -79,14 +79,14 @@ class Fault:
 
 
 class Faults:
-    """Faults with repetitions, counted in files over all processes."""
+    """The faults of a run. Their repetitions are counted in files, over all processes."""
 
     def __init__(self, directory: Path | str, faults: Sequence[Fault] = ()) -> None:
         self.directory = str(directory)
         self._faults = {(fault.place, fault.at): fault for fault in faults}
 
-    def pass_by(self, place: str, at: Any) -> None:
-        fault = self._faults.get((place, at))
+    def pass_by(self, point: str, at: Any) -> None:
+        fault = self._faults.get((point, at))
         if fault is not None:
             self._strike(fault)
 
@@ -122,9 +122,9 @@ if os.environ.get("PILLARBOX_FAULT_SMALL_LOG"):
     limits.SLACK_BYTES = 200
     limits.SPARE_CHUNKS = 4
 
-if said := os.environ.get("PILLARBOX_FAULT_CLOCK"):
+if clock := os.environ.get("PILLARBOX_FAULT_CLOCK"):
     # Tasks see a processing time that is ahead of the machine's by the file's offset.
-    vars(system_clock)["time"] = SetClock(said)
+    vars(system_clock)["time"] = SetClock(clock)
 
 # -- the program --
 
@@ -159,7 +159,7 @@ class Out(NamedTuple):
     """An output row.
 
     Attributes:
-        part: its operator in the program, or a side output.
+        part: the name of the operator or side output that emitted the row.
     """
 
     part: str
@@ -240,7 +240,7 @@ class Ledger(KeyedProcessFunction):
 
 
 class Region(KeyedProcessFunction):
-    """The second level: sums of the first."""
+    """The second level, which sums the output of the first."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -294,8 +294,8 @@ def program(
     """Return the program's output as a stream.
 
     Args:
-        further: creates further streams from the events, such as parts (``tests/faults/parts``).
-        branch: add a new stateful operator that emits nothing.
+        further: creates other output streams from the events, such as parts (``tests/faults/parts``).
+        branch: whether to add a stateful operator that emits nothing.
     """
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms")
     stamped = (
@@ -346,13 +346,14 @@ Epoch = list[list[Event]]
 def make_events(
     seed: int, *, epochs: int = 10, keys: int = 40, records: int = 120, one_sided: float = 0.0, grain: int = 1
 ) -> list[Epoch]:
-    """Return epochs of two partitions each; some have one empty partition, or few keys.
+    """Return epochs with two partitions each. Some epochs have an empty partition, or few keys.
 
-    All records of a key and epoch are in one partition, so their order is defined.
+    Within an epoch, all records of a key are in one partition, so that their order is defined.
 
     Args:
-        one_sided: probability that all ids of an epoch are even, or all odd, so that a join has only one side.
-        grain: all times are multiples of this many milliseconds; a coarse grain gives equal times.
+        one_sided: probability that the ids of an epoch are all even or all odd, so that a join has records on one side
+            only.
+        grain: all times are multiples of this number of milliseconds. A large grain gives equal times.
     """
     rng = random.Random(seed)
     result: list[Epoch] = []
@@ -407,10 +408,10 @@ def write_fixed_epochs(epochs: Sequence[Epoch], path: Path) -> None:
 
 
 def read_fixed_epochs(spark: SparkSession, path: Path) -> DataFrame:
-    """Read epochs that stay the same when the driver dies. The stream has no end.
+    """Read an endless stream whose epochs are the same after the driver has died.
 
-    Spark's file source logs the files of a batch before Spark logs the batch: after a crash in between, the next batch
-    has the files of both.
+    Spark's file source is unsuitable: it logs the files of a batch before Spark logs the batch, so after a crash in
+    between, the next batch contains the files of both batches.
     """
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2 * ROWS).option("numPartitions", 2)
     events = spark.read.parquet(str(path))
@@ -423,11 +424,11 @@ Row = tuple[str, int, int, str]
 
 
 class FileSink:
-    """A sink for ``foreachBatch``: one file per batch, created by renaming. Files of earlier attempts remain.
+    """A sink for ``foreachBatch`` with one file per batch, created by renaming. Files of earlier attempts are kept.
 
     Args:
-        shift: added to batch numbers, if some batches of the checkpoint are not the program's, or another checkpoint
-            preceded it.
+        shift: number to add to batch numbers, if some batches of the checkpoint are not the program's, or if another
+            checkpoint preceded it.
     """
 
     def __init__(self, directory: Path, before: Callable[[DataFrame, int], None] | None = None, shift: int = 0) -> None:

@@ -1,10 +1,10 @@
-"""Recomputed levels of an epoch: ``python -m tests.faults.programs.lost_levels HOME KIND LOSS ROUNDS [SEED]``.
+"""Levels that are recomputed: ``python -m tests.faults.programs.lost_levels HOME KIND LOSS ROUNDS [SEED]``.
 
-Level 1 emits once per key when the file ``open`` allows it: at a processing-time timer (KIND ``ticks``), or with a
-carried answer of an async operator (``carry``). Level 2 counts its input. Each round holds a task of level 2 in the
+Level 1 emits each key once, when the file ``open`` lists the key: at a processing-time timer (KIND ``ticks``), or with
+a carried answer of an async operator (``carry``). Level 2 counts its input. Each round stops a task of level 2 in the
 middle of an epoch, and deletes the shuffle files of level 1 (LOSS ``files``) or kills executors of a ``local-cluster``
-(``executors``). When level 1 runs again, other keys are open. A failed query is restarted. The last line is JSON: the
-number of failures, and the missing and the doubled keys.
+(``executors``). When level 1 runs again, other keys are open. A failed query is restarted. The last line of output is
+JSON: the number of failures, the missing keys and the duplicated keys.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def is_open(home: str, key: int) -> bool:
 
 
 class Second(KeyedProcessFunction):
-    """Counts by key. If a file ``hold`` exists, the first task that receives a record waits, and its process ends."""
+    """Counts by key. If a file ``hold`` exists, the first task that receives a record waits until its process ends."""
 
     def __init__(self, home: str) -> None:
         self.home = Path(home)
@@ -93,11 +93,12 @@ class Second(KeyedProcessFunction):
 
 
 class LostLevels:
-    """The query, whose sink replaces existing batches.
+    """The query. Its sink replaces existing batches.
 
     Args:
-        parallelism: of both levels. Above 1, Spark often fails a query instead of repeating a level.
-        lose: loses the output of level 1.
+        parallelism: the parallelism of both levels. If it is above 1, Spark often fails a query instead of repeating a
+            level.
+        lose: called to lose the output of level 1.
     """
 
     def __init__(self, spark: Any, home: Path, kind: str, lose: Callable[[], None], parallelism: int = 1) -> None:

@@ -1,6 +1,6 @@
 """A query that starts from a savepoint.
 
-While a file HOME/wait exists, its tasks stop in the restore, and write HOME/reached.
+While a file HOME/wait exists, its tasks wait in the middle of the restore, and write HOME/reached.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The programs that ``make chaos`` runs beside ``job.py``: each record is emitted once, with its square.
+"""The programs that ``make chaos`` runs beside ``job.py``. They emit each record once, with its square.
 
-``drain`` and ``carry`` ask a service with a client timeout, and retry (``async_job.py``). ``deadline`` asks without a
-client timeout, so the operator gives up unanswered requests; a later answer must not be emitted. ``timers`` holds
-records until a processing-time timer fires.
+``drain`` and ``carry`` call a service with a client timeout and retries (``async_job.py``). ``deadline`` calls it
+without a client timeout, so the operator gives up on requests without an answer; an answer that arrives afterwards must
+not be emitted. ``timers`` stores records until a processing-time timer fires.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LATE = -2
 
 
 class Patient(AsyncFunction):
-    """Answers after the operator's timeout."""
+    """Answers after the operator's timeout has passed."""
 
     def __init__(self, service: str, faults: Faults) -> None:
         self.service = service

@@ -1,8 +1,8 @@
-"""Detection of damaged state files by Spark's settings: ``python -m tests.faults.programs.state_files HOME``.
+"""Shows which damage to state files Spark detects: ``python -m tests.faults.programs.state_files HOME``.
 
-A keyed query runs a few epochs. Then its newest state file is truncated, altered, emptied, doubled or removed, without
-Hadoop's local checksums (an object store has none), and the query restarts from a copy of that checkpoint. The outcome
-is one of
+A keyed query runs a few epochs. Then its newest state file is truncated, altered, emptied, duplicated or removed.
+Hadoop's local checksums are off, because object stores do not have them. The query restarts from a copy of that
+checkpoint. The outcome is one of
 
 - noticed: the query failed,
 - harmless: the result is right,
@@ -39,7 +39,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 
 
 class Remember(KeyedProcessFunction):
-    """Keeps all values of a key; emits their number and their sum."""
+    """Stores all values of a key. Emits their number and their sum."""
 
     def __init__(self, attempt: str) -> None:
         # Each attempt is a new program to the workers, so none continues with its state in memory.
@@ -95,7 +95,7 @@ def run(spark: Any, inputs: Path, checkpoint: Path, attempt: str, settings: dict
 
 
 def newest_state_file(checkpoint: Path, kind: str) -> Path:
-    """Return the newest ``changelog`` or ``zip`` (or an ``sst`` file) of the first partition's store.
+    """Return the newest file of the first partition's store. ``kind`` is ``changelog``, ``zip`` or ``sst``.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -127,10 +127,10 @@ def flip(share: float) -> Callable[[Path], None]:
 
 
 def lose_records(spark: Any, path: Path, count: int) -> None:
-    """Truncate a changelog after one of its records, as a well-formed stream.
+    """Truncate a changelog after one of its records, so that it is still a well-formed stream.
 
     Args:
-        count: number of removed records at the end; 0 removes only the end mark.
+        count: number of records to remove from the end. 0 only removes the end mark.
     """
     jvm = spark._jvm
     reader = jvm.net.jpountz.lz4.LZ4BlockInputStream(jvm.java.io.FileInputStream(str(path)))
@@ -167,7 +167,7 @@ class Trial:
 
 @dataclass
 class Checkpoint:
-    """The checkpoint of an ended query, and the expected results after it."""
+    """The checkpoint of a query that has ended, and the results expected after it."""
 
     inputs: Path
     path: Path
@@ -190,14 +190,16 @@ def make(spark: Any, home: Path, name: str, settings: dict[str, str], epochs: in
     return Checkpoint(inputs, home / "checkpoint", right)
 
 
-def trials(spark: Any, home: Path, name: str, made: Checkpoint, kind: str, now: dict[str, str]) -> Iterator[Trial]:
+def trials(
+    spark: Any, home: Path, name: str, checkpoint: Checkpoint, kind: str, now: dict[str, str]
+) -> Iterator[Trial]:
     damages = dict(DAMAGES)
     if kind == "changelog":
         for count in (0, 1, 2):
             damages[f"without its last {count} records"] = partial(lose_records, spark, count=count)
     for number, (what, damage) in enumerate(reversed(damages.items())):
         copy = home / f"{kind}{number}"
-        shutil.copytree(made.path, copy)
+        shutil.copytree(checkpoint.path, copy)
         try:
             newest = newest_state_file(copy, kind)
         except FileNotFoundError:
@@ -205,14 +207,14 @@ def trials(spark: Any, home: Path, name: str, made: Checkpoint, kind: str, now: 
             continue
         damage(newest)
         try:
-            result = run(spark, made.inputs, copy, f"{name} {kind} {what}", now)
+            result = run(spark, checkpoint.inputs, copy, f"{name} {kind} {what}", now)
         except Exception as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             causes = [line.strip() for line in lines if line.startswith(("Caused by", "pillarbox."))]
             message = (causes or lines or [type(error).__name__])[-1][:160]
             outcome = "noticed"
         else:
-            outcome, message = ("harmless" if result == made.right else "SILENT"), ""
+            outcome, message = ("harmless" if result == checkpoint.right else "SILENT"), ""
         shutil.rmtree(copy)
         yield Trial(name, kind, what, outcome, message)
 

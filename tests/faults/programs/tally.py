@@ -1,6 +1,7 @@
-"""A state value with code that runs when it is pickled and unpickled.
+"""A state value whose pickling and unpickling run code.
 
-Unpickling compares and adds objects of a frozen dataclass with slots, which needs the real objects with all fields.
+Unpickling compares and adds objects of a frozen dataclass with slots, which only works if the objects have all their
+fields.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ _PARTS = 3
 
 @dataclass(frozen=True, order=True)
 class Seen:
-    """A range of records: the last id and the count."""
+    """A range of records: the last id and the number of records."""
 
     last: int
     count: int
 
 
 class Tally:
-    """A mutable state value: the records of a key. Pickling and unpickling may fail.
+    """The records of a key, as a mutable state value. Pickling and unpickling may fail.
 
     Args:
-        faults: the directory of its faults.
-        parts: the records so far, in order.
+        faults: the directory with the faults.
+        parts: ranges of the records so far, in order.
 
     Attributes:
         n: number of records.
@@ -64,7 +65,7 @@ def _restored(faults: str, parts: tuple[Seen, ...]) -> Tally:
     return tally
 
 
-def _pass_by(directory: str, place: str, number: int) -> None:
+def _pass_by(directory: str, point: str, number: int) -> None:
     faults = open_faults.get(directory)
     if faults is not None:
-        faults.pass_by(place, number)
+        faults.pass_by(point, number)

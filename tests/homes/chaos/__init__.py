@@ -1,1 +1,1 @@
-"""Random faults of the processes that homes depend on: real processes, simulated Spark."""
+"""Random faults of the processes that homes depend on. The processes are real; Spark is simulated."""

@@ -1,9 +1,9 @@
-"""Two queries in each of two sessions, under faults: ``python -m tests.homes.chaos --seed 7 --faults 200``.
+"""Runs two queries in each of two sessions, with faults: ``python -m tests.homes.chaos --seed 7 --faults 200``.
 
 Each session has a daemon, whose workers run the epochs of its queries. A query has three state partitions, whose homes
 count records by key. Each epoch's results are compared with the query's committed state. A fault kills or pauses a
-process, removes sockets, or slows Spark's state down. At the end no process and no file remains. The last line is one
-JSON object.
+process, removes sockets, or slows down Spark's state. At the end, there must be no process and no file left. The last
+line of output is one JSON object.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def query_of(name: str, run: str, most: int) -> Query:
     return _queries[run]
 
 
-def work(told: Any) -> Any:
-    name, run, most, attempt, state, rows, slow = told
+def work(arguments: Any) -> Any:
+    name, run, most, attempt, state, rows, slow = arguments
     query = query_of(name, run, most)
     spark_of_dicts._attempts = count(attempt)
     if state is not None:
@@ -83,7 +83,7 @@ def work(told: Any) -> Any:
 
 
 class Cluster:
-    """The executor with its daemons and workers. Processes that end are restarted."""
+    """The executor with its daemons and workers. Processes that have ended are restarted."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -121,12 +121,12 @@ class Cluster:
     def _end(self) -> None:
         self._executor.kill()
         os.waitpid(self._executor.pid, 0)
-        for each in (self._executor, *self._daemons.values()):
-            each.connected.close()
+        for process in (self._executor, *self._daemons.values()):
+            process.connected.close()
 
 
 class Running(threading.Thread):
-    """A running query: each epoch is repeated until it succeeds, in a random worker."""
+    """A running query. Each epoch is repeated, each time in a random worker, until it succeeds."""
 
     attempts = count(0, 1000)
 
@@ -212,7 +212,7 @@ class Faults:
             self._cluster.begin_again()
             return 0.0
         how, _, what = kind.partition(" ")
-        results = sorted(pid for pid, each in members(self._cluster.pid).items() if each == what)
+        results = sorted(pid for pid, kind in members(self._cluster.pid).items() if kind == what)
         if not results:
             return None
         pid = self._random.choice(results)
@@ -279,16 +279,16 @@ def run(seed: int, faults: int, stop: float, most: int) -> dict[str, Any]:
         "faults": dict(sorted(happened.items())),
         "epochs": sum(query.epochs for query in queries),
         "failures": dict(sum((query.failures for query in queries), Counter())),
-        "worst_seconds": {kind: round(each, 1) for kind, each in sorted(worst.items())},
+        "worst_seconds": {kind: round(seconds, 1) for kind, seconds in sorted(worst.items())},
         "wrong": [finding for query in queries for finding in query.wrong],
         "late": late,
         "left": left_behind(cluster),
     }
 
 
-def wait_for_epochs(cluster: Cluster, queries: list[Running], wanted: list[int], within: float = 120.0) -> None:
+def wait_for_epochs(cluster: Cluster, queries: list[Running], targets: list[int], within: float = 120.0) -> None:
     deadline = time.monotonic() + within
-    while any(query.epochs < each for query, each in zip(queries, wanted)):
+    while any(query.epochs < target for query, target in zip(queries, targets)):
         if time.monotonic() > deadline:
             for pid in members(cluster.pid):
                 os.kill(pid, signal.SIGUSR1)  # log its stack, for all threads
@@ -301,7 +301,7 @@ def left_behind(cluster: Cluster, within: float = 20.0) -> list[str]:
     deadline = time.monotonic() + within
     while True:
         left = [f"{kind} {pid}" for executor in cluster.executors for pid, kind in members(executor).items()]
-        left = [each for each in left if not each.startswith(("worker", "daemon"))]  # Spark ends these
+        left = [name for name in left if not name.startswith(("worker", "daemon"))]  # Spark ends these
         names = tuple(f"{executor}-" for executor in cluster.executors)
         left += [name for name in os.listdir(sockets._address("")) if name.startswith(names) and is_in_use(name)]
         if not left or time.monotonic() > deadline:

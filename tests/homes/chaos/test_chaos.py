@@ -1,4 +1,4 @@
-"""A few faults of each kind; `make chaos-homes` draws two hundred."""
+"""A few faults of each kind. (`make chaos-homes` causes two hundred.)"""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def test_what_waits_for_its_turn_is_not_given_up_unasked(clock):
 
 
 class SetClock(ManualProcessingTimeService):
-    """A settable wall clock: no time passes, and timers wait as long as before."""
+    """A wall clock that is set without time passing. Timers wait as long as before."""
 
     ahead = 0
 

@@ -1,4 +1,4 @@
-"""Carried requests of a task that dies at random, against invariants (A7)."""
+"""A task with carried requests dies at random points. Afterwards, invariants are checked."""
 
 from __future__ import annotations
 

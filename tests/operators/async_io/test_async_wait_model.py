@@ -1,4 +1,4 @@
-"""The async operator compared with a model, under random completions, timeouts, watermarks and restores (A1 to A7)."""
+"""The async operator compared with a model, under random completions, timeouts, watermarks and restores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service that async keyed functions pay. It detects calls that should not have been made."""
+"""A service that charges for calls of async keyed functions. It detects calls that should not have been made."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Random programs of async keyed functions, compared with the same function without ``await``.
 
-A seed determines records, watermarks, barriers, crashes and waits. Equal are each key's results in order, with the
-state and the watermark that they saw; the results between two watermarks; each key's dead letters in order; and the
-final state and timers, in memory and after a restart.
+A seed determines records, watermarks, barriers, crashes and waits. These must be equal: each key's results in order,
+with the state and watermark during their calls; the results between two watermarks; each key's dead letters in order;
+and the final state and timers, in memory and after a restart.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class _Sequential(_Steps):
 
 
 class _Awaiting(_Steps):
-    """The model's steps, with random waits and service calls."""
+    """Performs the model's steps, with random waits and service calls."""
 
     def __init__(self, seed: int, charges: Charges) -> None:
         self._rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Elements that are carried over a barrier (R20, R21, R24)."""
+"""Elements that are carried over a barrier."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_ended_elements_behind_a_watermark_are_kept_with_their_outputs() -> None
 
 
 def test_a_timer_in_progress_fires_again_after_a_failure() -> None:
-    """Trap T2: a fired timer stays deleted for a dead letter, but is in the snapshot."""
+    """A running timer is no longer registered, but it is in the snapshot."""
     gate = Gate()
     calls: list[int] = []
 
@@ -264,7 +264,7 @@ def test_large_collections_are_rewound_and_repeated() -> None:
 
 
 def test_marks_of_large_maps_follow_the_log() -> None:
-    """Marks of an earlier epoch would move the key 3 after the key "new" in the log."""
+    """With marks from an earlier epoch, the key 3 would follow the key "new" in the log."""
     gate = Gate()
 
     class Marking(Stateful):

@@ -1,4 +1,4 @@
-"""Order, concurrency and time of keyed functions with async def (R1 to R13, R22 to R24)."""
+"""Order, concurrency and time of keyed functions with async def."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_at_most_capacity_elements_are_in_progress() -> None:
 def test_subtasks_of_a_partition_share_the_capacity() -> None:
     gate = Gate()
     with opened(Waiting(gate), capacity=1) as first, opened(Waiting(gate), capacity=1) as second:
-        shared = operator_of(first).runner._places
-        operator_of(second).runner._places = shared
+        shared = operator_of(first).runner._call_slots
+        operator_of(second).runner._call_slots = shared
         first.push(("a", 1))
         second.push_all([("b", 1), ("c", 1)])
         # A subtask without a place may always take one.
@@ -283,7 +283,7 @@ def test_waiting_ends_by_the_harnesses_clock() -> None:
 
 
 def test_tasks_of_a_thread_share_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R23: each element leaves in its own epoch."""
+    """R23: each element is emitted in its own epoch."""
     shared = SharedResources()
     monkeypatch.setattr("pillarbox.testing._operator_harness.SharedResources", lambda **_: shared)
     gate = Gate()
@@ -310,7 +310,6 @@ def test_tasks_of_a_thread_share_a_loop(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_sleeps_one_after_another_end_within_one_advance() -> None:
-    """R42."""
 
     class Sleeping(Stateful):
         async def process_element(self, value: Any, ctx: Any) -> Any:
@@ -371,7 +370,7 @@ def test_options_are_checked() -> None:
 
 
 def test_never_suspending_functions_start_few_workers_and_starve_nobody() -> None:
-    """R2, trap T14: a task per element would cost more than the element."""
+    """R2: a task per element would cost more than the element's function."""
     workers = set()
 
     class Quick(Stateful):

@@ -1,4 +1,4 @@
-"""Async keyed functions equal the sequential model; the comparison finds known bugs."""
+"""Async keyed functions have the results of the sequential model. The comparison finds planted bugs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_schedules_with_a_journal_repeat_no_call_whose_answer_was_used(tmp_path:
 
 @pytest.mark.long("it takes minutes")
 def test_a_million_records_of_many_keys_equal_the_sequential_model() -> None:
-    """With elements carried over barriers, and about twenty crashes."""
+    """Elements are carried over barriers, and the task crashes about twenty times."""
     unequal = differences(7, carry=True, records=1_000_000, keys=100_000, crashes=0.0003)
     assert not unequal
 

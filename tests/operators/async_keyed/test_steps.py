@@ -1,4 +1,4 @@
-"""State, contexts and asyncio tasks in the steps of an element, and nowhere else (R5 to R7, R17, R18, R40)."""
+"""State, contexts and asyncio tasks are only available in the steps of their element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Async keyed functions of two streams, and of a keyed and a broadcast stream (R1, R13)."""
+"""Async keyed functions of two streams, and of a keyed and a broadcast stream."""
 
 from __future__ import annotations
 

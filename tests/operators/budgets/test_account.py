@@ -45,7 +45,7 @@ def most(times: list[float], seconds: float) -> int:
     seconds=st.floats(0.01, 3),
 )
 def test_in_any_time_there_are_at_most_so_many_requests(rate, visits, seconds):
-    """R32, for any times of bookings, latest possible starts, and returned slots."""
+    """R32: requests are booked at any times, begin as late as possible, and may return their slots."""
     budget = account(requests=rate)
     begun, now = [], 0.0
     for pause, count, late, unused in visits * 10:
@@ -76,7 +76,6 @@ def test_a_pause_is_not_made_up_for():
 
 
 def test_units_are_reserved_and_settled_and_nobody_begins_in_debt():
-    """R33."""
     budget = account(units="100 per second", estimate=20)
     (first,) = budget.book([20], 0.0, 0).times  # type: ignore[union-attr]
     assert first == 0.0
@@ -102,7 +101,7 @@ def test_the_last_slot_is_given_back_and_no_other():
 
 @given(costs=st.lists(st.tuples(st.floats(0, 50), st.floats(0, 1)), min_size=1, max_size=60))
 def test_a_ceiling_is_never_exceeded_if_estimates_are_upper_bounds(costs):
-    """R34: failed requests stay charged with their estimates; others with their costs."""
+    """R34: failed requests are charged with their estimates, other requests with their costs."""
     budget = account(ceiling=(200, "1 day"), estimate=50, when_exceeded="fail")
     spent, refused = 0.0, False
     for number, (cost, fails) in enumerate(costs):
@@ -145,7 +144,7 @@ def test_a_ceiling_is_spent_only_as_far_as_the_file_says():
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "merged"),
+    ("account", "other", "merged"),
     [
         (Period(DAY, 5, DAY), Period(DAY, 7, DAY + 5), Period(DAY, 7, DAY + 5)),
         (Period(DAY, 50, DAY), Period(3 * DAY, 7, 3 * DAY), Period(3 * DAY, 7, 3 * DAY)),
@@ -153,13 +152,12 @@ def test_a_ceiling_is_spent_only_as_far_as_the_file_says():
         (Period(), Period(DAY, 7, DAY), Period(DAY, 7, DAY)),
     ],
 )
-def test_the_highest_charge_of_several_checkpoints_counts(one, other, merged):
-    one.merge(other, DAY)
-    assert one == merged
+def test_the_highest_charge_of_several_checkpoints_counts(account, other, merged):
+    account.merge(other, DAY)
+    assert account == merged
 
 
 def test_an_answer_with_retry_after_stops_all_and_begins_at_half_the_rate():
-    """R35."""
     budget = account(requests=100)
     run(budget, until=1.0)
     assert budget.settle(Report(stop=2.0), 1.0)
@@ -175,7 +173,6 @@ def test_an_answer_with_retry_after_stops_all_and_begins_at_half_the_rate():
 
 @pytest.mark.parametrize("when", ["hold", "fail"])
 def test_a_breaker_opens_lets_one_through_and_closes(when):
-    """R36."""
     breaker = CircuitBreaker(failures=3, of=5, pause="10 seconds")
     budget = account(breaker=breaker, when_exceeded=when)
     assert not budget.settle(Report(outcomes=(False, True, False, True, True)), 0.0)

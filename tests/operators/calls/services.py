@@ -16,10 +16,10 @@ class Service:
     """A service that answers when the test opens the gate of its argument.
 
     Attributes:
-        gate: opens by argument.
+        gate: the gate of each argument.
         calls: the calls, in order.
         charged: the calls by idempotency key, each with its arguments.
-        errors: raised for an argument, one after another.
+        errors: argument -> errors to raise, one per call.
     """
 
     def __init__(self) -> None:

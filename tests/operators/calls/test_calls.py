@@ -1,4 +1,4 @@
-"""Recorded calls of async keyed functions (R25 to R31)."""
+"""Recorded calls of async keyed functions."""
 
 from __future__ import annotations
 
@@ -135,7 +135,6 @@ def test_each_timer_has_its_own_records(service: Service, domain: TimeDomain) ->
 
 
 def test_a_key_stands_for_one_call(service: Service) -> None:
-    """R27."""
 
     async def run(service: Service, value: Any, ctx: Any) -> Any:
         asked = [await ctx.call(service.ask, "x", key="k"), await ctx.call(service.ask, "x", key="k")]
@@ -161,7 +160,6 @@ def test_a_key_stands_for_one_call(service: Service) -> None:
 
 
 def test_exceptions_are_recorded_only_if_they_are_answers(service: Service) -> None:
-    """R28."""
 
     once = AsyncRetryStrategy.no_restart()
 
@@ -192,7 +190,7 @@ async def charge_twice(service: Service, value: Any, ctx: Any) -> Any:
 
 
 def test_idempotency_keys_are_the_same_when_an_element_runs_again(service: Service) -> None:
-    """R29: in another process, in a later epoch, and with other records."""
+    """R29: the element may run in another process, in a later epoch, and among other records."""
     harness = calling(service, charge_twice)
     before = harness.snapshot()
     harness.push_all([("a", 1), ("b", 1)])
@@ -232,7 +230,7 @@ def test_a_call_that_failed_is_the_same_call_when_the_function_repeats_it(servic
 
 
 def test_equal_records_have_different_idempotency_keys(service: Service) -> None:
-    """Trap T17, with and without a barrier in between."""
+    """The keys differ with and without a barrier between the records."""
 
     async def run(service: Service, value: Any, ctx: Any) -> Any:
         yield await ctx.call(service.charge, value[1])
@@ -259,7 +257,6 @@ def test_equal_records_have_different_idempotency_keys(service: Service) -> None
 
 
 def test_reconcile_is_asked_before_a_call_that_may_have_been_made(service: Service) -> None:
-    """R31."""
     asked: list[Any] = []
     outcomes: dict[str, Any] = {}
 
@@ -382,7 +379,7 @@ def test_a_plain_function_runs_in_a_thread(service: Service) -> None:
 
 
 def test_arguments_and_results_may_change_after_the_call(service: Service) -> None:
-    """Trap T23: the call's record has the arguments and the result as they were during the call."""
+    """The record of the call contains the arguments and the result at the time of the call."""
 
     async def ask(names: list[str]) -> list[str]:
         await service.ask("x")

@@ -1,4 +1,4 @@
-"""Digests of data are equal for equal data, in each process (trap T18)."""
+"""Digests of data are equal for equal data, in each process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of recorded calls: answers outlive an epoch that fails (R30, R31)."""
+"""The journal of recorded calls: answers outlive an epoch that fails."""
 
 from __future__ import annotations
 

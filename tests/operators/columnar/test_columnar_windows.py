@@ -101,7 +101,7 @@ AGGREGATES: dict[str, Any] = {
 
 
 def below(value: Any) -> Any:
-    """Spark's order of values: NaN is the greatest number."""
+    """Return a key that sorts values as Spark does: NaN is the greatest number."""
     return (True, 0.0) if isinstance(value, float) and math.isnan(value) else (False, value)
 
 
@@ -153,8 +153,8 @@ class Everything(AggregateFunction):
     def get_result(self, accumulator):
         return accumulator
 
-    def merge(self, one, other):
-        return [*one, *other]
+    def merge(self, accumulator, other):
+        return [*accumulator, *other]
 
 
 class ByHand(ProcessWindowFunction):

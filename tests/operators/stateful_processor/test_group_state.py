@@ -75,7 +75,7 @@ def test_a_timeout_may_set_the_next_one():
 
 
 def test_a_call_that_changes_nothing_leaves_state_and_timeout_as_they_were():
-    """As in Spark's Python API: also for a key whose timeout has fired."""
+    """As in Spark's Python API, this also applies to a key whose timeout has fired."""
     batches = batches_of(times_out, late=True)
     batches.run([("a", 5, 3)], 0)
     assert batches.run([("a", 5, 0)], 1) == [("False (3, None)", 1)]

@@ -140,7 +140,7 @@ class Changing(Base):
 
 
 def test_timers_see_a_snapshot_of_the_timers_that_have_expired():
-    """As in Spark: a timer deleted in the meantime is called, a new one waits."""
+    """As in Spark, a timer that is deleted meanwhile still fires, and a new timer waits."""
     batches = MicroBatches(Changing(), mode="eventtime")
     batches.run([("a", 0, 1)], 0)
     assert batches.run([], 1, watermark=3000) == [
@@ -199,7 +199,7 @@ def test_an_epoch_without_a_micro_batch_is_refused():
 
 def emitting(*rows):
     class Emits(Base):
-        def handleInputRows(self, key, given, timerValues):
+        def handleInputRows(self, key, inputs, timerValues):
             return iter(rows)
 
     return MicroBatches(Emits(), "k STRING, v INT, s STRUCT<a: INT>")

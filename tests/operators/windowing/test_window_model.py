@@ -30,7 +30,7 @@ Span = tuple[int, int]
 
 @dataclass
 class Kind:
-    """Windows of one kind, in the program's notation and as a plain function."""
+    """Windows of one kind, in the program and as a plain function."""
 
     name: str
     assigner: Any
@@ -121,7 +121,7 @@ class Model:
         content: list[Any] = []
         while met := [other for other in windows if other[0] <= end and start <= other[1]]:
             start, end = min(start, *(o[0] for o in met)), max(end, *(o[1] for o in met))
-            content += [each for other in met for each in windows.pop(other)]
+            content += [element for other in met for element in windows.pop(other)]
         return (start, end), content
 
     def advance(self, watermark: int) -> list[Any]:
@@ -161,12 +161,12 @@ class Spread(AggregateFunction):
     def get_result(self, accumulator):
         return (None, sorted(accumulator))
 
-    def merge(self, one, other):
-        return one + other
+    def merge(self, accumulator, other):
+        return accumulator + other
 
 
 class Changing(Spread):
-    """Spreads with a mutable accumulator, which is consumed if permitted."""
+    """Spreads in mutable accumulators. A merge changes both."""
 
     def create_accumulator(self):
         return []
@@ -178,10 +178,10 @@ class Changing(Spread):
     def get_result(self, accumulator):
         return (None, sorted(accumulator))
 
-    def merge(self, one, other):
-        one.extend(other)
+    def merge(self, accumulator, other):
+        accumulator.extend(other)
         other.append("used up")
-        return one
+        return accumulator
 
 
 class Named(Contents):

@@ -110,7 +110,7 @@ def test_all_batches_are_looked_at_in_their_order() -> None:
 
 
 def test_a_report_that_there_was_nothing_to_do_is_of_no_batch() -> None:
-    """Spark reports it with the next batch's number, which gets another report."""
+    """Spark reports it with the number of the next batch, which gets its own report later."""
     query = Query()
     reports = ProgressReader(query)
     query.batches += [report(0, idle=True, second=0)]

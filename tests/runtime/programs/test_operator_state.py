@@ -52,7 +52,7 @@ class United(Numbered):
 
 
 class Counted(FlatMapFunction, CheckpointedFunction):
-    """Counts in a field, which is in the snapshot."""
+    """Counts in a field, and writes the count into the snapshot."""
 
     def initialize_state(self, context):
         self.saved = context.get_operator_state_store().get_list_state(ListStateDescriptor("count", int))

@@ -18,7 +18,7 @@ from pillarbox._runtime.spark.starting.started import StartedQuery, find, rememb
 
 
 class Query:
-    """Spark's query object; ``looked`` is called with the number of each read of its status."""
+    """Spark's query object. Each read of its status calls ``looked`` with the number of the read."""
 
     id = "q"
 
@@ -310,7 +310,7 @@ def test_a_query_between_two_triggers_does_not_wait_for_the_next_one(query, java
 
 @pytest.mark.parametrize("stack", [PLANS, READS_A_TABLE])
 def test_an_epoch_that_is_being_planned_is_waited_for(query, java, stack):
-    """Spark checks the state again after planning an epoch, and drops the epoch if no more are to follow."""
+    """Spark checks the state again after it has planned an epoch, and then drops the epoch if the query is ending."""
     java.stack = stack
 
     def look(number: int) -> None:

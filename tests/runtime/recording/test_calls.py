@@ -96,9 +96,9 @@ def to_itself(port: int) -> None:
             writer.close()
 
     asyncio.run(exchange())
-    one, other = socket.socketpair()
-    one.close()
-    other.close()
+    local, remote = socket.socketpair()
+    local.close()
+    remote.close()
 
 
 class Charges(KeyedProcessFunction):
@@ -187,7 +187,7 @@ def test_a_library_in_c_finds_no_network() -> None:
     ],
 )
 def test_a_replay_stops_at_work_of_the_epoch_before(entry: tuple[Any, ...], name: str) -> None:
-    """Trap T21: the operator is replaced, so nothing would happen."""
+    """The operator is replaced, so nothing would happen."""
     operator = UnansweredOperator(OperatorContext("ask", "ask", 0, 1, Mock(), Mock()))
     operator.restore_state(None)
     with pytest.raises(RefusedCallError, match=f"'ask' calls a service, .* Pending requests: .*{name}"):

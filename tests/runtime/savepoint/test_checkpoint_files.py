@@ -27,7 +27,7 @@ class Checkpoint:
 
 
 @pytest.mark.parametrize(
-    ("programs", "found", "says"),
+    ("programs", "count", "says"),
     [
         ([TWO_LEVELS], 0, "/cp/pillarbox lists state of the operators 'a', 'b', 'c', and /cp/state contains none"),
         ([TWO_LEVELS], 1, "/cp/state contains only some of it: folders are missing, so restore them"),
@@ -39,10 +39,10 @@ class Checkpoint:
         (None, 2, None),
     ],
 )
-def test_state_that_is_gone_is_noticed(programs: list[Any] | None, found: int, says: str | None) -> None:
+def test_state_that_is_gone_is_noticed(programs: list[Any] | None, count: int, says: str | None) -> None:
     files: Any = CheckpointState.__new__(CheckpointState)
     files.checkpoint, files.epoch = Checkpoint(programs), 7
-    operators = [Stateful(number, 2, 0) for number in range(found)]
+    operators = [Stateful(number, 2, 0) for number in range(count)]
     if says is None:
         files._check_whole(operators)
         return
@@ -52,7 +52,7 @@ def test_state_that_is_gone_is_noticed(programs: list[Any] | None, found: int, s
 
 @pytest.mark.parametrize("names", [["a", "b"], ["a.b", "c"], ["a`b", "a.b"]])
 def test_columns_of_any_names_are_mapped(names: list[str]) -> None:
-    """PySpark looks columns up by name: `df["a.b"]` is field b of struct a."""
+    """PySpark interprets column names: `df["a.b"]` is the field b of the struct a."""
     seen: list[list[str]] = []
     batch = pa.record_batch([[1], [2]], names=names)
 

@@ -1,4 +1,4 @@
-"""Effects of a program change on a checkpoint, from both alone."""
+"""The effects of a program change on a checkpoint, computed from the program and the checkpoint."""
 
 from __future__ import annotations
 

@@ -38,11 +38,11 @@ class SimulatedProgram(program.SimulatedProgram):
     """A program and the conditions of its outcome, in streaming and in batch mode.
 
     Attributes:
-        batch_oracle: as ``oracle``, in batch mode; by default the same; or the reason for comparing with a run without
-            faults.
-        batch_view: as ``view``, in batch mode.
-        sorted_in_batch: whether batch mode sorts records by key; not if functions cannot have state.
-        rescales: whether the outcome is the same for any number of subtasks; not if each subtask emits something.
+        batch_oracle: the oracle in batch mode, by default ``oracle``. A string is the reason for a comparison with a
+            run without faults instead.
+        batch_view: the ``view`` in batch mode.
+        sorted_in_batch: whether batch mode sorts records by key. It does not if functions cannot have state.
+        rescales: whether the outcome is the same for any number of subtasks. It is not if each subtask emits something.
     """
 
     batch_oracle: Callable[[Inputs], Mapping[str, Any]] | str | None = None

@@ -25,7 +25,7 @@ class Slow(Client):
 
 
 class Failing(Client):
-    """Answers at once; fails the first time, or always."""
+    """Answers at once. Fails for the first attempt, or always."""
 
     async def __call__(self, value: Any) -> Any:
         await self.ask(0)

@@ -26,7 +26,7 @@ def processing_time(env, events):
 
 
 class Reminder(KeyedProcessFunction):
-    """Sets timers in both time domains on one key; either deletes the other."""
+    """Sets timers in both time domains for a key. Event-time timers delete half of the others."""
 
     def open(self, runtime_context):
         self.waits = runtime_context.get_state(ValueStateDescriptor("waits"))

@@ -30,7 +30,7 @@ EMPTY = (None,) * len(FULL)
 
 
 class AllTypes(KeyedProcessFunction):
-    """Emits a row of values, one of nulls, and one of empty values."""
+    """Emits a row of values, a row of nulls, and a row of empty values."""
 
     def process_element(self, value, ctx):
         yield (value.id, *(FULL if value.id % 2 else EMPTY))
@@ -93,7 +93,7 @@ def test_all_types_come_out_of_a_stream_as_out_of_a_batch(spark, zone, tmp_path)
 
 
 def test_only_required_parts_of_nested_types_take_another_pass(spark):
-    """Spark would make the required fields nullable."""
+    """Spark would make required fields nullable."""
     stream = spark.readStream.format("rate").load().select(F.col("value").alias("id"))
 
     def steps(columns):

@@ -1,4 +1,4 @@
-"""DDL parsed without a session has Spark's meaning."""
+"""DDL that is parsed without a session has the same meaning as in Spark."""
 
 from __future__ import annotations
 

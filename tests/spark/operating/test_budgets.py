@@ -1,4 +1,4 @@
-"""Budgets on Spark: tasks in other processes reach the driver's ledger, and ceilings survive."""
+"""Budgets on Spark. Tasks in other processes reach the driver's ledger, and charges of ceilings survive a restart."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Changes around a program on Spark, row by row of docs/operations.md, on one checkpoint: every sum continues.
+"""Changes of a program's environment on Spark, one per row of docs/operations.md, on one checkpoint. Every sum
+continues.
 
-(Changes of programs: tests/runtime/changes/test_changed_programs.py; of sources: test_source_changes.py; of numbers:
-test_operate.py.)
+Changes of programs are tested in tests/runtime/changes/test_changed_programs.py, changes of sources in
+test_source_changes.py, changes of numbers in test_operate.py.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.long("takes a server of Spark Connect: make test-connec
 
 
 class CountPerMinute(KeyedProcessFunction):
-    """Emits (key, minute's end, number of records) at the end of each minute."""
+    """Emits (key, end of the minute, number of records) at the end of each minute."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_map_state(MapStateDescriptor("seen"))
@@ -260,7 +260,7 @@ def test_views_of_batch_programs(connect):
 
 
 class Hearing(StreamingQueryListener):
-    """Receives events by run, including late events of earlier runs."""
+    """Collects events by run, including late events of earlier runs."""
 
     def __init__(self):
         self.records: Counter[str] = Counter()
@@ -352,7 +352,7 @@ def test_for_each_batch_with_several_outputs(connect, tmp_path):
 
 
 class Alarms(Counts):
-    """Emits each key again by a timer that is due at once. Another timer is due in an hour."""
+    """Emits each key again when a timer fires that is due at once. Another timer is due in an hour."""
 
     def process_element(self, value, ctx):
         yield from super().process_element(value, ctx)
@@ -449,8 +449,8 @@ def stopped_and_drained(spark, folder: Path):
     rows = spark.read.schema("key LONG, n LONG").parquet(str(folder / "out")).collect()
     opened = [open_savepoint(spark, str(folder / name)) for name in ("first", "second")]
     contents = [
-        (each.manifest.drained, sorted(map(tuple, each.frame("counted").select("key", "seen").collect())))
-        for each in opened
+        (savepoint.manifest.drained, sorted(map(tuple, savepoint.frame("counted").select("key", "seen").collect())))
+        for savepoint in opened
     ]
     return results, sorted(map(tuple, rows)), contents
 

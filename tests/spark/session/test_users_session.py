@@ -1,4 +1,4 @@
-"""A program runs in the user's session with Spark's defaults, and leaves no trace in it."""
+"""A program runs in the user's session with Spark's defaults, and does not change the session."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_listener_of_the_session_hears_of_a_query_that_writes_a_table(user, fi
         ({"availableNow": True}, "complete", "UNSUPPORTED_OPERATION"),
     ],
 )
-def test_what_spark_refuses_is_refused_before_anything_runs(user, files, tmp_path, trigger, mode, refused):
+def test_triggers_and_modes_refused_by_spark_are_refused_at_the_start(user, files, tmp_path, trigger, mode, refused):
     writer = counts(files).writeStream.format("noop").outputMode(mode).trigger(**trigger)
     with pytest.raises(Exception, match=refused):
         writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().processAllAvailable()
@@ -322,7 +322,7 @@ def test_a_function_may_leave_a_batch_unread(user, files, tmp_path):
 
 
 def test_spark_compares_the_output_of_tasks_that_run_again(user, files, tmp_path):
-    """Spark 4.1 needs a setting for it; without it, records would be lost."""
+    """Spark 4.1 needs a setting for this comparison. Without it, records would be lost."""
     user.conf.set(SHUFFLE_CHECKSUMS, "false")
     user.conf.set(SHUFFLE_RETRY, "false")
     seen = []

@@ -1,4 +1,4 @@
-"""Queries that ended between the commit of their sink and Spark's: each kind of sink starts again."""
+"""Queries that ended between their sink's commit and Spark's commit can be restarted, with each kind of sink."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_file_sink_that_has_the_epoch_already(query: Query, epochs: int) -> No
 
 
 def test_state_files_have_format_1_whatever_the_session_says(query: Query) -> None:
-    """In format 2, Spark may commit the state of another attempt than the output's."""
+    """With format 2, Spark may commit the state of one attempt with the output of another."""
     query.put("ab")
     with session_settings(query.spark, {STATE_FORMAT: "2"}):
         query.run(query.writer().format("noop"))

@@ -1,4 +1,4 @@
-"""The locks of the process: several threads plan, start, read and write without deadlock."""
+"""The locks of a process: threads that plan, start, read and write do not deadlock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that became due while a query was stopped is done without input."""
+"""Work that became due while a query was stopped is done after its start, even without input."""
 
 from __future__ import annotations
 

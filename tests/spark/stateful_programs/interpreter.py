@@ -1,6 +1,6 @@
-"""Random programs in the columns of rows, and processors that run them on Spark and on pillarbox.
+"""Random programs in columns of rows, and processors that run them on Spark and on pillarbox.
 
-Each key is a separate program. A row has calls of states and timers, as JSON; their results are emitted.
+Each key has its own program. A row contains calls of states and timers as JSON; their results are emitted.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def draw_calls(draw: random.Random, most: int, *, timers: bool) -> str:
 
 
 def draw_rows(seed: int, programs: int, batches: int, *, timers: bool) -> list[list[dict[str, Any]]]:
-    """Return the rows of each micro-batch: some late, some at the very watermark. The first key is null.
+    """Return the rows of each micro-batch. Some are late, some exactly at the watermark. The first key is null.
 
     Args:
-        timers: whether calls of timers are drawn. (Without a time mode, Spark's worker dies of ``listTimers``.)
+        timers: whether to include calls of timers. (Without a time mode, ``listTimers`` crashes Spark's worker.)
     """
     draw = random.Random(seed)
     rows: list[list[dict[str, Any]]] = []
@@ -110,7 +110,7 @@ class Interpreter(StatefulProcessor):
 
     Args:
         ttl: the time-to-live of the states (ms), or None.
-        by_clock: whether timers follow the clock: then times are relative to it.
+        by_clock: whether timers follow the clock. Times are then relative to the clock.
     """
 
     def __init__(self, ttl: int | None = None, *, by_clock: bool = False) -> None:
@@ -153,11 +153,13 @@ class Interpreter(StatefulProcessor):
         return outcome(getattr(self.handle, f"{method}Timer"), at)
 
     def shown_time(self, time: int, base: int) -> int:
-        """In processing time, micro-batches begin at different times on each side."""
+        """Return a time to emit. In processing time it is relative, because micro-batches on Spark and here begin at
+        different times.
+        """
         return round((time - base) / 3_600_000) if self.by_clock else time
 
-    def say(self, key, what: str, said: list[str]):
-        return Row(said=f"{what} {said}", k=key[0])
+    def say(self, key, what: str, outcomes: list[str]):
+        return Row(said=f"{what} {outcomes}", k=key[0])
 
 
 class FrameInterpreter(Interpreter):
@@ -170,8 +172,8 @@ class FrameInterpreter(Interpreter):
                 yield self.say(key, f"row {row.n}", self.run(row.calls, self.base(timerValues, at)))
                 self.later.update((row.later,))
 
-    def say(self, key, what: str, said: list[str]):
-        return pd.DataFrame({"k": [key[0]], "said": [f"{what} {said}"]})
+    def say(self, key, what: str, outcomes: list[str]):
+        return pd.DataFrame({"k": [key[0]], "said": [f"{what} {outcomes}"]})
 
 
 def run_with_state(key, frames, state):

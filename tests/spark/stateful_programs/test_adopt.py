@@ -1,6 +1,6 @@
 """Adoption: pillarbox resumes from a savepoint of a stopped Spark query.
 
-The oracle is Spark's query, resumed from its own checkpoint.
+The result is compared with Spark's query, resumed from its own checkpoint.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class OtherType(Interpreter):
 
 
 @pytest.mark.slow("a query on Spark, one on pillarbox, and one that adopt() refuses")
-def test_what_adopt_refuses(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adopt_refuses_wrong_arguments(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_rows(draw_rows(0, 5, 3, timers=True), tmp_path / "rows")
     files = Files(session, tmp_path)
     files.add(1)

@@ -1,4 +1,4 @@
-"""``group_by`` on Spark: benefits for users, refusals, and errors in a query."""
+"""``group_by`` on Spark: its use, refusals, and errors in a query."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = "k STRING, t TIMESTAMP"
 
 
 class Count(StatefulProcessor):
-    """Counts the rows of a key; a minute after the last one its timer emits the count."""
+    """Counts the rows of a key. A timer, one minute after the last row, emits the count."""
 
     def init(self, handle):
         self.handle = handle

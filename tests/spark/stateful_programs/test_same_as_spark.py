@@ -1,6 +1,7 @@
-"""Random programs on Spark and on pillarbox: the same rows, micro-batch by micro-batch.
+"""Random programs on Spark and on pillarbox emit the same rows in each micro-batch.
 
-``interpreter.py`` draws the programs. Each key is a program, so a difference names the smallest program that shows it.
+``interpreter.py`` creates the programs. Each key has its own program, so a difference names the smallest program that
+shows it.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def results(
 
 @pytest.fixture
 def session(spark: SparkSession) -> SparkSession:
-    """Programs use event time, because Spark runs no-data micro-batches for ever in processing time."""
+    """Programs use event time, because with processing time, Spark runs micro-batches without data forever."""
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     return session

@@ -1,11 +1,11 @@
-"""Cases of Spark's own tests of these APIs: the same assertions for Spark and for pillarbox.
+"""Cases from Spark's own tests of these APIs, with the same assertions for Spark and for pillarbox.
 
 They have the subjects of Spark's ``test_pandas_transform_with_state.py``, ``..._state_variable.py`` and
-``test_pandas_grouped_map_with_state.py``. Time-to-live, timers, late rows, null keys, a single partition and restarts:
-``test_same_as_spark.py``. ``TwsTester``: ``tests/operators/stateful_processor``. Later operators: ``test_group_by.py``.
-Killed workers: ``tests/faults/test_stateful_programs.py``.
+``test_pandas_grouped_map_with_state.py``. Time-to-live, timers, late rows, null keys, a single partition and restarts
+are tested in ``test_same_as_spark.py``, ``TwsTester`` in ``tests/operators/stateful_processor``, downstream operators
+in ``test_group_by.py``, and killed workers in ``tests/faults/test_stateful_programs.py``.
 
-Left out are the tests that read Spark's state store:
+These tests of Spark are left out, because they concern Spark's state store:
 
 - ``..._map_state_metadata``, ``..._list_state_metadata``, ``..._value_state_metadata`` (the sources ``state-metadata``
   and ``statestore``, the change feed, snapshots): ``test_adopt.py`` reads states with both sources;

@@ -1,4 +1,4 @@
-"""Keys of map states compared with a dict's: NaN, unequal to itself in Python, is one key, also after a restart."""
+"""Keys of map states compared with a dict's. NaN is one key, also after a restart."""
 
 from __future__ import annotations
 

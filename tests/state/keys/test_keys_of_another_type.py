@@ -1,4 +1,4 @@
-"""Keys of another type than a checkpoint's are refused if their type is known; types in brackets declare."""
+"""Keys with another type than the checkpoint's are refused if that type is known."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def test_the_same_with_large_maps_and_lists(phases, seed):
     ],
 )
 def test_cold_rows_beside_hot_ones(cold, hot, epochs):
-    """With bounds in entries, hot rows used the cold rows' allowance: the log grew to hundreds of times the state."""
+    """When bounds counted entries, hot rows used up the allowance of cold rows, and the log grew far too long."""
     order = random.Random(1)
     task = Task(MemoryChunkStore())
     values = {("cold", n): order.randbytes(cold[1]) for n in range(cold[0])}

@@ -95,7 +95,7 @@ class Mean(AggregateFunction):
         return accumulator[0] / accumulator[1]
 
     def merge(self, accumulator_a, accumulator_b):
-        return [one + other for one, other in zip(accumulator_a, accumulator_b)]
+        return [a + b for a, b in zip(accumulator_a, accumulator_b)]
 
 
 MERGING = ("list", "reducing", "aggregating", "late list")
@@ -312,7 +312,9 @@ class Model:
         elif name == "merge":
             sources = [self.spaces.get((key, source), nothing()) for source in arguments[0]]
             parts = [space] * (namespace not in arguments[0]) + sources
-            merged = {kind: [each for part in parts for each in part[kind]] for kind in ("list", "added", "late list")}
+            merged = {
+                kind: [element for part in parts for element in part[kind]] for kind in ("list", "added", "late list")
+            }
             reduced = [part["reducing"] for part in parts if part["reducing"] is not None]
             for part in parts:
                 part.update({"list": [], "added": [], "late list": [], "reducing": None})
@@ -454,9 +456,9 @@ class StateLogMachine(RuleBasedStateMachine):
 
 
 def clean_and_check(contents, store, added, gone):
-    """Clean; then there are few chunks, or the epoch has done its share at the old end.
+    """Clean the log. Then it has few chunks, or the epoch has passed enough old chunks.
 
-    So the log has at most the "few" chunks, plus the chunks of the epochs that it takes to pass all of them: each
+    So the log has at most the "few" chunks, plus the chunks of the epochs that it takes to pass all of them. Each epoch
     passes a part of a full chunk. (Cleaning's guarantee in bytes: test_state_log_bounds.py.)
     """
     ledger = contents.ledger

@@ -50,10 +50,10 @@ class Event:
 
 
 class Sorted:
-    """Is pickled as a call that compares its arguments, like sortedcontainers' lists."""
+    """Is pickled as a call that compares its arguments, as the lists of sortedcontainers are."""
 
-    def __init__(self, found: Any) -> None:
-        self.found = sorted(found)
+    def __init__(self, elements: Any) -> None:
+        self.found = sorted(elements)
 
     def __reduce__(self) -> Any:
         return Sorted, (list(self.found),)
@@ -187,7 +187,7 @@ def local_class() -> Any:
 
 @pytest.mark.parametrize("where", ["value", "key", "map", "large", "function", "request"])
 def test_what_cannot_be_imported_is_not_stored(where):
-    """A restarted program has another class: old keys would equal none of its keys."""
+    """A restarted program would have another class, so old keys would not be equal to its keys."""
     task, card = Task(), local_class()(1)
     key = "'k'" if where not in ("key",) else r".*Card\(number=1\)"
     task.of(card if where == "key" else "k")

@@ -41,7 +41,7 @@ KINDS = {
 
 
 class Home:
-    """The module of a program's classes, and the worker that receives them."""
+    """The module that defines a program's classes, and a worker that receives the classes."""
 
     def __init__(self, kind: str, patch: Any) -> None:
         self._kind = kind

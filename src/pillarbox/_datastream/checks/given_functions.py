@@ -22,10 +22,13 @@ def name_of(kind: str, func: Any) -> str:
 def check_function(
     func: Any, interface: type, method: str, called: str | None = None, *, many: bool = False, may_await: bool = False
 ) -> None:
-    """Refuse an object that is neither a function nor an instance of its interface, or that returns no results.
+    """Check that an object is a function or an instance of its interface, and that it returns results.
 
     Args:
         may_await: whether its methods may be ``async def``.
+
+    Raises:
+        ProgramError: the object is unsuitable.
     """
     # Other classes, such as `str`, are functions.
     if not isinstance(func, interface) and (_is_function_class(func) or not callable(func)):
@@ -71,7 +74,7 @@ def check_type(what: str, declared: Any) -> None:
 def check_instance(
     func: Any, interface: type[Function], where: str, called: Sequence[str], *, many: bool, may_await: bool = False
 ) -> None:
-    """Refuse an object that does not implement an interface with several methods, or that returns no results."""
+    """Check that an object implements an interface with several methods, and that they return results."""
     if not isinstance(func, interface):
         raise _not_an_instance(func, where, f"a {interface.__name__}")
     check_parameters(func, interface, where, may_await=may_await)

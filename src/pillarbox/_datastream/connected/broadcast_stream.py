@@ -1,4 +1,4 @@
-"""Broadcast streams, and streams connected with them, as in PyFlink."""
+"""Broadcast streams, and streams connected to them, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _PROCESS = "process() of a stream and a broadcast one"
 
 
 class BroadcastStream(Generic[T1]):
-    """A stream that sends every record of type ``T1`` to each subtask, and the state that the records fill.
+    """A stream that sends every record of type ``T1`` to each subtask, and declares the broadcast state for them.
 
-    ``DataStream.broadcast(descriptor, ...)`` returns it, for ``DataStream.connect``.
+    ``DataStream.broadcast(descriptor, ...)`` creates it; pass it to ``DataStream.connect``.
     """
 
     def __init__(self, stream: DataStream[T1], descriptors: tuple[MapStateDescriptor[Any, Any], ...]) -> None:
@@ -51,7 +51,7 @@ class BroadcastStream(Generic[T1]):
 
 
 class BroadcastConnectedStream(Generic[T1, T2]):
-    """A stream of type ``T1``, keyed or not, connected with a broadcast stream of type ``T2``."""
+    """A stream of type ``T1``, keyed or not, connected to a broadcast stream of type ``T2``."""
 
     def __init__(self, stream: DataStream[T1], broadcast: BroadcastStream[T2]) -> None:
         self._stream = stream
@@ -68,13 +68,14 @@ class BroadcastConnectedStream(Generic[T1, T2]):
     ) -> DataStream[U]:
         """Process both streams: one fills the broadcast state, the other reads it.
 
-        Event time is the minimum of both streams'; a stream without watermarks holds it back. A stream without
-        partitioning is rebalanced. Options are as in :meth:`KeyedStream.process`. With ``async def``, a broadcast
+        Event time is the minimum of both streams' event times, so a stream without watermarks stops it. A stream that
+        is not partitioned is rebalanced. Options are as in :meth:`KeyedStream.process`. With ``async def``, a broadcast
         record waits for all earlier records, and later records wait for it.
 
         Args:
-            func: on a keyed stream a ``KeyedBroadcastProcessFunction``, otherwise a ``BroadcastProcessFunction``.
-            on_error: each subtask has its own dead letter for a broadcast record.
+            func: a ``KeyedBroadcastProcessFunction`` if the first stream is keyed, otherwise a
+                ``BroadcastProcessFunction``.
+            on_error: as in :meth:`DataStream.process`. If a broadcast record fails, each subtask emits a dead letter.
 
         Example:
             >>> WORDS = MapStateDescriptor[str, bool]("words")

@@ -63,7 +63,7 @@ def join_columns(
 
 
 def _with_nan_as_key(stream: KeyedStream[Any, Any]) -> KeyedStream[Any, Any]:
-    """Return a copy of the stream that accepts NaN as a key; the original may have other uses."""
+    """Return a copy of the stream that accepts NaN as a key. Other steps may use the original."""
     keying = stream._keying.with_nan()
     assert isinstance(stream._step, KeyByTransformation)
     return type(stream)(stream._env, replace(stream._step, partitioner=KeyGroupPartitioner(keying)), keying)
@@ -74,7 +74,7 @@ def sides_of_rows(
     right: KeyedStream[Any, Any],
     late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None],
 ) -> tuple[JoinSide, JoinSide] | None:
-    """Return both sides of streams of unchanged rows, for a join by columns, or None for other streams."""
+    """Return both sides of a columnar join, or None if a function has changed the rows of a stream."""
     if not all(_is_untouched(stream._plain_step()) for stream in (left, right)):
         return None
     try:
@@ -169,7 +169,7 @@ def _check_keys(left: JoinSide, right: JoinSide) -> None:
 
 
 def _compared_as(kind: spark.DataType) -> Any:
-    """Return the part of a type that must match: not nullability, nor an interval's units."""
+    """Return the part of a type that must match: nullability and an interval's units are left out."""
     if isinstance(kind, spark.StructType):
         return [(field.name, _compared_as(field.dataType)) for field in kind.fields]
     return type(kind) if isinstance(kind, spark.DayTimeIntervalType) else kind

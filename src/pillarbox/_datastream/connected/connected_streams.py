@@ -45,8 +45,8 @@ class ConnectedStreams(Generic[T1, T2]):
     """Two streams, of types ``T1`` and ``T2``, for an operator that processes both. As in PyFlink.
 
     If both streams are keyed, before ``connect`` or by :meth:`key_by`, records with the same key share a subtask and
-    keyed state. Streams without partitioning are rebalanced. The first stream's records go to the function's method
-    with the number 1, the second's to the method with the number 2.
+    keyed state. Streams without partitioning are rebalanced. The function has two methods: the method with the suffix 1
+    receives the first stream's records, the method with the suffix 2 the second stream's.
 
     ``output_type`` and ``on_error`` are as in :class:`DataStream`. Invalid arguments raise ``ProgramError``.
     """
@@ -61,10 +61,11 @@ class ConnectedStreams(Generic[T1, T2]):
         key_selector2: Callable[[T2], Any] | KeySelector[T2, Any] | str | Sequence[str],
         key_type: TypeInformation[Any] | None = None,
     ) -> ConnectedStreams[T1, T2]:
-        """Partition both streams by key: each by a function, a ``KeySelector``, or column names.
+        """Partition both streams by key. Each selector is a function, a ``KeySelector``, or column names.
 
         Args:
-            key_type: a type from ``Types`` that both streams' keys are converted to. Keys that do not fit are refused.
+            key_type: a type from ``Types``. Both streams' keys are converted to it; keys that cannot be converted are
+                refused.
 
         Example:
             >>> class Both(KeyedCoProcessFunction):
@@ -89,7 +90,7 @@ class ConnectedStreams(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Map each record of both streams to at most one result. Drops a result of None, like PyFlink.
+        """Map each record of both streams to at most one result. Like PyFlink, drops results that are None.
 
         Example:
             >>> class AsText(CoMapFunction[int, str, str]):
@@ -140,7 +141,7 @@ class ConnectedStreams(Generic[T1, T2]):
     ) -> DataStream[U]:
         """Process both streams, with side outputs and, if both are keyed, keyed state and timers.
 
-        Event time is the minimum of both streams': timers wait for the slower one. Options are as in
+        Event time is the minimum of both streams' event times, so timers wait for the slower stream. Options are as in
         :meth:`KeyedStream.process`.
 
         Args:

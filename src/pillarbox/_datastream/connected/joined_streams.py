@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class _Pair(Generic[T1, T2]):
-    """Two streams that receive their keys."""
+    """Two streams whose keys are being set."""
 
     _method: str
 
@@ -53,7 +53,10 @@ class _Pair(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> Self:
-        """Set the first stream's key, as in :meth:`DataStream.key_by`. :meth:`get_side_output` returns dead letters."""
+        """Set the first stream's key, as in :meth:`DataStream.key_by`.
+
+        :meth:`get_side_output` returns its dead letters.
+        """
         check_on_error(on_error, "where()")
         changed = copy.copy(self)
         changed._first = self._first.key_by(key_selector, on_error=on_error)
@@ -65,14 +68,14 @@ class _Pair(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> Self:
-        """Set the second stream's key, as :meth:`where`. Records with equal keys are joined."""
+        """Set the second stream's key, as in :meth:`where`. Records with equal keys are joined."""
         check_on_error(on_error, "equal_to()")
         changed = copy.copy(self)
         changed._second = self._second.key_by(key_selector, on_error=on_error)
         return changed
 
     def get_side_output(self, tag: OutputTag[V]) -> DataStream[V]:
-        """Return the dead letters of both streams' records without a key.
+        """Return the dead letters of records, of either stream, whose key could not be computed.
 
         ``tag`` is the ``on_error`` of :meth:`where`, of :meth:`equal_to`, or of both.
 
@@ -155,7 +158,7 @@ class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
     ) -> DataStream[U]:
         """Call a function with each pair of records of the same key and window, when the window ends.
 
-        ``f(first, second)`` or a ``JoinFunction`` returns one result; a ``FlatJoinFunction`` any number.
+        ``f(first, second)`` or a ``JoinFunction`` returns one result; a ``FlatJoinFunction`` returns any number.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -181,7 +184,9 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
         func: Callable[[Sequence[T1], Sequence[T2]], Iterable[U] | None] | CoGroupFunction[T1, T2, U],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U]:
-        """Call a function with all records of a key and window, when the window ends. One stream may have no records.
+        """Call a function with all records of a key and window, when the window ends.
+
+        A stream may have no records in the window.
 
         ``f(firsts, seconds)``, or a ``CoGroupFunction``, returns or yields the results.
 
@@ -199,7 +204,7 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
 
 
 class IntervalJoin(Generic[T1, T2]):
-    """Two keyed streams, of types ``T1`` and ``T2``, whose records are joined by close event times."""
+    """Two keyed streams, of types ``T1`` and ``T2``, whose records are joined if their event times are close."""
 
     def __init__(self, left: KeyedStream[Any, T1], right: KeyedStream[Any, T2]) -> None:
         self._streams = (left, right)
@@ -211,7 +216,7 @@ class IntervalJoin(Generic[T1, T2]):
         """Set the interval of a pair's event times: ``left + lower <= right <= left + upper``.
 
         Args:
-            lower: such as ``"-5 seconds"``; an int is milliseconds.
+            lower: a duration such as ``"-5 seconds"``; an int is milliseconds.
             upper: at least ``lower``.
         """
         bounds = tuple(
@@ -257,16 +262,17 @@ class IntervalJoin(Generic[T1, T2]):
     ) -> DataStream[U]:
         """Call a function with each pair, when its second record arrives.
 
-        For two streams of DataFrame rows keyed by columns, pairs are computed on columns, when event time advances or
+        If both streams are DataFrame rows keyed by columns, pairs are computed with Arrow when event time advances or
         the micro-batch ends: only rows with a partner become Python objects.
 
-        Each side stores a record until event time, the minimum of both streams', has passed its last possible partner.
-        A record that event time has passed on arrival is late: it is dropped and counted (``late_records_dropped``), or
-        emitted to a side output.
+        A record is stored until event time, the minimum of both streams' event times, has passed its last possible
+        partner. A record that arrives after event time has passed its own timestamp is late: it is dropped and counted
+        (``late_records_dropped``), or emitted to a side output.
 
         Args:
             func: a ``ProcessJoinFunction``, or a function ``f(left, right, ctx)`` that returns or yields the results.
-            on_error: one dead letter replaces all pairs of the later record, which is dropped.
+            on_error: as in :meth:`DataStream.process`. The failing pair's second record is dropped, and one dead letter
+                replaces all its pairs.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -303,15 +309,15 @@ class IntervalJoin(Generic[T1, T2]):
         """Join the columns of both streams with Arrow: no row becomes a Python object.
 
         Both streams must have known columns, from a DataFrame or a declared ``output_type``, and be keyed by named
-        columns of the same types. A null in a key joins nothing, and NaN equals NaN, as in Spark. For late rows see
+        columns of the same types. As in Spark, a null key matches nothing, and NaN equals NaN. For late rows, see
         :meth:`process`. A pair has the later of its two event times; a row without a partner has the event time of its
         last possible partner. Results have the left stream's columns first.
 
         Args:
-            how: ``"inner"``: pairs; ``"left"``: also left rows without a partner, with nulls in the right columns, once
-                event time has passed their last possible partner.
-            suffixes: for names of columns that both sides have, left and right, such as ``("", "_right")``. By default
-                such columns are refused. Key columns with the same name occur once.
+            how: ``"inner"`` emits pairs. ``"left"`` also emits left rows without a partner, with nulls in the right
+                columns, once event time has passed their last possible partner.
+            suffixes: (left, right) suffixes for column names that both sides have, such as ``("", "_right")``. By
+                default, such columns are refused. Key columns with the same name occur once.
 
         Example:
             >>> event = Types.ROW_NAMED(["id", "at"], [Types.STRING(), Types.LONG()])

@@ -1,4 +1,4 @@
-"""The environment of a program: its sources, and its execution."""
+"""``StreamExecutionEnvironment``: a program's sources and its execution."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Return a new environment.
 
         Args:
-            spark: the session to run on; by default the session of the DataFrames that the program reads. Flink's
-                method takes settings, which the session has here.
+            spark: the session to run on; by default, the session of the DataFrames that the program reads. Flink's
+                method takes a configuration instead.
 
         Example:
             >>> StreamExecutionEnvironment.get_execution_environment().from_collection([1]).execute_and_collect()
@@ -91,7 +91,7 @@ class StreamExecutionEnvironment(ProgramSettings):
     # -- sources --
 
     def from_dataframe(self, df: DataFrame, name: str = "dataframe") -> DataStream[Row]:
-        """Read a DataFrame. Functions receive its rows as light named tuples.
+        """Read a DataFrame. Functions receive its rows as lightweight named tuples.
 
         Args:
             df: a streaming or batch DataFrame, with unique column names and types that Python can read.
@@ -118,12 +118,12 @@ class StreamExecutionEnvironment(ProgramSettings):
     def from_collection(
         self, collection: Iterable[Any], type_info: TypeInformation[Any] | None = None
     ) -> DataStream[Any]:
-        """Read a Python collection, in its order.
+        """Read a Python collection in iteration order.
 
         Args:
             collection: any finite iterable except a string.
-            type_info: a type from ``Types`` that elements are converted to, as in PyFlink: values of a ROW become named
-                rows, FLOAT is rounded to 32 bits. By default they stay unchanged.
+            type_info: a type from ``Types``. Elements are converted to it, as in PyFlink: values of a ROW become named
+                rows, FLOAT is rounded to 32 bits. By default, elements are unchanged.
 
         Raises:
             TypeMismatchError: an element does not fit the type; the message names the element and the field.
@@ -145,7 +145,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         return DataStream(self, self._add(step))
 
     def get_execution_graph(self) -> Program:
-        """Return the program's plan: ``str()`` of it is text, ``to_mermaid()`` a diagram.
+        """Return the program's plan. Its ``str()`` is text, its ``to_mermaid()`` a diagram.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).print()
@@ -166,13 +166,13 @@ class StreamExecutionEnvironment(ProgramSettings):
         return self._compile("program", sinks)
 
     def execute(self, job_name: str = "pillarbox") -> None:
-        """Run the program's sinks, such as ``print()``, to the end of its bounded sources.
+        """Run the program's sinks, such as ``print()``, until its bounded sources end.
 
-        As in Flink, a branch that ends in an operator, such as ``stream.map(write)``, runs without a sink. Each sink
-        and branch runs once: a second call skips it.
+        As in Flink, a branch that ends in an operator, such as ``stream.map(write)``, needs no sink to run. A second
+        call runs only sinks and branches that were added since.
 
         Raises:
-            ProgramError: no sink and no branch.
+            ProgramError: the program has neither a sink nor such a branch.
             OperatorError: a function raised.
 
         Example:
@@ -195,12 +195,12 @@ class StreamExecutionEnvironment(ProgramSettings):
         savepoint: Savepoint | None = None,
         **outputs: DataStream[Any],
     ) -> LocalJob:
-        """Return a job of the local runtime that runs the program of ``outputs`` epoch by epoch.
+        """Return a job that computes ``outputs`` in this process, epoch by epoch.
 
         Args:
-            clock: processing time; by default the system's.
-            savepoint: initial state from :meth:`LocalJob.savepoint`; overrides :meth:`from_savepoint`.
-            outputs: the streams whose records each epoch returns, by name.
+            clock: the clock of processing time; by default, the system clock.
+            savepoint: the initial state, from :meth:`LocalJob.savepoint`. Overrides :meth:`from_savepoint`.
+            outputs: streams by name. Each epoch returns their records.
 
         Example:
             >>> with env.local_job(words=env.from_collection(["to", "be"])) as job:
@@ -223,7 +223,8 @@ class StreamExecutionEnvironment(ProgramSettings):
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id.
                 For exactly-once results, its writes must replace earlier writes of the same batch id. The outputs are
                 cached during the call. Branches without a sink also run, as in :meth:`execute`.
-            outputs: output name -> a stream, or a stream and columns, as in :meth:`DataStream.to_dataframe`.
+            outputs: output name -> a stream, or a tuple of a stream and its columns as in
+                :meth:`DataStream.to_dataframe`.
 
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)

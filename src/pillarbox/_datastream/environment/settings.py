@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ProgramSettings:
-    """The settings of an environment, for each program that it runs."""
+    """The settings of an environment. They apply to each program that it runs."""
 
     def __init__(self) -> None:
         self._parallelism: int | None = None
@@ -45,9 +45,9 @@ class ProgramSettings:
     def set_parallelism(self, parallelism: int) -> Self:
         """Set the number of concurrent subtasks after a shuffle: Spark's partitions.
 
-        A query keeps the parallelism of its first start, unless :func:`pillarbox.rescale` or :meth:`set_auto_rescale`
-        changes it while the query is stopped, up to the max parallelism. :meth:`DataStream.set_parallelism` sets one
-        operator's.
+        A query keeps the parallelism of its first start. :func:`pillarbox.rescale` or :meth:`set_auto_rescale` can
+        change it while the query is stopped, up to the max parallelism. :meth:`DataStream.set_parallelism` sets the
+        parallelism of one operator.
 
         Example:
             >>> env.set_parallelism(4).get_parallelism()
@@ -60,8 +60,8 @@ class ProgramSettings:
     def get_parallelism(self) -> int:
         """Return the number of concurrent subtasks after a shuffle.
 
-        The default is Spark's ``spark.sql.shuffle.partitions`` if set, at most 128; otherwise the cluster's number of
-        cores, at most 16; 1 without Spark.
+        The default is ``spark.sql.shuffle.partitions`` if it is set (at most 128), otherwise the cluster's number of
+        cores (at most 16). Without Spark it is 1.
 
         Example:
             >>> env.get_parallelism()
@@ -72,8 +72,8 @@ class ProgramSettings:
     def set_max_parallelism(self, max_parallelism: int) -> Self:
         """Set the number of key groups: the largest possible parallelism, at most 32768.
 
-        A streaming query has a subtask per key group, so further key groups are cheap, but not free. A checkpoint keeps
-        the number of its first start, and a program without a setting resumes with it.
+        A streaming query has a subtask per key group, so additional key groups are cheap, but not free. A checkpoint
+        keeps the number of its first start; a program that does not set the number resumes with it.
 
         Example:
             >>> env.set_max_parallelism(1024).get_max_parallelism()
@@ -90,7 +90,8 @@ class ProgramSettings:
     def get_max_parallelism(self) -> int:
         """Return the number of key groups.
 
-        The default is twice the parallelism, at most 128, but at least the highest parallelism of an operator.
+        The default is twice the parallelism (at most 128), or the highest parallelism of an operator if that is
+        greater.
 
         Example:
             >>> env.set_parallelism(4).get_max_parallelism()
@@ -101,11 +102,11 @@ class ProgramSettings:
     def measure_mailbox_latency(self, interval: DurationLike = "1 second") -> Self:
         """Measure in each task how long mails (timers, completed requests, checkpoints) wait in the mailbox.
 
-        During an epoch, a probe joins the mailbox at intervals; ``TaskReport.mailbox_latency_ms`` reports its waiting
-        time. If that is long, functions take long for a run of records.
+        During an epoch, a probe mail is put into the mailbox at intervals; ``TaskReport.mailbox_latency_ms`` reports
+        how long it waited. A long wait means that functions take long for a run of records.
 
         Args:
-            interval: time from a probe's turn to the next probe; an int is milliseconds.
+            interval: time from the run of a probe to the next probe; an int is milliseconds.
 
         Example:
             >>> env.measure_mailbox_latency("500 ms") is env
@@ -117,9 +118,9 @@ class ProgramSettings:
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> Self:
         """Set the execution mode: streaming (default), batch, or automatic.
 
-        Batch mode needs bounded sources. A task then holds the state of one key at a time, ``reduce``, ``sum`` and
-        similar methods emit only a key's last result, a key's timers fire after its last record, and there are no
-        watermarks before the end.
+        Batch mode needs bounded sources. In batch mode, a task holds the state of one key at a time; ``reduce``,
+        ``sum`` and similar methods emit only a key's last result; a key's timers fire after its last record; and no
+        watermark is emitted before the end.
 
         Example:
             >>> numbers = env.set_runtime_mode(RuntimeExecutionMode.BATCH).from_collection([3, 4, 10, 20])
@@ -132,9 +133,9 @@ class ProgramSettings:
         return self
 
     def disable_operator_chaining(self) -> Self:
-        """Run each operator in its own tasks, as ``disable_chaining()`` does for one.
+        """Run each operator in its own tasks, as ``disable_chaining()`` does for one operator.
 
-        Each is then a level of the Spark plan, after a shuffle. Use it to find a slow operator.
+        Each operator is then a level of the Spark plan, after a shuffle. Useful to find a slow operator.
 
         Example:
             >>> _ = env.disable_operator_chaining().from_collection([1]).map(str).map(len).print()
@@ -157,9 +158,9 @@ class ProgramSettings:
         """Emit values without copies, like Flink's ``enableObjectReuse()``.
 
         By default, emitted values, and records for several operators, are copied unless their type is known to be
-        immutable (numbers, text, times, tuples and rows of these). With object reuse, a function must change neither
-        emitted values nor received records: otherwise results depend on micro-batch boundaries.
-        :func:`pillarbox.immutable` does the same for one class.
+        immutable (numbers, text, times, and tuples and rows of these). With object reuse, a function that changes
+        emitted values or received records makes results depend on micro-batch boundaries. :func:`pillarbox.immutable`
+        avoids the copies for one class.
 
         Example:
             >>> env.enable_object_reuse() is env
@@ -171,8 +172,8 @@ class ProgramSettings:
     def set_auto_rescale(self, enabled: bool = True) -> Self:
         """Rescale a checkpoint in :func:`pillarbox.start` if its parallelism differs from the program's.
 
-        Like :func:`pillarbox.rescale`, before the query starts, and logged. An uncommitted last epoch is finished
-        first, in a separate run. Needs a classic session of Spark 4.2 or newer.
+        Works like :func:`pillarbox.rescale`, before the query starts, and logs a message. If the last epoch is
+        uncommitted, a separate run finishes it first. Needs a classic session of Spark 4.2 or newer.
 
         Example:
             >>> env = env.set_parallelism(4).set_auto_rescale(True)
@@ -186,10 +187,10 @@ class ProgramSettings:
         One dashboard shows all queries of a process; see :func:`pillarbox.dashboard`.
 
         Args:
-            port: 0 for any free port.
-            host: the address to listen on; by default, only this machine can connect.
-            token: the credential for browsers. None: no token on loopback; elsewhere a random token, logged in the
-                address.
+            port: the port, or 0 for any free port.
+            host: the address to listen on. By default, only programs on this machine can connect.
+            token: the credential for browsers. By default, a loopback address needs no token; for other addresses, a
+                random token is logged as part of the address.
 
         Example:
             >>> env = env.enable_dashboard(8082)
@@ -199,7 +200,7 @@ class ProgramSettings:
         return self
 
     def set_time_zone(self, time_zone: str) -> Self:
-        """Set the time zone, such as ``"Europe/Berlin"``, of naive datetimes for programs without a Spark session.
+        """Set the time zone of naive datetimes, such as ``"Europe/Berlin"``, for programs without a Spark session.
 
         Naive datetimes may then be event times, watermarks, timer times and values of columns. Without a time zone,
         they are refused. A session's time zone is ``spark.sql.session.timeZone``.
@@ -211,10 +212,10 @@ class ProgramSettings:
         return self
 
     def add_class_alias(self, former: str, cls: type) -> Self:
-        """Read state that was written with a class under its former name.
+        """Declare a class's former name, so that state that was written under that name can be read.
 
-        The first epoch rewrites an operator's state under the new name. Once that epoch is committed, only older
-        checkpoints and savepoints need the call. ``pillarbox inspect`` shows the classes in a checkpoint.
+        The first epoch rewrites an operator's state under the new name. Once it is committed, only older checkpoints
+        and savepoints need the alias. ``pillarbox inspect`` shows the classes in a checkpoint.
 
         Args:
             former: the former module and qualified name, as in ``"shop.model:Order"``.
@@ -251,23 +252,24 @@ class ProgramSettings:
     ) -> Self:
         """Start the program with the state of a savepoint, at any parallelism.
 
-        A streaming query restores it on a new checkpoint, in a separate epoch before the first; later starts resume
-        from that checkpoint without the savepoint. The savepoint is compared with the program before anything runs.
-        Programs in this process restore the state each time, and read no positions.
+        A streaming query restores the savepoint into a new checkpoint, in a separate epoch before its first; later
+        starts resume from that checkpoint. The savepoint is compared with the program before anything runs. Programs
+        that run in this process restore the state at each run, and ignore positions.
 
         Args:
             allow_non_restored_state: whether to skip state and positions without an operator or source in the program.
-            renamed: former uid of an operator, or name of a source -> its new one.
-            positions: where sources begin. ``"savepoint"``: at the savepoint's positions, matched by source name; new
-                sources begin as in a new query. ``"none"``: all as in a new query. A dict: source name -> position as
-                in Spark's offset log (a dict, an int, or None as in a new query); others as with ``"savepoint"``. A
-                list: a position for each of Spark's sources, in order.
+            renamed: former -> new uid of an operator, or former -> new name of a source.
+            positions: where sources begin. With ``"savepoint"``, sources begin at the savepoint's positions, matched by
+                source name; new sources begin as in a new query. With ``"none"``, all sources begin as in a new query.
+                A dict maps source names to positions as in Spark's offset log (a dict, an int, or None to begin as in a
+                new query); sources that it does not name begin as with ``"savepoint"``. A list has a position for each
+                of Spark's sources, in order.
 
         Raises:
-            ProgramError: also in batch mode, without an operator with a new uid, or when a query starts on Spark
-                without a checkpoint location, or with other programs or Spark's stateful operators.
+            ProgramError: the program is in batch mode, a new uid belongs to no operator, or the query on Spark has no
+                checkpoint location, several programs, or Spark's stateful operators.
             CheckpointMismatchError: (at the start) the savepoint is missing, damaged, or does not fit the program; or
-                the checkpoint was begun differently.
+                the checkpoint was not begun from this savepoint with these arguments.
 
         Example:
             >>> env = env.from_savepoint("/savepoints/2026-05-01", renamed={"count": "count-cards"})

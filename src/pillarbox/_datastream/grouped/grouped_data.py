@@ -34,8 +34,8 @@ def group_by(
 ) -> GroupedData:
     """Group a DataFrame by columns, to run stateful programs written for Spark's ``df.groupBy(...)`` on pillarbox.
 
-    The classes and functions need no change. Their state is in Python, so an access is a dictionary look-up instead of
-    a call to the JVM. The guide "From transformWithState" lists the differences.
+    The classes and functions need no change. Their state is held in Python, so that reading it is a dictionary look-up
+    and not a call to the JVM. The guide "From transformWithState" lists the differences.
 
     Args:
         env: an environment with settings, such as parallelism or a savepoint.
@@ -93,11 +93,11 @@ class GroupedData:
 
         Args:
             statefulProcessor: each subtask has its own copy in each micro-batch.
-            outputStructType: the columns that it emits.
+            outputStructType: the columns that the processor emits.
             outputMode: ``append``, ``update`` or ``complete``.
             timeMode: ``None``, ``ProcessingTime`` or ``EventTime``.
             initialState: rows for ``handleInitialState``.
-            eventTimeColumnName: the emitted event-time column, for later operators.
+            eventTimeColumnName: the event-time column among the emitted columns, for later operators.
 
         Raises:
             PySparkRuntimeError: ``init()`` declares states in a way that Spark refuses.
@@ -114,9 +114,9 @@ class GroupedData:
         initialState: GroupedData | None = None,
         eventTimeColumnName: str = "",
     ) -> DataFrame:
-        """Call a ``StatefulProcessor`` with the rows of each key, as pandas frames. It emits frames, too.
+        """Call a ``StatefulProcessor`` with the rows of each key as pandas frames. It emits pandas frames, too.
 
-        Arguments and errors as in :meth:`transformWithState`.
+        Arguments and errors are as in :meth:`transformWithState`.
         """
         modes = outputMode, timeMode, eventTimeColumnName
         return self._transform(statefulProcessor, outputStructType, *modes, initial=initialState, pandas=True)
@@ -129,17 +129,17 @@ class GroupedData:
         outputMode: str,
         timeoutConf: str,
     ) -> DataFrame:
-        """Call ``func(key, frames, state)`` with the rows of each key as pandas frames, and with keys that time out.
+        """Call ``func(key, frames, state)`` for each key with rows, as pandas frames, and for each key that times out.
 
         Args:
-            func: returns frames.
-            outputStructType: the columns that it emits.
+            func: returns an iterable of pandas frames.
+            outputStructType: the columns of these frames.
             stateStructType: the columns of the state.
             outputMode: ``append`` or ``update``.
             timeoutConf: ``NoTimeout``, ``ProcessingTimeTimeout`` or ``EventTimeTimeout``.
 
         Raises:
-            UnsupportedOperationException: a batch DataFrame.
+            UnsupportedOperationException: the DataFrame is not streaming.
         """
         modes = {timeout: mode for mode, timeout in TIMEOUTS.items()}
         if timeoutConf not in modes:

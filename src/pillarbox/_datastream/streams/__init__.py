@@ -1,5 +1,6 @@
 """Streams and sinks, with PyFlink's names.
 
-Imports `checks` and the layers below `_datastream`; the other packages for types, and inside methods that return their
-streams. Start with `stream.py`, then `data_stream.py`. Weak spot: the modules refer to each other, as the API does.
+Imports `checks` and the layers below `_datastream`. Imports other packages of `_datastream` for types, and inside
+methods that return their streams. Start with `stream.py`, then `data_stream.py`. Weak spot: because of these imports,
+the modules cannot be understood one at a time.
 """

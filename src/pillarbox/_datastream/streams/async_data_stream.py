@@ -25,7 +25,7 @@ class AsyncDataStream:
 
     ``DataStream.map_async`` takes plain functions. In all methods, ``timeout`` is the longest duration of a request,
     including retries (an int is milliseconds), ``capacity`` the maximum number of concurrent requests in a partition,
-    and ``output_type`` the results' columns. Keyword ``options`` are as in ``map_async``: ``rate_limit``,
+    and ``output_type`` the results' columns. The keyword arguments ``options`` are as in ``map_async``: ``rate_limit``,
     ``job_rate_limit``, ``budgets``, ``on_failure``, ``on_barrier``, and ``cache`` (single records) or ``retry``
     (batches). Invalid arguments raise ``ProgramError``.
     """
@@ -60,7 +60,7 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[WaitKeywords],
     ) -> DataStream[U]:
-        """Send a request for each record. Results are emitted on arrival, but never cross a watermark.
+        """Send a request for each record. Results are emitted when they arrive, but never cross a watermark.
 
         Example:
             >>> class Length(AsyncFunction[str, int]):
@@ -105,7 +105,9 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[WaitKeywords],
     ) -> DataStream[U]:
-        """Send a request for each record, with retries. Results are emitted on arrival, but never cross a watermark.
+        """Send a request for each record, with retries.
+
+        Results are emitted when they arrive, but never cross a watermark.
 
         Example:
             >>> class Length(AsyncFunction[str, int]):
@@ -133,7 +135,8 @@ class AsyncDataStream:
 
         Args:
             batch_size: the maximum number of records of a batch.
-            batch_timeout: how long a smaller batch waits for records; None until the epoch ends or event time advances.
+            batch_timeout: how long an incomplete batch waits for more records. By default, until the epoch ends or
+                event time advances.
             capacity: the maximum number of concurrent batches in a partition.
             options: as in the class; retries, failures and timeouts apply to whole batches.
 
@@ -161,9 +164,9 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[BatchWaitKeywords],
     ) -> DataStream[U]:
-        """Send a request for each batch. Results are emitted on arrival, but never cross a watermark.
+        """Send a request for each batch. Results are emitted when they arrive, but never cross a watermark.
 
-        Arguments as in :meth:`ordered_wait_batch`.
+        Arguments are as in :meth:`ordered_wait_batch`.
 
         Example:
             >>> class Lengths(AsyncBatchFunction[str, int]):
@@ -189,7 +192,7 @@ def _ask(
     keywords: WaitKeywords | BatchWaitKeywords,
     **more: Any,
 ) -> DataStream[Any]:
-    """Return the stream of the results. Methods with ``batch`` in their names take an ``AsyncBatchFunction``."""
+    """Build the operator, and return the stream of its results."""
     batches = "batch" in method
     expected: type = AsyncBatchFunction if batches else AsyncFunction
     check_takes(stream, DataStream, f"{method}()", "a DataStream")

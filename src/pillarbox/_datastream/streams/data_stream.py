@@ -65,10 +65,10 @@ class DataStream(Stream[T1], Generic[T1]):
     A method adds a step to the program; nothing runs until ``execute_and_collect()``, ``env.execute()``, or a query on
     ``to_dataframe()``. Invalid arguments raise ``ProgramError``.
 
-    A function is a Python function or an instance of the named class; such an instance has keyed state on a keyed
-    stream. ``output_type`` declares the results' columns; a type from ``Types`` also converts the results. If a
-    function raises, ``on_error="fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side
-    output, and the stream continues.
+    A function argument is a Python function or an instance of the interface that the method names. An instance has
+    keyed state on a keyed stream. ``output_type`` declares the results' columns; a type from ``Types`` also converts
+    the results. If a function raises, ``on_error="fail"`` fails the task; with an ``OutputTag``, a :class:`DeadLetter`
+    is emitted to that side output, and the stream continues.
     """
 
     _keying: Keying | None = None
@@ -80,7 +80,7 @@ class DataStream(Stream[T1], Generic[T1]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Map each record to one result, by a function or a ``MapFunction``.
+        """Map each record to one result with a function or a ``MapFunction``.
 
         Example:
             >>> env.from_collection([1, 2, 3]).map(lambda n: n * n).execute_and_collect()
@@ -109,7 +109,7 @@ class DataStream(Stream[T1], Generic[T1]):
         return self._apply_function("flat_map", FlatMapOperator, func, output_type, on_error)
 
     def filter(self, func: Callable[[T1], bool] | FilterFunction[T1], *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Keep records if ``func``, a function or ``FilterFunction``, returns True.
+        """Keep a record if ``func``, a function or ``FilterFunction``, returns True for it.
 
         Raises:
             OperatorError: (at run time) a result is not a bool.
@@ -194,30 +194,33 @@ class DataStream(Stream[T1], Generic[T1]):
 
         Args:
             func: ``async def f(record)``; or a plain function, which runs in a thread pool; or an object with such a
-                ``__call__``. ``open`` and ``close`` of a :class:`Function`, ``async def`` or plain, run once per task
-                in the event loop's thread, for at most ten minutes and 30 seconds. Its exceptions are failures of the
-                record. Requests have their own context variables but share asyncio tasks: ``asyncio.current_task()``
-                does not identify them.
+                ``__call__``. If it is a :class:`Function`, its ``open`` and ``close``, which may be ``async def``, run
+                once per task in the event loop's thread. ``open`` may take at most ten minutes, ``close`` 30 seconds.
+                An exception of ``func`` fails the record. Requests have their own context variables but share asyncio
+                tasks, so ``asyncio.current_task()`` does not identify a request.
             capacity: the maximum number of concurrent requests in a partition.
             timeout: the longest duration of a request, including retries (an int is milliseconds), or None for no
                 limit.
-            ordered: whether results keep the records' order. Otherwise they are emitted on arrival, but never cross a
-                watermark.
-            retry: a strategy, or the number of retries: after 100 ms, 200 ms, 400 ms, ... (at most 10 s), for any
-                exception.
+            ordered: whether results keep the records' order. If False, they are emitted when they arrive, but never
+                cross a watermark.
+            retry: a strategy, or the number of retries after any exception. Retries wait for 100 ms, 200 ms, 400 ms,
+                ... (at most 10 s).
             batch_size: ``func`` receives a list of up to this many records, and returns a list with one result per
                 record.
-            batch_timeout: how long a smaller batch waits for records; None until the epoch ends or event time advances.
+            batch_timeout: how long an incomplete batch waits for more records. By default, until the epoch ends or
+                event time advances.
             rate_limit: the maximum number of requests per second in a partition.
             job_rate_limit: the maximum number of requests per second of all subtasks.
-            budgets: the budgets that requests are charged to; operators and queries share them by name.
-            on_failure: for a record whose last attempt failed, ``"fail"`` fails the task, ``"drop"`` drops and counts
-                it, a side output's tag sends an :class:`AsyncFailure` there, and ``fallback(f)`` emits the result of
-                ``f(record, error)``.
-            on_barrier: at an epoch's end, ``"drain"`` waits for its requests; ``"carry"`` (only after a ``key_by``)
-                carries them over to the next as state, and repeats them only if the task is created again.
-            record: with ``"carry"``, answers that wait for earlier records are state, too, so that the service is not
-                asked again. They must be data that can be pickled.
+            budgets: the budgets that requests are charged to. Operators and queries that use the same name share a
+                budget.
+            on_failure: the fate of a record whose last attempt failed. ``"fail"`` fails the task; ``"drop"`` drops
+                and counts the record; an ``OutputTag`` emits an :class:`AsyncFailure` to that side output;
+                ``fallback(f)`` emits the result of ``f(record, error)``.
+            on_barrier: the fate of unfinished requests at an epoch's end. ``"drain"`` waits for them; ``"carry"``
+                (only after a ``key_by``) stores them as state and continues them in the next epoch. If the task is
+                created again, they are repeated.
+            record: with ``"carry"``, also store answers that wait for earlier records, so that their requests are not
+                repeated. Answers must be picklable data.
 
         Example:
             >>> async def score(card):
@@ -284,7 +287,7 @@ class DataStream(Stream[T1], Generic[T1]):
 
         Args:
             watermark_strategy: the source of timestamps, the lateness of records, and when a silent partition is idle.
-            on_error: for a record whose timestamp assigner raises or does not return a timestamp.
+            on_error: applies if the timestamp assigner raises or does not return a timestamp.
 
         Example:
             >>> at = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner(int)
@@ -337,11 +340,11 @@ class DataStream(Stream[T1], Generic[T1]):
         Args:
             key_selector: a function of the record, a ``KeySelector``, or one or several column names. A key is a
                 string, a number, bytes, a date or time, a tuple of these, or None. Times with a time zone are compared
-                as instants, so all machines, now and later, need the same time zone data (``tzdata``).
-            more: further column names. A type here is the ``key_type``, as in PyFlink.
-            key_type: a type from ``Types`` that keys are converted to. Keys that do not fit are refused.
-            on_error: for a record whose key function raises or does not return a key. The function is called once more
-                for it; the keyed stream has the side output.
+                as instants, so all machines need the same time zone data (``tzdata``), also after a restart.
+            more: further column names. As in PyFlink, a type is accepted here as the ``key_type``.
+            key_type: a type from ``Types``. Keys are converted to it; keys that cannot be converted are refused.
+            on_error: applies if the key function raises or does not return a key. The function is then called a second
+                time for the record. The side output belongs to the keyed stream.
 
         Example:
             >>> payments = env.from_collection([row(card="ann", amount=5), row(card="ann", amount=7)])
@@ -373,7 +376,7 @@ class DataStream(Stream[T1], Generic[T1]):
         return KeyedStream(self._env, keyed, keying)
 
     def window_all(self, window_assigner: WindowAssigner) -> AllWindowedStream[T1, Any]:
-        """Window the whole stream, in one subtask at any parallelism.
+        """Window the whole stream, in a single subtask at any parallelism.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -386,7 +389,7 @@ class DataStream(Stream[T1], Generic[T1]):
         return AllWindowedStream(self.key_by(_one_key), window_assigner)
 
     def count_window_all(self, size: int, slide: int = 0) -> AllWindowedStream[T1, CountWindow]:
-        """Window the whole stream by number of records, in one subtask. Only full windows fire.
+        """Window the whole stream by number of records, in a single subtask. Only full windows fire.
 
         Args:
             slide: number of records between two windows' starts; 0 means ``size``.

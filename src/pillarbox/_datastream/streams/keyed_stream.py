@@ -76,21 +76,22 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             func: a ``KeyedProcessFunction``, or a function ``f(value, ctx)``, which cannot set timers; a
                 ``ProcessFunction`` has no state or timers.
             processing_time: whether ``func`` sets processing-time timers, so that Spark must also run epochs without
-                new data. By default, as :attr:`Function.uses_processing_time` declares, or by a search of its code. If
-                False, setting such a timer fails the streaming query.
-            on_error: a dead letter also undoes the changes of ``func`` in state and timers.
+                new data. By default, :attr:`Function.uses_processing_time` decides or, if it is None, a search of the
+                function's code. If False, a streaming query fails when a processing-time timer is set.
+            on_error: if a dead letter is emitted, the changes that ``func`` made to state and timers are undone.
             capacity: (for ``async def``, like all later options) the maximum number of records and timers in progress
                 in a partition; 100 by default.
             timeout: the longest duration of a record or timer, which then fails with ``TimeoutError``; an int is
-                milliseconds. By default without limit. Time between epochs does not count.
-            ordered: whether results keep the records' order. By default, they are emitted on completion, but in order
-                per key, and never across a watermark.
-            on_barrier: ``"drain"`` (default) makes each epoch wait for its records; ``"carry"`` stores unfinished
-                records in the checkpoint, and continues them in the next epoch; after a failure they start again, with
+                milliseconds. No limit by default. Time between epochs does not count.
+            ordered: whether results keep the records' order. By default, they are emitted on completion; results of one
+                key keep their order, and no result crosses a watermark.
+            on_barrier: ``"drain"`` (default) makes each epoch wait for its records. ``"carry"`` stores unfinished
+                records in the checkpoint and continues them in the next epoch; after a failure, they start again from
                 the state before them.
-            budgets: the budgets of its ``ctx.call(..., budget=...)``.
-            journal: a folder that all workers can write, such as ``"s3://bucket/prefix"``: answers of ``ctx.call`` are
-                written there before they are used, so that they are used again if the epoch fails.
+            budgets: the budgets that ``ctx.call(..., budget=...)`` may name.
+            journal: a folder that all workers can write to, such as ``"s3://bucket/prefix"``. Answers of ``ctx.call``
+                are written there before they are used. If the epoch fails, its next attempt reads them instead of
+                repeating the calls.
 
         Example:
             >>> class Count(KeyedProcessFunction[str, str, tuple[str, int]]):
@@ -130,7 +131,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
 
         Args:
             func: ``f(result_so_far, record)``, or a ``ReduceFunction``. A key's first record is emitted unchanged.
-            output_type: by default the records' declared type, if it is from ``Types``.
+            output_type: by default, the records' declared type if it is from ``Types``.
 
         Example:
             >>> amounts = env.from_collection([3, 4, 10, 20]).key_by(lambda amount: amount < 10)
@@ -149,9 +150,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         The result is the key's first record with the sum in the field, as in Flink.
 
         Args:
-            position_to_sum: a position in tuples and rows, or a name in rows, dictionaries and objects. Position 0 of a
-                number is the number itself.
-            on_error: what to do with a record whose field is missing or cannot be added.
+            position_to_sum: the field's position (tuples and rows) or name (rows, dictionaries and objects). A number
+                is its own field 0.
+            on_error: applies to records whose field is missing or cannot be added.
 
         Example:
             >>> env.from_collection([("a", 3), ("b", 5)]).key_by(bool).sum(1).execute_and_collect()
@@ -160,13 +161,13 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("sum", position_to_sum, on_error)
 
     def min(self, position_to_min: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Compute the minimum of a field (see :meth:`sum`) of each key's records. Emits it after every record.
+        """Compute the minimum of a field of each key's records. Emits the minimum so far after every record.
 
-        The result is the key's first record with the minimum in the field, as in Flink. :meth:`min_by` emits the whole
-        record with the minimum. NaN is greater than all numbers.
+        The field is given as in :meth:`sum`. The result is the key's first record with the minimum in the field, as in
+        Flink. :meth:`min_by` emits the whole record with the minimum. NaN counts as greater than all numbers.
 
         Args:
-            on_error: for a record without the field, or with a field that cannot be compared.
+            on_error: applies to records whose field is missing or cannot be compared.
 
         Example:
             >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
@@ -176,7 +177,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("min", position_to_min, on_error)
 
     def max(self, position_to_max: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Compute the maximum of a field of each key's records, otherwise as :meth:`min`.
+        """Compute the maximum of a field of each key's records. Everything else is as in :meth:`min`.
 
         Example:
             >>> env.from_collection([3, 8, 5]).key_by(bool).max().execute_and_collect()
@@ -185,7 +186,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("max", position_to_max, on_error)
 
     def min_by(self, position_to_min_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Compute each key's record with the smallest field, the earliest of equals, otherwise as :meth:`min`.
+        """After every record, emit its key's record with the smallest value of a field so far.
+
+        Of records with equal values, the earliest is emitted. Arguments are as in :meth:`min`.
 
         Example:
             >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
@@ -195,7 +198,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("min_by", position_to_min_by, on_error)
 
     def max_by(self, position_to_max_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Compute each key's record with the largest field, otherwise as :meth:`min_by`.
+        """After every record, emit its key's record with the largest value of a field so far, as in :meth:`min_by`.
 
         Example:
             >>> words = env.from_collection([{"word": "to", "n": 2}, {"word": "be", "n": 1}]).key_by(bool)
@@ -212,10 +215,11 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._apply(method, None, guarded(factory, on_error, f"{method}()"))
 
     def deduplicate(self, within: DurationLike) -> DataStream[T1]:
-        """Drop records with a key that has already been seen.
+        """Drop records whose key has already been seen.
 
-        A key is stored until event time has passed its first record's timestamp by ``within`` (an int is milliseconds);
-        the key's next record then counts as the first again. Columnar runs stay columnar.
+        A key is forgotten when event time has passed its first record's timestamp by ``within`` (an int is
+        milliseconds); the key's next record then counts as its first. Rows of a DataFrame are processed as columns,
+        without Python objects.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -231,9 +235,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def in_event_time_order(self) -> DataStream[T1]:
         """Sort the records of each key by their timestamps.
 
-        A record waits in state until the watermark reaches its timestamp. Records that arrive later are dropped and
-        counted (``late_records_dropped``). Records with equal timestamps keep their order of arrival. A following
-        ``key_by`` with the same key keeps the order.
+        A record waits in state until the watermark reaches its timestamp. Records that arrive after the watermark has
+        passed them are dropped and counted (``late_records_dropped``). Records with equal timestamps keep their order
+        of arrival. The order survives a following ``key_by`` with the same key.
 
         Example:
             >>> at = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner(int)
@@ -299,7 +303,6 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
 
     @property
     def _has_sides(self) -> bool:
-        """Whether ``key_by(..., on_error=...)`` created this stream, which then has a side output."""
         before = self._plain_step()
         return isinstance(before, OperatorTransformation) and before.kind == "keys"
 

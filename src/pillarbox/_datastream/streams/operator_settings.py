@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class OperatorSettings:
-    """The settings of a step of the program, common to streams and sinks. Most apply to operators only.
+    """The settings that streams and sinks have in common. Most apply to operators only.
 
-    Invalid settings, or a stream without operator, raise ``ProgramError``.
+    Invalid settings raise ``ProgramError``, as do settings of a stream that has no operator.
     """
 
     def __init__(self, step: Transformation) -> None:
@@ -44,7 +44,8 @@ class OperatorSettings:
     def uid(self, uid: str) -> Self:
         """Set the uid of this operator's or sink's state, unique in the program.
 
-        The default depends on the operator's position in the program. A uid allows changes around the operator.
+        The default depends on the operator's position in the program. With a uid, an operator keeps its state if other
+        operators are added or removed.
 
         Example:
             >>> totals = env.from_collection([3, 4]).key_by(bool).sum().uid("totals")
@@ -61,10 +62,10 @@ class OperatorSettings:
     def set_parallelism(self, parallelism: int) -> Self:
         """Set the number of subtasks of this operator or sink, at most the max parallelism.
 
-        If it differs from the previous operator's and no method partitions the stream between them, the stream is
-        rebalanced; so is the stream after this operator. Sinks have the parallelism of the operator before them.
-        Between a source and the first shuffle, operators run in the source's partitions unless they have their own
-        parallelism. A checkpoint keeps the number.
+        Where the parallelism of two consecutive operators differs and no method partitions the stream between them, the
+        stream is rebalanced. Sinks have the parallelism of the operator before them. Operators before the first shuffle
+        run in the source's partitions unless their parallelism is set. A checkpoint keeps the number of its first
+        start.
 
         Example:
             >>> totals = env.set_parallelism(4).from_collection([3, 4]).key_by(int).sum()
@@ -86,8 +87,8 @@ class OperatorSettings:
     def disable_chaining(self) -> Self:
         """Run this operator or sink in its own tasks.
 
-        Adds a level to the Spark plan on each side: records pass a shuffle to the subtask with the same index. The
-        metrics then have its own busy times.
+        Adds a level to the Spark plan before and after the operator: records pass a shuffle to the subtask with the
+        same index. The metrics then show the operator's own busy times.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).map(len).disable_chaining().print()

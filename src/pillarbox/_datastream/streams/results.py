@@ -15,11 +15,12 @@ _AHEAD = 10_000
 class CollectedResults(Generic[T]):
     """The records that a program emits. The program runs while they are read, as with PyFlink's iterator.
 
-    It runs ahead until 10,000 records are unread: a small program has ended, closed its functions and raised its errors
-    before the results are returned.
+    The program runs ahead until 10,000 records are unread, so a small program has ended, closed its functions and
+    raised its errors before the results are returned.
 
-    ``next()`` removes a record. The rest acts as a list of stored records. In a ``with`` statement it is an iterator
-    that stores nothing, for results larger than memory, and leaving the statement ends the program.
+    ``next()`` removes a record. Other operations are a list's, on the stored records. In a ``with`` statement, the
+    results are an iterator that stores nothing, for results larger than memory, and leaving the statement ends the
+    program.
 
     Example:
         >>> results = env.from_collection([1, 2, 3]).map(str).execute_and_collect()
@@ -38,7 +39,7 @@ class CollectedResults(Generic[T]):
         self._run_ahead(0)
 
     def _run_ahead(self, position: int) -> bool:
-        """Run the program until enough records after a position are available. Returns whether there are any."""
+        """Run the program until 10,000 records after a position are available. Returns whether there is any."""
         while self._portions is not None and len(self._records) - position < _AHEAD:
             portion = next(self._portions, None)
             if portion is None:
@@ -92,7 +93,7 @@ class CollectedResults(Generic[T]):
         return repr(self._all_left())
 
     def close(self) -> None:
-        """End the program if it still runs, and close its functions."""
+        """End the program if it is still running, and close its functions."""
         portions, self._portions = self._portions, None
         if portions is not None:
             portions.close()
@@ -106,7 +107,7 @@ class CollectedResults(Generic[T]):
 
 
 class DataStreamSink(OperatorSettings):
-    """A sink. It is chained to its input unless it has its own parallelism."""
+    """A sink. It is chained to its input unless its parallelism is set."""
 
     if not TYPE_CHECKING:
 

@@ -1,4 +1,4 @@
-"""The common part of streams: partitioning, combination and sinks."""
+"""``Stream``: partitioning, combination and sinks. ``DataStream`` adds the transformations."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._step.name
 
     def start_new_chain(self) -> Self:
-        """Start new tasks with this stream's operator. Later operators may join them.
+        """Start new tasks with this stream's operator. Later operators may be chained to it.
 
         Adds a level to the Spark plan, as :meth:`disable_chaining` does.
 
@@ -92,11 +92,12 @@ class Stream(OperatorSettings, Generic[T1]):
     def rebalance(self) -> DataStream[T1]:
         """Spread the records evenly over the next operators' subtasks, which have the program's parallelism.
 
-        Use it before slow operators if the source has few partitions, or partitions of different sizes. Records keep
-        their order between each pair of subtasks.
+        Useful before slow operators if the source has few partitions, or partitions of different sizes. Records from
+        one subtask to another keep their order.
 
-        When Spark repeats a failed task, the order within a source's partition must be the same at each reading, as in
-        files and in Kafka. Spark's own shuffles and joins do not guarantee it; after them, ``key_by`` is safe.
+        When Spark repeats a failed task, it must read each source partition in the same order as before. Files and
+        Kafka guarantee that order; Spark's own shuffles and joins do not. After a shuffle or join of Spark, use
+        ``key_by``.
 
         Example:
             >>> numbers = env.set_parallelism(2).from_collection(range(4)).rebalance()
@@ -106,10 +107,11 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._partition("rebalance", partitioners.RebalancePartitioner())
 
     def rescale(self) -> DataStream[T1]:
-        """Send each subtask's records to few subtasks of the next operators: to one, if their numbers are equal.
+        """Send each subtask's records to few subtasks of the next operators, or to one if both have equally many.
 
-        With fewer sending than receiving subtasks, each sends to several in turn; with more, several send to one, as in
-        Flink. A source's partition sends to one subtask: with few partitions, ``rebalance`` is better.
+        As in Flink, if there are fewer senders than receivers, each sends to several receivers in turn; if there are
+        more, several senders share a receiver. Each partition of a source sends to a single subtask, so ``rebalance``
+        is better for few partitions.
 
         Example:
             >>> env.set_parallelism(2).from_collection(range(4)).rescale().map(str).execute_and_collect()
@@ -120,7 +122,7 @@ class Stream(OperatorSettings, Generic[T1]):
     def shuffle(self) -> DataStream[T1]:
         """Spread the records at random over the next operators' subtasks.
 
-        A repeated epoch draws the same numbers. For the order of records, see :meth:`rebalance`.
+        A repeated epoch draws the same random numbers. For the order of records, see :meth:`rebalance`.
 
         Example:
             >>> sorted(env.set_parallelism(2).from_collection(range(4)).shuffle().map(str).execute_and_collect())
@@ -129,9 +131,9 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._partition("shuffle", partitioners.ShufflePartitioner())
 
     def forward(self) -> DataStream[T1]:
-        """Keep each record in its subtask, the default. Undoes a previous partitioning.
+        """Keep each record in its subtask (the default). Undoes a previous partitioning.
 
-        The next operator must have the same parallelism, or the program is refused at its start.
+        The next operator must have the same parallelism, otherwise the program is refused when it starts.
 
         Example:
             >>> env.from_collection([1, 2]).forward().map(str).execute_and_collect()
@@ -153,7 +155,7 @@ class Stream(OperatorSettings, Generic[T1]):
         partitioner: Callable[[K, int], int] | Partitioner[K],
         key_selector: Callable[[T1], K] | KeySelector[T1, K] | str | Sequence[str],
     ) -> DataStream[T1]:
-        """Partition the stream with a function. The next operators have no keyed state.
+        """Partition the stream with a function. Unlike ``key_by``, this gives the next operators no keyed state.
 
         Args:
             partitioner: a ``Partitioner``, or ``f(key, n)``, which returns the index of one of the next operators'
@@ -181,8 +183,8 @@ class Stream(OperatorSettings, Generic[T1]):
         """Send each record to all subtasks of the next operators.
 
         Args:
-            descriptors: the broadcast state that the records fill; the result is then for ``connect``. Without
-                descriptors, each subtask of the next operator processes each record.
+            descriptors: the broadcast state for the records. The result must then be passed to ``connect``. Without
+                descriptors, each subtask of the next operator processes every record.
 
         Example:
             >>> env.set_parallelism(2).from_collection(["to", "be"]).broadcast().map(str.upper).execute_and_collect()
@@ -208,7 +210,7 @@ class Stream(OperatorSettings, Generic[T1]):
         return BroadcastStream(stream, descriptors)
 
     def union(self, *streams: DataStream[U]) -> DataStream[T1 | U]:
-        """Merge this stream with streams of the same environment. The order of their records is undefined.
+        """Merge this stream with others of the same environment. The order of the records is undefined.
 
         Example:
             >>> odd, even = env.from_collection([1, 3]), env.from_collection([2, 4])
@@ -233,8 +235,8 @@ class Stream(OperatorSettings, Generic[T1]):
     ) -> ConnectedStreams[T1, T2] | BroadcastConnectedStream[T1, T2]:
         """Connect this stream with another: one operator processes both, with shared state.
 
-        Key both, before or after (``a.key_by("x").connect(b.key_by("y"))``, or ``a.connect(b).key_by("x", "y")``), or
-        neither.
+        Key both streams, before (``a.key_by("x").connect(b.key_by("y"))``) or after (``a.connect(b).key_by("x", "y")``)
+        the call, or neither.
 
         Args:
             ds: a stream of the same environment, with records of any type; or a broadcast stream,
@@ -263,8 +265,8 @@ class Stream(OperatorSettings, Generic[T1]):
     def join(self, other: DataStream[T2]) -> JoinedStreams[T1, T2]:
         """Join records of two streams that have equal keys and the same window.
 
-        ``first.join(second).where(key).equal_to(key).window(assigner).apply(function)``. To join by closeness in time,
-        use ``KeyedStream.interval_join``.
+        ``first.join(second).where(key).equal_to(key).window(assigner).apply(function)``. To join records with close
+        event times, use ``KeyedStream.interval_join``.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(len)
@@ -280,7 +282,7 @@ class Stream(OperatorSettings, Generic[T1]):
         return JoinedStreams(cast("DataStream[T1]", self), other)
 
     def co_group(self, other: DataStream[T2]) -> CoGroupedStreams[T1, T2]:
-        """Process the records of two streams with equal keys and the same window together.
+        """Process together the records of two streams that have equal keys and the same window.
 
         ``first.co_group(second).where(key).equal_to(key).window(assigner).apply(function)``. Unlike a join, it also
         calls the function if one stream has no record, as outer joins need.
@@ -301,7 +303,7 @@ class Stream(OperatorSettings, Generic[T1]):
     # -- sinks --
 
     def print(self, sink_identifier: str = "") -> DataStreamSink:
-        """Print each record in its task; ``env.execute()`` runs the program.
+        """Print each record in the task. ``env.execute()`` runs the program.
 
         Args:
             sink_identifier: prefix of each line. With several subtasks, the subtask's number follows.
@@ -332,11 +334,11 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Args:
             job_execution_name: ignored; PyFlink has it.
-            limit: maximum number of records, returned as a list: the program then ends. Without a limit it runs while
-                the results are read: see :class:`CollectedResults`.
+            limit: maximum number of records. The program then ends. With a limit, the result is a list; otherwise, it
+                is a :class:`CollectedResults`, and the program runs while it is read.
 
         Raises:
-            OperatorError: a function raised; with many results, possibly while they are read.
+            OperatorError: a function raised. If there are many results, raised while they are read.
 
         Example:
             >>> env.from_collection([1, 2, 3]).map(str).execute_and_collect(limit=2)
@@ -351,9 +353,10 @@ class Stream(OperatorSettings, Generic[T1]):
             return list(islice(chain.from_iterable(portions), limit))
 
     def to_dataframe(self, schema: SchemaLike | None = None) -> DataFrame:
-        """Return the stream as a DataFrame, streaming if a source is: for any Spark sink, trigger or SQL.
+        """Return the stream as a DataFrame for Spark's sinks, triggers and SQL. It is streaming if a source is.
 
-        Records become columns like values of ``Types.ROW_NAMED``, or are the values of a single column.
+        Records are converted to columns like values of ``Types.ROW_NAMED``. With a single column, a record can be its
+        value.
 
         Args:
             schema: the columns: a DDL string, ``StructType``, ``Types``, dataclass or ``NamedTuple``; by default the
@@ -398,7 +401,6 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._after(step)
 
     def _plain_step(self) -> Transformation:
-        """Return the step that creates this stream's records, before any partitioning."""
         return self._step
 
     def _apply(

@@ -31,7 +31,7 @@ class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut
         | None = None,
         output_type: SchemaLike | None = None,
     ) -> DataStream[Any]:
-        """Reduce the records of each window on arrival: see :meth:`WindowedStream.reduce`.
+        """Reduce the records of each window as they arrive: see :meth:`WindowedStream.reduce`.
 
         Example:
             >>> env.from_collection([1, 2, 3, 4]).count_window_all(2).reduce(max).execute_and_collect()
@@ -59,10 +59,10 @@ class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut
         output_type: Any = None,
         **aggregates: Any,
     ) -> DataStream[Any]:
-        """Aggregate the records of each window on arrival: see :meth:`WindowedStream.aggregate`.
+        """Aggregate the records of each window as they arrive: see :meth:`WindowedStream.aggregate`.
 
-        Aggregates of columns return rows of ``window_start``, ``window_end`` and the aggregates. Each partition is
-        aggregated before the shuffle.
+        For aggregates of columns, results are rows of ``window_start``, ``window_end`` and the aggregates. Each
+        partition is aggregated before the shuffle.
 
         Example:
             >>> payment = Types.ROW_NAMED(["at", "amount"], [Types.LONG(), Types.LONG()])

@@ -1,4 +1,4 @@
-"""The common part of windows: options, choice of operator, and aggregation of one field.
+"""``Windowed``: the common part of windows of one and of two streams.
 
 ``sum``, ``min`` and similar methods are from Flink's Java API; PyFlink lacks them.
 """
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 class Windowed(Generic[T1, WindowOut]):
-    """The common part of windows: options and choice of operator. Invalid arguments raise ``ProgramError``."""
+    """The options of windows, and the choice of their operator. Invalid arguments raise ``ProgramError``."""
 
     _of_keys = True
     # Further streams whose records enter the windows.
@@ -83,7 +83,7 @@ class Windowed(Generic[T1, WindowOut]):
     def trigger(self, trigger: Trigger) -> Self:
         """Set the windows' trigger, instead of the assigner's default.
 
-        With two streams, the trigger's elements are pairs (0 or 1, record).
+        For windows of two streams, the trigger's elements are pairs of the stream's index (0 or 1) and the record.
 
         Example:
             >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
@@ -98,10 +98,10 @@ class Windowed(Generic[T1, WindowOut]):
         return self
 
     def allowed_lateness(self, lateness: DurationLike) -> Self:
-        """Keep windows for a while after their end: each late record then fires them again.
+        """Keep windows for a while after their end. Each late record fires its windows again.
 
         Args:
-            lateness: event time after a window's end; an int is milliseconds. 0 by default.
+            lateness: how long, in event time, a window is kept after its end; an int is milliseconds. 0 by default.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -119,12 +119,13 @@ class Windowed(Generic[T1, WindowOut]):
         return self
 
     def side_output_errors(self, tag: OutputTag[Any]) -> Self:
-        """Emit a dead letter for each exception of a function, and continue: ``on_error`` of other operators.
+        """Emit a dead letter for each exception of a function, and continue, like ``on_error`` of other operators.
 
-        If a function that aggregates elements or assigns windows raises, the dead letter has the record, which is then
-        in no window. If a window function raises, the letter has the window's contents (all elements, or the
-        accumulator in a tuple), and the window continues as if it had emitted nothing. With two streams, records are
-        pairs (0 or 1, record). These windows always use the general operator.
+        If a function that aggregates elements or assigns windows raises, the dead letter contains the record, and no
+        window does. If a window function raises, the dead letter contains the window's contents (all elements, or the
+        accumulator in a tuple), and the window continues as if it had emitted nothing. For windows of two streams,
+        records are pairs of the stream's index (0 or 1) and the record. The windows always use the general operator,
+        which is slower.
 
         Example:
             >>> BAD = OutputTag[DeadLetter]("bad")
@@ -142,7 +143,8 @@ class Windowed(Generic[T1, WindowOut]):
         """Remove elements from a window before or after its function is called.
 
         The window then stores all elements with their timestamps, even with ``reduce`` or ``aggregate``: each firing
-        aggregates all of them again. With two streams, elements are pairs (0 or 1, record).
+        aggregates all elements again. For windows of two streams, elements are pairs of the stream's index (0 or 1) and
+        the record.
 
         Example:
             >>> windows = env.from_collection(range(6)).window_all(GlobalWindows.create()).trigger(CountTrigger.of(3))
@@ -205,7 +207,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
     _kinds: tuple[type, type]
 
     def side_output_late_data(self, output_tag: OutputTag[Any]) -> Self:
-        """Emit records that are late for all their windows to a side output, instead of dropping and counting them.
+        """Emit records that are too late for all their windows to a side output, instead of dropping and counting them.
 
         Example:
             >>> at, LATE = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int), OutputTag("late")
@@ -220,11 +222,11 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self
 
     def sum(self, position_to_sum: int | str = 0) -> DataStream[T1]:
-        """Sum a field of each window's records. Other fields are from the window's first record, as in Flink.
+        """Sum a field of each window's records. As in Flink, the other fields are from the window's first record.
 
         Args:
-            position_to_sum: a position in tuples and rows, or a name in rows, dictionaries and objects. Position 0 of a
-                number is the number itself.
+            position_to_sum: the field's position (tuples and rows) or name (rows, dictionaries and objects). A number
+                is its own field 0.
 
         Example:
             >>> env.from_collection([("a", 3), ("b", 5)]).count_window_all(2).sum(1).execute_and_collect()
@@ -233,9 +235,9 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("sum", position_to_sum)
 
     def min(self, position_to_min: int | str = 0) -> DataStream[T1]:
-        """Return each window's first record with the minimum of a field (see :meth:`sum`).
+        """Emit each window's first record, with a field replaced by its minimum in the window (see :meth:`sum`).
 
-        :meth:`min_by` keeps the whole record.
+        :meth:`min_by` emits the whole record that has the minimum.
 
         Example:
             >>> env.from_collection([(3, "x"), (2, "y")]).count_window_all(2).min(0).execute_and_collect()
@@ -244,7 +246,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("min", position_to_min)
 
     def max(self, position_to_max: int | str = 0) -> DataStream[T1]:
-        """Return each window's first record with the maximum of a field (see :meth:`sum`).
+        """Emit each window's first record, with a field replaced by its maximum in the window (see :meth:`sum`).
 
         Example:
             >>> env.from_collection([3, 8, 5, 7]).count_window_all(2).max().execute_and_collect()
@@ -253,7 +255,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("max", position_to_max)
 
     def min_by(self, position_to_min_by: int | str = 0) -> DataStream[T1]:
-        """Return each window's record with the smallest field (see :meth:`sum`), the earliest of equals.
+        """Emit each window's record with the smallest value of a field, or the earliest such record (see :meth:`sum`).
 
         Example:
             >>> env.from_collection([(3, "x"), (2, "y")]).count_window_all(2).min_by(0).execute_and_collect()
@@ -262,7 +264,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("min_by", position_to_min_by)
 
     def max_by(self, position_to_max_by: int | str = 0) -> DataStream[T1]:
-        """Return each window's record with the largest field (see :meth:`sum`), the earliest of equals.
+        """Emit each window's record with the largest value of a field, or the earliest such record (see :meth:`sum`).
 
         Example:
             >>> words = env.from_collection([{"word": "to", "n": 2}, {"word": "be", "n": 1}])

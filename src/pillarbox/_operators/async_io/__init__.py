@@ -1,5 +1,6 @@
-"""Async I/O: concurrent requests to a service (A1 to A10).
+"""Async I/O: concurrent requests to a service.
 
 Imports `api`, `loop`, `frame` and `functions`. Start with `operator.py`, then `in_flight.py`, which owns the requests.
-Weak spot: pending requests at the end of an epoch (`on_barrier`).
+Weak spot: requests that are pending at the end of an epoch have several fates, depending on `on_barrier` and on whether
+the task stays in its process.
 """

@@ -1,4 +1,4 @@
-"""Batches of records, each sent as one request."""
+"""Collects records into batches, each sent as one request."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ class Batches:
     """The open batch. Mailbox thread only.
 
     Args:
-        timeout: milliseconds until a smaller batch is sent, or None if only a flush sends it.
-        put: called with each new, still growing batch, which is queued at its first record's position.
-        send: called with each complete batch.
-        is_due: called at a batch's timeout.
+        timeout: how long an incomplete batch waits (ms), or None if only a flush sends it.
+        put: called with each new batch, to queue it at the position of its first record. The batch is still growing.
+        is_due: called when an incomplete batch has timed out.
     """
 
     def __init__(

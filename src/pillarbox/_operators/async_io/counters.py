@@ -14,7 +14,7 @@ _SAMPLES = 4096
 
 
 class Counters:
-    """The figures of one epoch. Mailbox thread only."""
+    """Counts requests of one epoch. Mailbox thread only."""
 
     def __init__(self) -> None:
         self.completed = 0
@@ -35,7 +35,7 @@ class Counters:
                 self._seconds.append(request.seconds)
 
     def report(self, *, drops: bool, in_flight: int, in_flight_max: int, rate_limited: float | None) -> dict[str, int]:
-        """Return the figures by name. ``rate_limited`` is seconds, or None without a limit."""
+        """Return the counts by metric name. ``rate_limited`` is seconds, or None without a rate limit."""
         p50, p95, p99 = np.percentile(self._seconds, (50, 95, 99)) * 1e6 if self._seconds else (0, 0, 0)
         return {
             "requests": self._attempts,

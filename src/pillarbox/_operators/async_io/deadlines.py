@@ -1,4 +1,4 @@
-"""Timeouts of requests (A5)."""
+"""Timeouts of requests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pillarbox.mailbox import MailboxExecutor
 
 
 class Deadlines:
-    """One timer, for the earliest deadline. Mailbox thread only.
+    """A timer for the earliest deadline of an operator's requests. Mailbox thread only.
 
-    A timeout runs from the request's first attempt, in relative time, because the wall clock may be set. The wall clock
-    measures a first attempt in another process.
+    A timeout begins with the request's first attempt. It is measured in relative time, because the wall clock may be
+    set. If the first attempt was made in another process, the wall clock must do.
 
     Args:
         timeout: milliseconds, or None for no deadlines.
-        executor: runs ``expire`` for requests that are already overdue.
+        executor: runs ``expire`` for requests that are already overdue when they are watched.
     """
 
     def __init__(

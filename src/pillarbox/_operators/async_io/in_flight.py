@@ -1,4 +1,4 @@
-"""The requests of an open async operator, from input to output. Mailbox thread only, except ``_notify``."""
+"""``InFlight``: the requests of an open async operator. Mailbox thread only, except for ``_notify``."""
 
 from __future__ import annotations
 
@@ -34,12 +34,7 @@ _SETTLED = RequestState.SETTLED
 
 
 class InFlight:
-    """The requests of an async operator.
-
-    Args:
-        tasks: before the first shuffle, the number of concurrent tasks.
-        emit_event: emits a watermark or a status change.
-    """
+    """The requests of an async operator, from input to output."""
 
     def __init__(
         self,
@@ -172,7 +167,6 @@ class InFlight:
         self._workers.start()
 
     def _notify(self) -> None:
-        """Notify the mailbox thread of completed requests. Loop thread."""
         try:
             self._context.mailbox_executor.execute(self.take_completed, "completed requests of %s", self._name)
         except RejectedExecutionError:
@@ -280,13 +274,11 @@ class InFlight:
             self._context.side_outputs[tag.tag_id].process_records(Records(failures, request.timestamps))
 
     def _await_room(self) -> None:
-        """Run mails until a request leaves (A4)."""
         self.emit()
         if len(self._queue) >= self._most:
             self._wait()
 
     def drain(self) -> None:
-        """Run mails until all requests have left (A10)."""
         self.flush_batch()
         self.emit()
         while not self._queue.is_empty():
@@ -296,7 +288,7 @@ class InFlight:
         self._deadlines.watch()
         self._context.mailbox_executor.yield_()
 
-    # -- timeouts (A5) --
+    # -- timeouts --
 
     def _expire(self) -> None:
         # A completed request has not timed out, even if its mail is still queued.
@@ -323,12 +315,13 @@ class InFlight:
             else:
                 self._settle(late, results)
 
-    # -- checkpoints (A7) --
+    # -- checkpoints --
 
     def prepare_snapshot(self) -> None:
         """Wait for the epoch's requests, or carry them over.
 
-        Waits if each epoch may create the task in another process: requests would be repeated, perhaps forever.
+        If each epoch may create the task in another process, wait even with ``carry``, because requests might be
+        repeated forever.
         """
         if self._options.carries and self._context.shared.stay:
             self.flush_batch()
@@ -340,9 +333,9 @@ class InFlight:
         self._count()
 
     def snapshot(self) -> list[tuple[Any, ...]]:
-        """Return the records that have not left, in order, with the times of their first attempts.
+        """Return the records still in the queue, in order, with the times of their first attempts.
 
-        Answers are part of it only if the operator records them.
+        Answers are included only if the operator records them.
         """
         state: list[tuple[Any, ...]] = []
         for element in self._queue.elements():

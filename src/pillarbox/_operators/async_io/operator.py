@@ -1,7 +1,7 @@
-"""Sends concurrent requests for records to a service, and emits the results (A1 to A10).
+"""``AsyncWaitOperator``, which sends concurrent requests to a service and emits the results.
 
-Completions are mails. A full queue yields to the mailbox, so that completions, timers and checkpoints continue. Source:
-Flink's ``AsyncWaitOperator``.
+Completions are mails. If the queue is full, the operator yields to the mailbox, so that completions, timers and
+checkpoints continue. Source: Flink's ``AsyncWaitOperator``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,7 @@ from pillarbox._operators.functions.basic import has_close
 
 
 class AsyncWaitOperator(StreamOperator):
-    """Runs an :class:`AsyncFunction`, or a function that returns one result per record.
-
-    A plain function runs in a thread pool; ``open`` and ``close`` run in the event loop's thread.
-
-    Args:
-        slots: before the first shuffle, the number of concurrent tasks.
-    """
+    """Runs an :class:`AsyncFunction`, or a function that returns one result per record."""
 
     def __init__(self, context: OperatorContext, function: Any, options: AsyncOptions, *, slots: int = 1) -> None:
         super().__init__(context)

@@ -17,11 +17,7 @@ _EVENTS = frozenset((Watermark, WatermarkStatus))
 
 
 class Entry(Protocol):
-    """A request, or an element of a keyed function.
-
-    Attributes:
-        state: whether it may leave.
-    """
+    """A request, or an element of a keyed function."""
 
     state: RequestState
     segment: Segment | None
@@ -31,7 +27,7 @@ E = TypeVar("E", bound=Entry)
 
 
 class OrderedQueue(Generic[E]):
-    """Entries and events that have not left: first in, first out (A1)."""
+    """Entries and events that have not left, in the order of arrival."""
 
     def __init__(self) -> None:
         self._elements: deque[E | Event] = deque()
@@ -71,7 +67,7 @@ class OrderedQueue(Generic[E]):
 
 
 class Segment:
-    """The entries between two events: pending, or completed and waiting for an earlier event."""
+    """The entries between two events. They are pending, or completed and waiting for an earlier event."""
 
     __slots__ = ("completed", "event", "pending")
 
@@ -82,7 +78,7 @@ class Segment:
 
 
 class UnorderedQueue(Generic[E]):
-    """First completed, first out (A2), but nothing crosses an event (A3)."""
+    """Entries in the order of completion. No entry crosses an event."""
 
     def __init__(self) -> None:
         self._segments: deque[Segment] = deque([Segment()])

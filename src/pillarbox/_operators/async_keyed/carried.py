@@ -1,7 +1,7 @@
-"""Unfinished elements in a snapshot (R20, R21).
+"""Unfinished elements in a snapshot.
 
-At the barrier, the changes of each running element are rewound, the state log is written, and the changes are repeated.
-So the snapshot has the state after each key's last ended element. Mailbox thread only.
+At the barrier, the state changes of running elements are undone, the state log is written, and the changes are made
+again. So the snapshot has each key's state after its last finished element. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -20,11 +20,7 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 
 class CarriedElements:
-    """Rewinds the elements that a barrier meets, and repeats their changes after the snapshot.
-
-    Args:
-        undo: has the notes of their changes.
-    """
+    """Undoes the changes of running elements at a barrier, and repeats the changes after the snapshot."""
 
     def __init__(self, backend: KeyedStateBackend, undo: Undo) -> None:
         self._backend = backend
@@ -47,7 +43,7 @@ class CarriedElements:
             self._rewound.append((element.key, rows, again))
 
     def repeat(self) -> None:
-        """Repeat all changes. The state log has been written."""
+        """Repeat all changes that were undone, after the state log has been written."""
         rewound, self._rewound = self._rewound, []
         backend = self._backend
         for key, rows, again in rewound:
@@ -61,7 +57,7 @@ class CarriedElements:
 
 
 def entry_of(element: Element | Event) -> tuple[Any, ...]:
-    """Return the entry of a snapshot for an element or event of the queue."""
+    """Convert an element or event of the queue to an entry of a snapshot."""
     if isinstance(element, Watermark):
         return "watermark", element.timestamp
     if isinstance(element, WatermarkStatus):
@@ -76,7 +72,7 @@ def entry_of(element: Element | Event) -> tuple[Any, ...]:
 
 
 def restored_from(entry: tuple[Any, ...], runner: ElementRunner) -> Element | Event:
-    """Return the element or event of a snapshot's entry."""
+    """Convert an entry of a snapshot to an element or event."""
     what, *content = entry
     if what == "watermark":
         return Watermark(content[0])

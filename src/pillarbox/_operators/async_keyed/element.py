@@ -1,6 +1,6 @@
-"""An element that waits, runs, or has ended: a record, or a visit of its key's due timers.
+"""Elements: a record, or a visit of a key's due timers, that waits, runs, or has finished.
 
-It is also the context that the function gets, as several functions run at a time.
+An element is also the context object that the user's function receives, because several functions run concurrently.
 """
 
 from __future__ import annotations
@@ -26,34 +26,33 @@ if TYPE_CHECKING:
     from pillarbox._operators.async_keyed.steps import WorkerSteps
 
 Output = tuple[str | None, Any, int | None]
-"""Tag of the side output or None, value, and timestamp."""
+"""Tag of the side output or None, value, timestamp."""
 
 LETTER = ""
-"""The tag of dead letters among the outputs: no side output has it. Its values are (letter or None, error's class)."""
+"""The tag of dead letters among the outputs, which no side output has. Values are (letter or None, error's class)."""
 
 
 class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     """A record of a key.
 
     Args:
-        runner: runs it.
-        number: the number of its input.
+        number: the index of its input.
 
     Attributes:
         current: the timestamp of the record or of the current timer.
         emitted: the timestamp of its results.
-        watermark: the watermark of its arrival.
-        state: SETTLED once it has ended, or was cut off. Its outputs then are complete, and its remaining asyncio tasks
-            have no key.
-        is_queued: whether it is in the operator's queue, and its key is busy. An element of a free key is queued at its
-            first wait, and most elements never wait.
-        steps: its worker, once it has waited.
-        is_cancelled: whether its timeout is over.
+        watermark: the watermark when the record arrived.
+        state: SETTLED once the element has finished or was cut off. Then its outputs are complete, and its remaining
+            asyncio tasks have no key.
+        is_queued: whether the element is in the operator's queue and its key is busy. An element of a free key is
+            queued when it first waits; most elements never wait.
+        steps: its worker, once the element has waited.
+        is_cancelled: whether its timeout has passed.
         original: the value before the function could change it.
-        notes: undo its changes; None if the operator never does.
+        notes: log of its changes, to undo them, or None if the operator never undoes changes.
         arrival: the epoch of its arrival, or None for the current epoch.
-        calls: the calls of services that it has made, or None.
-        outputs: complete outputs, also of a visit's earlier timers, or None.
+        calls: the service calls that it has made, or None.
+        outputs: outputs of completed calls, such as a visit's earlier timers, or None.
         results: outputs of the running call, or None.
     """
 
@@ -90,7 +89,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         return self.state is RequestState.SETTLED
 
     def _check(self) -> None:
-        """Refuse calls outside of the element's steps (R5)."""
+        """Refuse calls that are made outside of the element's steps."""
         runner = self.runner
         if runner.loop.current is not self or get_ident() != runner.rows.thread:
             raise ProgramError(
@@ -115,7 +114,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         self._add_side(tag, value)
 
     def get_broadcast_state(self, state_descriptor: Any) -> Any:
-        """Return broadcast state, which functions of a keyed and a broadcast stream have."""
         self._check()
         if self.runner.get_broadcast_state is None:
             raise ProgramError(f"operator {self.runner.name!r}: there is no broadcast state, as no stream is broadcast")
@@ -128,13 +126,12 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         return self.watermark
 
     def call(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Awaitable[Any]:
-        """Call a service, or return the recorded answer of this call."""
         self._check()
         return self.runner.caller.call(self, function, args, CallOptions.of(options))
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """Input and record, to digest."""
+        """The element's input and record, as data for a digest."""
         return self.number, self.value if self.original is None else self.original
 
     def register_event_time_timer(self, timestamp: int) -> None:
@@ -154,13 +151,12 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         self.runner.timers.delete_processing_time_timer(None, timestamp)
 
     def arrived_in(self, epoch: int) -> int:
-        """Return the epoch of its arrival, which is this one unless it is known."""
         if self.arrival is None:
             self.arrival = epoch
         return self.arrival
 
     def collect(self, results: Iterable[Any]) -> None:
-        """Collect the results of the running call; ``(OutputTag, value)`` is a record of a side output."""
+        """Collect the results of the running call. ``(OutputTag, value)`` is for a side output."""
         if type(results) not in USUAL_RESULTS:
             check_results(results)
         emitted = self.emitted
@@ -215,7 +211,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         self.results.append(output)
 
     def keep_results(self) -> None:
-        """Keep the outputs of a call that has succeeded."""
         if self.outputs is None:
             self.outputs = self.results
         elif self.results is not None:
@@ -224,15 +219,14 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
 
 class Visit(Element):
-    """A visit of a key's due timers: calls ``on_timer`` for each that still exists at the turn of its key (R8).
+    """A visit of a key's due timers. When its key is free, calls ``on_timer`` for each timer that still exists.
 
     Args:
         limit: timers up to and at this timestamp are due.
-        domain: their clock.
 
     Attributes:
-        fired: undoes that the running timer has left its row, for a barrier: ``put_back_timer`` with its arguments.
-        ends_key: whether batch mode ends the key, whose remaining timers then fire and whose state is dropped.
+        fired: arguments of ``put_back_timer``, which puts the running timer back into its row for a snapshot.
+        ends_key: whether the key ends, in batch mode. Its remaining timers then fire, and its state is dropped.
     """
 
     fired: tuple[Any, Row, int] | None = None

@@ -1,4 +1,4 @@
-"""Chooses the operator of a keyed function: plain, or for ``async def``."""
+"""Chooses the operator of a keyed function, depending on whether the function has ``async def``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pillarbox._time.duration import DurationLike
 
 
 class KeyedAsyncKeywords(TypedDict, total=False):
-    """The keywords of ``process`` for functions with ``async def``."""
+    """Types of the options of ``process`` for functions with ``async def``, for type checkers."""
 
     capacity: int
     timeout: DurationLike | None
@@ -34,12 +34,7 @@ class KeyedAsyncKeywords(TypedDict, total=False):
 
 
 def refuse_keywords(keywords: KeyedAsyncKeywords, function: Any, method: str) -> None:
-    """Refuse keywords for ``async def`` with another function.
-
-    Raises:
-        ProgramError: there is one.
-        TypeError: there is an unknown one.
-    """
+    """Refuse options for ``async def`` with a plain function."""
     _check_names(keywords, method)
     if keywords:
         raise ProgramError(
@@ -56,13 +51,7 @@ def _check_names(keywords: KeyedAsyncKeywords, method: str) -> None:
 
 
 class Kind(NamedTuple):
-    """A kind of keyed function.
-
-    Attributes:
-        plain: the operator of plain functions.
-        waiting: the operator of functions with ``async def``.
-        calls: the function's methods.
-    """
+    """A kind of keyed function."""
 
     plain: Any
     waiting: Any
@@ -81,15 +70,7 @@ BROADCAST = Kind(
 def keyed_process(
     kind: Kind, function: Any, on_error: OnError, keywords: KeyedAsyncKeywords, method: str, **arguments: Any
 ) -> OperatorFactory:
-    """Return the factory of ``process`` on a keyed stream.
-
-    Args:
-        method: the caller, for errors.
-        arguments: further arguments of both operators, such as the keying.
-
-    Raises:
-        ProgramError: an invalid option, or one for ``async def`` with a plain function.
-    """
+    """Return the operator factory for ``process`` on a keyed stream."""
     if not is_async(function, *kind.calls):
         refuse_keywords(keywords, function, method)
         make = partial(kind.plain, function=function, **arguments)

@@ -16,11 +16,9 @@ class Figures:
     """Counts an epoch's elements. Mailbox thread only.
 
     Attributes:
-        running: the elements that run, and have waited.
-        in_flight_max: the largest number of them.
-        longest_key: the length of the longest line of a key.
-        timed_out: elements that took too long.
-        blocked_ms: the longest slow step.
+        running: the number of elements that run and have waited at least once.
+        longest_key: the length of the longest queue of a key.
+        blocked_ms: the duration of the longest slow step, or 0.
     """
 
     __slots__ = ("_hot_key", "blocked_ms", "in_flight_max", "longest_key", "running", "timed_out")
@@ -32,10 +30,10 @@ class Figures:
         self.begin_epoch(())
 
     def begin_epoch(self, lines: Iterable[tuple[Any, int]]) -> None:
-        """Begin an epoch, with carried elements.
+        """Begin an epoch.
 
         Args:
-            lines: each key with elements, and how many wait for it.
+            lines: each key that carried elements wait for, with their number.
         """
         self.in_flight_max = self.running
         self._hot_key, self.longest_key = max(lines, key=itemgetter(1), default=(None, 0))
@@ -47,7 +45,7 @@ class Figures:
             self.in_flight_max = self.running
 
     def add_line(self, key: Any, length: int) -> None:
-        """Note the longest line so far."""
+        """Save the longest queue so far."""
         self._hot_key, self.longest_key = key, length
 
     def add_slow_step(self, seconds: float) -> None:
@@ -55,7 +53,7 @@ class Figures:
 
     @property
     def hot_key(self) -> str | None:
-        """The key with the longest line, as text, or None."""
+        """The key with the longest queue, as text. None if no record waited for its key."""
         return shorten(self._hot_key, _KEY) if self.longest_key else None
 
     def counters(self) -> dict[str, int]:

@@ -1,6 +1,6 @@
-"""An asyncio event loop that runs in the mailbox thread, whenever that thread would wait (R23).
+"""An asyncio event loop that runs in the mailbox thread, whenever that thread would wait.
 
-The tasks of one thread share it: while one task waits, the elements of all of them progress.
+All tasks of the thread share the loop, so while one task waits, the elements of all tasks progress.
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ _LONGEST_WAIT = 1.0
 
 
 class _Selector(selectors.DefaultSelector):
-    """Waits with the task's other threads at work.
-
-    Args:
-        resting: returns a context for waiting, for example one that releases a lock.
-    """
+    """A selector that waits without holding the task's lock, so that its other threads can work."""
 
     def __init__(self, resting: Callable[[], AbstractContextManager[object]]) -> None:
         super().__init__()
@@ -52,7 +48,7 @@ class _Loop(asyncio.SelectorEventLoop):
         super().__init__(selector)
 
     def read_sockets(self) -> None:
-        """Have the callbacks of sockets run next: a connection may have been closed during a pause."""
+        """Make the next turn run the callbacks of sockets. During a pause, a connection may have been closed."""
         loop: Any = self
         ready = list(loop._ready)
         loop._ready.clear()
@@ -60,7 +56,7 @@ class _Loop(asyncio.SelectorEventLoop):
         loop._ready.extend(ready)
 
     def use_real_time(self) -> None:
-        """Follow the system's clock: functions are being closed, and nothing sets another clock."""
+        """Use the system's clock from now on: functions are being closed, and the manual clock no longer advances."""
         self.time = monotonic
 
     def next_due(self) -> float | None:
@@ -75,17 +71,16 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class OwnedLoop:
-    """The event loop of one thread's tasks. Only that thread uses it, except for :meth:`wake`.
+    """The event loop of one thread's tasks. Only that thread may use it, except for :meth:`wake`.
 
     Args:
-        clock: the loop's time, if it is manual; otherwise the system's clock is.
-        resting: returns a context for waiting, for example one that releases a lock.
+        clock: a manual clock for the loop, or None for the system's clock.
+        resting: returns a context manager for waiting, for example one that releases a lock.
 
     Attributes:
-        loop: the event loop.
         current: the element whose step runs, or None.
-        raised_by_child: the SystemExit or KeyboardInterrupt of an element's asyncio task, which asyncio also raises
-            out of the loop.
+        raised_by_child: the SystemExit or KeyboardInterrupt that an element's asyncio task raised. asyncio also raises
+            it from the loop.
     """
 
     def __init__(
@@ -105,7 +100,6 @@ class OwnedLoop:
         self._thread: int | None = None
 
     def new_threads(self, count: int, purpose: str) -> DaemonThreads:
-        """Return threads that work for the loop until it is closed."""
         threads = DaemonThreads(count, purpose)
         self._threads.append(threads)
         return threads
@@ -115,7 +109,6 @@ class OwnedLoop:
         threads.shutdown()
 
     def serve(self, rows: OneThread) -> None:
-        """Let the thread that runs the loop use an operator's keyed state."""
         self._rows.append(rows)
         self._thread = None
 
@@ -135,17 +128,12 @@ class OwnedLoop:
             self._run()
 
     def wait(self) -> None:
-        """Run until :meth:`wake`."""
         if not self._is_running:
             self._resume()
             self._run()
 
     def wait_for_files(self, numbers: Iterable[int]) -> None:
-        """Run until a file can be read, or until :meth:`wake`.
-
-        Args:
-            numbers: descriptors.
-        """
+        """Run until one of the file descriptors is readable, or until :meth:`wake`."""
         loop = self.loop
         watched = list(numbers)
         for number in watched:
@@ -157,7 +145,6 @@ class OwnedLoop:
                 loop.remove_reader(number)
 
     def pause(self) -> None:
-        """Note that the loop may stand still for a while."""
         self._is_paused = True
 
     def _resume(self) -> None:
@@ -185,7 +172,7 @@ class OwnedLoop:
                 rows.thread = thread
 
     def wake(self) -> None:
-        """Make the running or the next :meth:`wait` return. Any thread."""
+        """Make the current or next :meth:`wait` return. Any thread."""
         if self._is_running and threading.get_ident() == self._thread:
             self.loop.stop()
             return
@@ -195,7 +182,7 @@ class OwnedLoop:
             pass  # it is closed
 
     def waits_for_time(self) -> bool:
-        """Return whether nothing but time can help: the loop has a timer, and no socket or thread is at work."""
+        """Return whether the loop only waits for a timer: no socket or thread can wake it."""
         loop: Any = self.loop
         is_idle = not loop.has_ready() and len(loop._selector.get_map()) == 1
         is_idle = is_idle and not any(threads.is_busy for threads in self._threads)
@@ -228,14 +215,14 @@ class OwnedLoop:
 
 
 def lease_loop(context: OperatorContext) -> Lease[OwnedLoop]:
-    """Return a share of the event loop in this task's thread."""
+    """Return a lease of the event loop that the tasks of this thread share."""
     shared = context.shared
     return shared.of_thread.lease(EVENT_LOOP, lambda: OwnedLoop(context.processing_time_service, shared.resting))
 
 
 @contextmanager
 def _no_outer_loop() -> Iterator[None]:
-    """Hide the event loop that runs in this thread, such as a notebook's: asyncio allows one at a time."""
+    """Hide an event loop that is already running in this thread, such as a notebook's. asyncio allows only one."""
     outer = asyncio._get_running_loop()
     if outer is None:
         yield
@@ -252,7 +239,7 @@ def _no_outer_loop() -> Iterator[None]:
 
 
 class NextTurn:
-    """Awaiting it returns in the loop's next turn."""
+    """An awaitable that returns in the loop's next turn."""
 
     def __await__(self) -> Any:
         yield

@@ -1,7 +1,7 @@
-"""process on a keyed stream with ``async def``: keyed state, timers and any awaitable (R1 to R24, R40 to R42).
+"""``process`` on a keyed stream with ``async def``: keyed state, timers, and any awaitable.
 
-The mailbox thread runs the functions in an event loop of the task: without waiting after each run of records, and
-wherever it would wait for mail. Plain functions have another operator.
+The mailbox thread runs the functions in an event loop of the task: after each run of records without waiting, and
+whenever the thread would wait for mail. Plain functions have another operator.
 """
 
 from __future__ import annotations
@@ -88,7 +88,6 @@ class AsyncKeyedOperator(KeyedOperator):
         return self._opened
 
     def open(self) -> None:
-        """Create the event loop, and open the user's function in it."""
         calls = self._calls()
         runner = self._opened = ElementRunner(
             self.context,
@@ -109,7 +108,7 @@ class AsyncKeyedOperator(KeyedOperator):
             with_context(self.context, "open()", self._complete, self.function.open, context)
 
     def use_state_here(self) -> None:
-        """Let this thread, the mailbox thread, use the state outside of the event loop."""
+        """Allow this thread, the mailbox thread, to use the state outside of the event loop."""
         self._rows.thread = get_ident()
 
     def _calls(self) -> list[Callable[..., Any]]:
@@ -125,7 +124,7 @@ class AsyncKeyedOperator(KeyedOperator):
             self.runner.loop.complete(outcome if seconds is None else wait_for(outcome, seconds))
 
     def close(self) -> None:
-        """Cancel the elements, close the user's function, and close the event loop (R40)."""
+        """Cancel the elements, close the user's function, and close the event loop."""
         if self._opened is None:
             return
         runner = self.runner
@@ -149,11 +148,6 @@ class AsyncKeyedOperator(KeyedOperator):
         self.process_run(records, self.keying, 0)
 
     def process_run(self, records: Records, keying: Keying, call: int) -> None:
-        """Process a run of an input.
-
-        Args:
-            call: the number of the input.
-        """
         self._process(records.values, keying.keys_of(records), records.timestamps, call)
 
     def _process(self, values: Sequence[Any], keys: Iterable[Any], timestamps: Any, call: int) -> None:
@@ -174,7 +168,6 @@ class AsyncKeyedOperator(KeyedOperator):
         self._turn()
 
     def _await_room(self) -> None:
-        """Run mails until an element leaves, if there is no room for another one (R3)."""
         if self.runner.is_full:
             self._turn()
         while self.runner.is_full:
@@ -185,13 +178,12 @@ class AsyncKeyedOperator(KeyedOperator):
         self.context.mailbox_executor.yield_()
 
     def _turn(self) -> None:
-        """Run ready steps, and emit ended elements."""
         self.runner.turn()
         self.emit()
         self._set_alarm()
 
     def run_ready(self) -> None:
-        """Run ready steps and the steps that follow, in a bounded number of turns. Mails emit ended elements."""
+        """Run ready steps and the steps that follow, for a bounded number of turns. A mail emits finished elements."""
         loop = self.runner.loop
         for _ in range(TURNS):
             self.runner.start_workers()
@@ -201,13 +193,11 @@ class AsyncKeyedOperator(KeyedOperator):
         self._set_alarm()
 
     def drain(self) -> None:
-        """Run mails until all elements have ended and left."""
         self._turn()
         while not self._queue.is_empty():
             self._wait()
 
     def process_watermark(self, timestamp: int) -> None:
-        """Visit the keys with due timers, and emit the watermark after their elements (R8, R9)."""
         self._timers.current_watermark = timestamp
         if timestamp == MAX_WATERMARK:
             self.runner.count_last_timer = self._timers.count_last_timers()
@@ -216,7 +206,6 @@ class AsyncKeyedOperator(KeyedOperator):
         self._put_event(Watermark(timestamp))
 
     def process_status(self, idle: bool) -> None:
-        """Forward a change between idle and active, in order with the results."""
         self._put_event(WatermarkStatus(idle))
 
     def _put_event(self, event: Event) -> None:
@@ -228,11 +217,11 @@ class AsyncKeyedOperator(KeyedOperator):
             self.emit()
 
     def visit_processing_time(self, keys: Mapping[Any, int]) -> None:
-        """Visit keys with processing-time timers that are due, even if the clock was set back."""
+        """Visit the keys of processing-time timers that are due, even if the clock has been set back since."""
         self._visit(keys, self._timers.current_processing_time(), TimeDomain.PROCESSING_TIME)
 
     def _visit(self, keys: Mapping[Any, int], limit: int, domain: TimeDomain) -> None:
-        """Visit keys with due timers, and keys with elements, which may set timers that are due (R8).
+        """Visit keys with due timers. Also visit keys with elements, because these may set timers that are due.
 
         Args:
             keys: the latest due timer of each key.
@@ -244,11 +233,10 @@ class AsyncKeyedOperator(KeyedOperator):
                 self.runner.admit(Visit(self.runner, key, self._timers.current_watermark, due, domain))
 
     def flush(self) -> None:
-        """Run visits of processing-time timers that were due together."""
         self._turn()
 
     def _set_alarm(self) -> None:
-        """With a manual clock, have the loop run when its next timer is due (R42)."""
+        """With a manual clock, schedule a run of the event loop for its next timer."""
         clock, loop = self.context.processing_time_service.manual, self.runner.loop.loop
         if clock is None:
             return
@@ -265,7 +253,7 @@ class AsyncKeyedOperator(KeyedOperator):
 
     @property
     def alarm_at(self) -> int | None:
-        """The next time (epoch ms) of the event loop, with a manual clock."""
+        """The time (epoch ms) of the event loop's next timer, with a manual clock."""
         return None if self._alarm is None else self._alarm[1]
 
     def _post_turn(self, timestamp: int) -> None:
@@ -278,7 +266,7 @@ class AsyncKeyedOperator(KeyedOperator):
             pass  # the task is ending
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Process a run in batch mode: keys run concurrently; each ends with its last record."""
+        """Process a run in batch mode. Keys run concurrently, and each key ends with its last record."""
         records = Records(run.records.values, run.records.timestamps)
         for key, start, end, ended in run.stretches():
             if start < end:
@@ -286,7 +274,7 @@ class AsyncKeyedOperator(KeyedOperator):
                 part = records.slice(start, end)
                 for value, stamp in zip(part.values, part.timestamps or repeat(None)):
                     self._await_room()
-                    self.runner.admit(Element(self.runner, run.way_in, key, value, stamp, MIN_TIMESTAMP))
+                    self.runner.admit(Element(self.runner, run.input_index, key, value, stamp, MIN_TIMESTAMP))
             if ended:
                 self.runner.admit(self._last_visit(self._last_key))
         self._turn()
@@ -295,17 +283,12 @@ class AsyncKeyedOperator(KeyedOperator):
         return Visit(self.runner, key, MAX_WATERMARK, MAX_WATERMARK, TimeDomain.EVENT_TIME, ends_key=True)
 
     def _announce(self) -> None:
-        """Have ended elements emitted by a mail."""
         if not self._is_announced:
             self._is_announced = True
             self._post(self.emit, "ended elements of %s")
 
     def emit(self) -> None:
-        """Emit the elements that may leave, as runs (R11).
-
-        Raises:
-            OperatorError: the function raised.
-        """
+        """Emit the results of finished elements, in runs, as far as the order allows."""
         self._is_announced = False
         if self.runner.failure is not None:
             raise self.runner.failure
@@ -344,17 +327,16 @@ class AsyncKeyedOperator(KeyedOperator):
             StreamOperator.process_status(self, event.idle)
 
     def end_input(self) -> None:
-        """Wait for all elements: bounded input has ended."""
         self.drain()
 
     def finish(self) -> None:
-        """Wait for the timers of the last watermark."""
         self.drain()
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Wait for the epoch's elements, or carry them over (R19, R20).
+        """Wait for the epoch's elements, or carry them over.
 
-        If each epoch may create the task again in another process, elements might never end: the epoch then waits.
+        If each epoch may create the task in another process, wait even with ``carry``, because elements might never
+        finish.
         """
         if self.options.carries and self.context.shared.stay:
             self.run_ready()  # answers may have arrived since the last epoch
@@ -374,7 +356,7 @@ class AsyncKeyedOperator(KeyedOperator):
         runner.figures.begin_epoch((key, len(line)) for key, line in runner.lines.items() if line)
 
     def _linger(self) -> None:
-        """In an epoch without records, wait a little for an element to end: starting another epoch takes longer."""
+        """In an epoch without records, wait briefly for an element to finish, which costs less than another epoch."""
         count = len(self._queue)
         if not count or self.context.processing_time_service.manual is not None:
             return
@@ -386,7 +368,7 @@ class AsyncKeyedOperator(KeyedOperator):
         timer.cancel()
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return the elements that have not left, or None. In a home they continue between epochs (R23)."""
+        """Return the elements still in the queue, or None. In a home, the elements continue between epochs."""
         self.runner.loop.pause()
         epoch, elements = self.context.epoch, list(self._queue.elements())
         arrivals = [
@@ -421,7 +403,6 @@ class AsyncKeyedOperator(KeyedOperator):
                 self.runner.admit(element)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Remove the journal of committed epochs."""
         super().notify_checkpoint_complete(checkpoint_id)
         self.runner.caller.commit(checkpoint_id)
 
@@ -431,7 +412,6 @@ class AsyncKeyedOperator(KeyedOperator):
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether the event loop waits for its next timer alone, and for no socket or thread."""
         return self.runner.loop.waits_for_time()
 
     @property
@@ -440,7 +420,7 @@ class AsyncKeyedOperator(KeyedOperator):
 
 
 class _ProcessingTimers:
-    """A timer service's processing-time timers, which visit their keys when they are due."""
+    """A timer service's processing-time timers. When timers are due, their keys are visited."""
 
     def __init__(self, timers: Any, operator: AsyncKeyedOperator) -> None:
         self._timers = timers
@@ -459,5 +439,4 @@ class _ProcessingTimers:
         self._operator.visit_processing_time(self._timers.claim_overdue())
 
 
-def _no_timer(timestamp: int, context: Any) -> None:
-    """Plain functions set no timers."""
+def _no_timer(timestamp: int, context: Any) -> None: ...

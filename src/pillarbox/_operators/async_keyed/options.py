@@ -15,27 +15,23 @@ from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_erro
 from pillarbox._operators.functions.basic import Function, OutputTag
 from pillarbox._time.duration import DurationLike, positive_millis
 
-# Elements of a subtask that may wait for their key or for a place, in memory.
+# Elements of a subtask that may wait for their key or for a call slot, in memory.
 WAITING = 1_000
 
 
 @dataclass(frozen=True)
 class AsyncKeyedOptions(OptionsOfAsyncOperators):
-    """Options of a keyed function with ``async def``, for the whole life of its operator.
+    """Options of a keyed function with ``async def``.
 
     Attributes:
-        method: the stream's method, for errors.
         capacity: the maximum number of concurrent elements in a partition.
         timeout: the longest duration of an element, or None.
-        ordered: whether results leave in the order of the elements.
-        on_error: the handling of errors.
-        on_barrier: whether an epoch waits for its elements.
-        budgets: the budgets of the calls that elements make.
-        journal: the folder for records of these calls, or None.
+        on_barrier: whether an epoch waits for its elements or carries them over.
+        journal: the folder for records of service calls, or None.
         replayed: in a replay, the recorded calls.
 
     Raises:
-        ProgramError: an invalid option.
+        ProgramError: an option is invalid.
     """
 
     method: str
@@ -61,27 +57,23 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
 
     @property
     def most_elements(self) -> int:
-        """The maximum number of elements of a subtask in memory (R3)."""
         return self.capacity + WAITING
 
     @property
     def undoes(self) -> bool:
-        """Whether changes of elements may have to be undone."""
         return self.carries or isinstance(self.on_error, OutputTag)
 
     @property
     def keeps_records(self) -> bool:
-        """Whether elements may run again with the records of their calls."""
         return self.carries or self.journal is not None
 
     @property
     def timeout_seconds(self) -> float | None:
-        """The timeout in seconds, or None."""
         return None if self.timeout is None else positive_millis(self.timeout, f"{self.method}: timeout") / 1000
 
 
 def is_async(function: Any, *methods: str) -> bool:
-    """Return whether one of a function's methods, or a plain function itself, is an ``async def``."""
+    """Return whether a plain function, or one of a function object's methods, is an ``async def``."""
     if isinstance(function, Function):
         return any(_is_async(getattr(function, method, None)) for method in (*methods, "open", "close"))
     return _is_async(function)

@@ -1,7 +1,7 @@
-"""Runs elements in the event loop: one at a time of a key, many keys concurrently (R1, R2).
+"""Runs elements in the event loop: one at a time for each key, many keys concurrently.
 
-Everything runs in the mailbox thread. A step never emits and never runs a mail: ended elements wait in the operator's
-queue, and one mail emits them.
+Everything runs in the mailbox thread. A step neither emits nor runs a mail. Finished elements wait in the operator's
+queue until a mail emits them.
 """
 
 from __future__ import annotations
@@ -55,27 +55,21 @@ class ElementRunner:
     """Runs the elements of one operator.
 
     Args:
-        rows: the keyed state as the function sees it.
-        undo: notes the elements' changes, or None.
-        timers: the function's timers.
-        calls: the function for the records of each input.
-        on_timer: the function for timers.
-        letters: writes dead letters, or None.
-        queue: elements that have not left.
-        announce: called when ended elements should be emitted.
+        undo: logs the elements' changes, or None.
+        calls: the function's method for each input.
+        queue: the elements that have not been emitted.
+        announce: called when there are finished elements to emit.
 
     Attributes:
-        ready: elements that wait for a place only.
-        lines: by busy key: None while one element runs or waits for a place, or the elements that wait for the key.
-        run: records that workers may still take, or None.
-        get_broadcast_state: returns a broadcast state for reading, or None if no stream is broadcast.
-        failure: the error that fails the task, or None.
-        is_turning: whether the caller of a turn emits the elements that end in it.
-        cut_off: workers whose elements ignored a cancellation, and still run without key and place.
-        caller: makes the calls of services.
-        dropped_timers: reports timers set at the end of their key, in batch mode.
-        count_last_timer: limits the timers that fire after the end of the data.
-        figures: the epoch's counters.
+        ready: elements that only wait for a call slot.
+        lines: by busy key: None while its only element runs or waits for a call slot, otherwise the elements that wait
+            for the key.
+        run: the remaining records of the current run, or None.
+        get_broadcast_state: returns a read-only broadcast state. None if no stream is broadcast.
+        is_turning: whether a turn is running, whose caller emits the elements that finish in it.
+        cut_off: workers whose elements ignored a cancellation. They still run, without a key and a slot.
+        dropped_timers: reports timers that are set when their key ends, in batch mode.
+        count_last_timer: called for each timer that fires after the end of the data, to limit their number.
     """
 
     def __init__(
@@ -117,7 +111,7 @@ class ElementRunner:
         # In a manual clock's time, no step takes any.
         self.stopwatch: Callable[[], float] = self.loop.loop.time if self.clock.manual else perf_counter
         self._patience = 0.0 if self.clock.manual else _PATIENCE
-        self._places = context.shared.lease(("async keyed", context.uid), lambda: CallSlots(options.capacity))
+        self._call_slots = context.shared.lease(("async keyed", context.uid), lambda: CallSlots(options.capacity))
         self._plenty = max(_PLENTY, options.capacity // 2)
         self.ready: deque[Element] = deque()
         self.run: tuple[int, int, Iterator[tuple[Any, Any, int | None]]] | None = None
@@ -158,11 +152,11 @@ class ElementRunner:
 
     @property
     def is_full(self) -> bool:
-        """Whether the operator has no room for another record. Visits, which each watermark adds, need no room."""
+        """Whether the operator has no room for another record. Visits need no room."""
         return len(self._queue) - self._visits >= self._most
 
     def admit(self, element: Element) -> None:
-        """Take an element: it runs after earlier elements of its key."""
+        """Accept an element. It runs after earlier elements of its key."""
         element.is_queued = True
         self._visits += type(element) is Visit
         self._queue.put(element)
@@ -178,7 +172,7 @@ class ElementRunner:
                 self.figures.add_line(key, len(line))
 
     def _take_from_run(self) -> Element | None:
-        """Return the next record of the run whose key is free, or None without records or room."""
+        """Return the next record of the run whose key is free, or None without such a record or room."""
         run, lines = self.run, self.lines
         if run is None or self.is_full:
             return None
@@ -194,7 +188,6 @@ class ElementRunner:
         return None
 
     def first_wait(self, element: Element, steps: WorkerSteps) -> None:
-        """Queue an element that waits for the first time, and watch its timeout."""
         element.steps = steps
         self.figures.add_running()
         if not element.is_queued:
@@ -205,7 +198,7 @@ class ElementRunner:
             self._timeouts.watch(element)
 
     def end(self, element: Element) -> None:
-        """End a queued element: the next of its key becomes ready."""
+        """Finish a queued element, so that the next element of its key becomes ready."""
         element.state = _SETTLED
         self.figures.running -= element.steps is not None
         element.steps = element.notes = None
@@ -233,7 +226,7 @@ class ElementRunner:
         self._announce()
 
     def turn(self) -> None:
-        """Run ready steps. The caller emits the elements that end."""
+        """Run ready steps. The caller emits the elements that finish."""
         self.start_workers()
         self.is_turning = True
         try:
@@ -259,15 +252,15 @@ class ElementRunner:
             self._undo.leave()
 
     def start_workers(self) -> None:
-        """Start more workers if elements are ready: twice as many as the last time."""
+        """Start more workers if elements are ready. The number of new workers doubles each time."""
         count = self._burst
         if self.run is None:
             count = min(count, len(self.ready) - self._starting)
         if count <= 0 or self.closing:
             return
-        loop, places = self.loop.loop, self._places.resource
+        loop, call_slots = self.loop.loop, self._call_slots.resource
         for _ in range(count):
-            if not places.take(self):
+            if not call_slots.take(self):
                 break
             self._starting += 1
             steps = WorkerSteps(self)
@@ -276,14 +269,14 @@ class ElementRunner:
         self._burst = min(2 * self._burst, self._options.capacity)
 
     @property
-    def places_taken(self) -> int:
+    def slots_held(self) -> int:
         return len(self._workers)
 
     async def work(self, steps: WorkerSteps) -> None:
-        """Run one element after another, as long as any is ready."""
+        """Run one element after another while elements are ready."""
         self._starting -= 1
         ready, stopwatch, clean = self.ready, self.stopwatch, copy_context()
-        calls, line, undo = self._calls, self._places.resource.line, self._undo
+        calls, line, undo = self._calls, self._call_slots.resource.line, self._undo
         backend, copied, owned = self._backend, self.copier.copied, self.loop
         rows, put_settled = backend.rows, self._queue.put_settled
         copies = undo is not None or self._options.journal is not None
@@ -358,22 +351,22 @@ class ElementRunner:
                     put_settled(element)
                     if not self.is_turning:
                         self._announce_soon()
-                if (line and self._places.resource.are_wanted(self)) or differs(clean):
+                if (line and self._call_slots.resource.are_wanted(self)) or differs(clean):
                     return  # the next element begins with a clean context
                 if now - steps.turn_began > _TURN:
                     await NextTurn()
         finally:
-            self.give_up_place(steps)
+            self.release_slot(steps)
             self.cut_off.discard(steps)
             if not steps.has_waited:
                 self._burst = 1
             if not self.closing:
                 self.start_workers()
 
-    def give_up_place(self, steps: WorkerSteps) -> None:
+    def release_slot(self, steps: WorkerSteps) -> None:
         if steps in self._workers:
             self._workers.discard(steps)
-            self._places.resource.give()
+            self._call_slots.resource.release()
 
     async def _generate(self, element: Element, results: AsyncGeneratorType[Any, None], steps: WorkerSteps) -> None:
         steps.coroutine = results
@@ -385,7 +378,6 @@ class ElementRunner:
             raise
 
     async def _visit(self, visit: Visit, steps: WorkerSteps) -> None:
-        """Call ``on_timer`` for each due timer of the key, the earliest first."""
         await self._fire(visit, steps)
         if visit.ends_key:
             visit.domain = TimeDomain.PROCESSING_TIME
@@ -428,7 +420,6 @@ class ElementRunner:
             visit.fired = visit.calls = None
 
     def _keep(self, element: Element) -> None:
-        """Keep the outputs and changes of a call that has succeeded."""
         element.keep_results()
         if element.notes is not None:
             if element.was_carried:
@@ -440,14 +431,13 @@ class ElementRunner:
                 self._renew_notes(element)
 
     def _renew_notes(self, element: Element) -> None:
-        """Give an element new notes, for the rest of its step as well."""
         assert self._undo is not None
         element.notes = ElementNotes()
         if self.loop.current is element:
             self._undo.enter(element.notes)
 
     def raised(self, element: Element, error: BaseException) -> None:
-        """Take the error of an element's call: a dead letter, or the end of the task."""
+        """Handle an error of an element's call: emit a dead letter, or fail the task."""
         if element.is_over:
             return  # it was cut off
         if isinstance(error, asyncio.CancelledError) and element.is_cancelled and self._timeouts is not None:
@@ -479,14 +469,14 @@ class ElementRunner:
         self._announce()
 
     async def cancel(self) -> None:
-        """Cancel the elements that run, with their keys at hand, and wait some seconds for their end (R40)."""
+        """Cancel the running elements, which keep their keys, and wait a few seconds for them to finish."""
         self.closing = True
         await cancelled([steps.task for steps in (*self._workers, *self.cut_off)])
         for steps in list(self._workers):
-            self.give_up_place(steps)
+            self.release_slot(steps)
 
     def close(self) -> None:
-        """Return the share of the loop. The last one cancels the remaining asyncio tasks, and closes the loop."""
+        """Release the loop. The last task to release it cancels the remaining asyncio tasks, and closes the loop."""
         try:
             self.loop.complete(self.caller.close())
             self.loop.leave(self.rows)
@@ -494,5 +484,5 @@ class ElementRunner:
                 self.loop.end_threads(self._threads)
             self._loop.release()
         finally:
-            self._places.resource.leave(self)
-            self._places.release()
+            self._call_slots.resource.leave(self)
+            self._call_slots.release()

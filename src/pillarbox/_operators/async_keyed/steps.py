@@ -1,7 +1,8 @@
-"""Coroutines whose steps run under the key of their element: "set the key, step, unset the key".
+"""Coroutines that run each step of another coroutine under the key of its element: set the key, step, unset the key.
 
-They stand between an asyncio task and the coroutine, so they work with each awaitable of each library. They are no
-``async def``: a task that is cancelled before its first step would leave a coroutine that was never awaited.
+They are between an asyncio task and the user's coroutine, so they work with every awaitable of every library. They are
+not ``async def``: if a task were cancelled before its first step, Python would report a coroutine that was never
+awaited.
 """
 
 from __future__ import annotations
@@ -27,11 +28,10 @@ class WorkerSteps(Coroutine[Any, Any, None]):
     """The steps of a worker, which runs one element after another.
 
     Attributes:
-        element: the element that runs, or None between two, and if it was cut off.
-        coroutine: its function's coroutine or generator, or None.
-        task: the worker's asyncio task.
-        has_waited: whether any of its elements has awaited something.
-        is_cut_off: whether its element ignored a cancellation, and lost its place.
+        element: the running element. None between elements, and after the element was cut off.
+        coroutine: the coroutine or generator of the element's function, or None.
+        has_waited: whether any element of this worker has waited.
+        is_cut_off: whether its element ignored a cancellation and lost its call slot.
         turn_began: when the step began (seconds).
         began: when the step, or the element within the step, began (seconds).
     """
@@ -86,7 +86,7 @@ class WorkerSteps(Coroutine[Any, Any, None]):
 
 
 class ChildSteps(Coroutine[Any, Any, Any]):
-    """The steps of an asyncio task that an element has created. After the element they have no key."""
+    """The steps of an asyncio task that an element has created. After the element has finished, they have no key."""
 
     __slots__ = ("_element", "_inner", "_runner")
 
@@ -126,7 +126,7 @@ class ChildSteps(Coroutine[Any, Any, Any]):
 
 
 def report_slow_step(steps: WorkerSteps, now: float) -> None:
-    """Log a step that has blocked the task (R18), and note the epoch's longest."""
+    """Log and count a step that has blocked the task for too long."""
     context = steps._runner.context
     steps._runner.figures.add_slow_step(now - steps.began)
     frame = getattr(steps.coroutine, "cr_frame", None) or getattr(steps.coroutine, "ag_frame", None)

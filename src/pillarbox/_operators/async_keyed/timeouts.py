@@ -1,4 +1,4 @@
-"""Timeouts of elements (R16). They follow the event loop's time, which stands still between epochs."""
+"""Timeouts of elements. They follow the event loop's time, which stops between epochs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pillarbox._operators.async_keyed.element import Element
     from pillarbox._operators.async_keyed.runner import ElementRunner
 
-# Seconds for a cancelled element to end, before it loses its place.
+# Seconds for a cancelled element to end, before it loses its call slot.
 _HEED = 1.0
 
 
@@ -20,8 +20,7 @@ class Timeouts:
     """Cancels overdue elements.
 
     Args:
-        seconds: the timeout.
-        most_stuck: the maximum number of elements that ignore their cancellation.
+        most_stuck: how many elements may ignore their cancellation before the task fails.
     """
 
     def __init__(self, runner: ElementRunner, seconds: float, most_stuck: int) -> None:
@@ -32,7 +31,6 @@ class Timeouts:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, element: Element) -> None:
-        """Watch an element that has begun."""
         loop = self._runner.loop.loop
         self._deadlines.append((loop.time() + self._seconds, element))
         if self._timer is None:
@@ -59,7 +57,7 @@ class Timeouts:
                 loop.call_later(_HEED, self._cut_off, element)
 
     def _cut_off(self, element: Element) -> None:
-        """Let an element that ignores its cancellation continue without key and place."""
+        """Report an element that ignores its cancellation as failed. It continues without key and slot."""
         runner, steps = self._runner, element.steps
         if element.is_over or steps is None or runner.closing:
             return
@@ -78,5 +76,5 @@ class Timeouts:
             steps.element = None
             runner.cut_off.add(steps)
             runner.end(element)
-            runner.give_up_place(steps)
+            runner.release_slot(steps)
             runner.start_workers()

@@ -1,4 +1,4 @@
-"""Async keyed functions of two streams, and of a keyed and a broadcast stream (R13)."""
+"""Async keyed functions of two keyed streams, or of a keyed and a broadcast stream."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class AsyncKeyedCoProcessOperator(AsyncKeyedOperator):
 class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
     """Applies ``process_element``, ``process_broadcast_element`` and ``on_timer``, which may be ``async def``.
 
-    A broadcast record waits for all elements before it, and later records wait for it. So an element sees one version
-    of the broadcast state.
+    A broadcast record waits for all earlier elements, and later records wait for it. So the broadcast state does not
+    change while an element runs.
     """
 
     def __init__(
@@ -62,12 +62,10 @@ class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
         self._inputs = [StreamInput(self.process_records, keying), StreamInput(self.process_broadcast)]
 
     def open(self) -> None:
-        """Create the event loop, and open the user's function in it."""
         super().open()
         self.runner.get_broadcast_state = self._read_only.get_broadcast_state
 
     def process_broadcast(self, records: Records) -> None:
-        """Process a run of the broadcast stream, record by record, without a current key."""
         self.drain()
         self._clocks.watermark = self._timers.current_watermark
         for value, timestamp in zip(records.values, records.timestamps or repeat(None)):
@@ -99,7 +97,7 @@ class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
                 self._undo.leave()
 
     def _results(self, outcome: Any) -> list[Any]:
-        """Return the results of a call, awaited."""
+        """Collect the results of a call into a list. Awaits a coroutine first."""
         if isinstance(outcome, AsyncGeneratorType):
             outcome = _listed(outcome)
         if isinstance(outcome, CoroutineType):

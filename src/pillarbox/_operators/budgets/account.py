@@ -1,4 +1,4 @@
-"""The arithmetic of one budget. Each time is an argument: seconds of a monotonic clock."""
+"""The arithmetic of one budget. All times are arguments, in seconds of a monotonic clock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Slots(NamedTuple):
 
     Attributes:
         times: the earliest start of each request.
-        probes: whether the slot is for an open breaker's probe.
+        probes: whether the request is a probe of an open circuit breaker.
     """
 
     times: list[float]
@@ -39,24 +39,14 @@ class Slots(NamedTuple):
 
 
 class RetryAt(NamedTuple):
-    """No slot is available yet.
-
-    Attributes:
-        at: time of the next attempt.
-        why: the reason, if the breaker is open or the ceiling is reached.
-    """
+    """No slot is available until a time."""
 
     at: float
     why: str = ""
 
 
 class Refused(NamedTuple):
-    """No request may begin, and the budget does not hold requests.
-
-    Attributes:
-        why: the reason.
-        is_open: whether the breaker is open; otherwise the ceiling is reached.
-    """
+    """No request may begin, and the budget is set to fail requests."""
 
     why: str
     is_open: bool
@@ -66,11 +56,10 @@ class Report(NamedTuple):
     """The outcome of requests.
 
     Attributes:
-        units: their cost beyond their estimates.
+        units: the cost beyond the estimates.
         outcomes: whether each completed request succeeded, in order.
         probe: whether a breaker's probe succeeded, or None.
-        stop: seconds of a pause that the service asked for, or None.
-        unused: the times of unused slots.
+        stop: the pause that the service requested (seconds), or None.
     """
 
     units: float = 0.0
@@ -82,11 +71,11 @@ class Report(NamedTuple):
 
 @dataclass
 class Period:
-    """A ceiling's charge in its current period.
+    """The units charged to a ceiling in the current period.
 
     Attributes:
-        began: the first request of the period (epoch ms); -1 before it.
-        spent: units of the period; running requests count with their estimates.
+        began: time of the period's first request (epoch ms), or -1 before that.
+        spent: the charged units. Running requests are charged with their estimates.
         clock: the latest wall-clock time seen (epoch ms), which never decreases.
     """
 
@@ -95,7 +84,7 @@ class Period:
     clock: int = 0
 
     def merge(self, other: Period, length: int) -> None:
-        """Merge another checkpoint's charge: the higher one of the later period."""
+        """Merge the charge from another checkpoint. The later period counts; within a period, the higher charge."""
         self.clock = max(self.clock, other.clock)
         began = max(self.began, other.began)
         live = [period.spent for period in (self, other) if period.began + length > began]
@@ -107,7 +96,7 @@ class Account:
 
     Args:
         now: the time of the first slot.
-        written: whether a ceiling may be spent only up to :attr:`allowance`; False without a file.
+        written: whether charges are written to a file, so that a ceiling may only be spent up to :attr:`allowance`.
     """
 
     def __init__(self, limits: Limits, now: float, *, written: bool = False) -> None:
@@ -130,12 +119,7 @@ class Account:
         return self._open is not None
 
     def book(self, estimates: Sequence[float], now: float, wall: int) -> Slots | RetryAt | Refused:
-        """Book slots for requests, in order: for all, or for the first few.
-
-        Args:
-            estimates: each request's units; at least one.
-            wall: the wall clock (epoch ms).
-        """
+        """Book slots for all requests, or for the first few of them."""
         if now < self._stopped:
             return RetryAt(self._stopped)
         if self._open is not None and now < self._open:
@@ -201,7 +185,7 @@ class Account:
         return count
 
     def next_allowance(self, estimate: float) -> float | None:
-        """Return the units that the file must allow next, or None while its last allowance suffices."""
+        """Return the allowance to write to the file next, in units, or None while the last one suffices."""
         ceiling = self.limits.ceiling
         if ceiling is None or self.allowance >= max(ceiling, self.period.spent):
             return None
@@ -211,7 +195,7 @@ class Account:
         return max(min(self.period.spent + part, ceiling), self.period.spent)
 
     def settle(self, report: Report, now: float) -> bool:
-        """Settle outcomes; return whether booked and unused slots are void."""
+        """Settle the outcome of requests. Returns whether all booked, unused slots are void."""
         self.period.spent = max(0.0, self.period.spent + report.units)
         if self.limits.units is not None:
             self._solvent = max(self._solvent, now) + report.units / self.limits.units

@@ -1,4 +1,4 @@
-"""A user's budget: the rate of requests, their cost, and when they stop."""
+"""A user's budget: the rate of requests, their cost, and when requests stop."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ _AMOUNT = re.compile(r"\s*([0-9][0-9_.,]*)\s*([^\s0-9]*)\s*")
 class CircuitBreaker:
     """Stops the requests of a :class:`Budget` when most of them fail.
 
-    It opens when ``failures`` of the last ``of`` requests have failed. After ``pause`` one request may begin: if it
-    succeeds the breaker closes, otherwise it stays open for another ``pause``.
+    It opens when ``failures`` of the last ``of`` requests have failed. After ``pause``, one request may begin. If it
+    succeeds, the breaker closes; otherwise, it stays open for another ``pause``.
 
     Attributes:
-        failures: failed requests that open it. Answers with a retry time (429, ``Retry-After``) do not count.
-        of: the number of last requests considered.
-        pause: how long it stays open (an int is milliseconds).
+        failures: the number of failed requests that opens the breaker. Answers with a retry time (429, ``Retry-After``)
+            do not count.
+        of: the number of latest requests that are considered.
+        pause: how long the breaker stays open (an int is milliseconds).
 
     Raises:
-        ProgramError: (when made) an invalid attribute.
+        ProgramError: (when created) an attribute is invalid.
     """
 
     failures: int = 5
@@ -47,13 +48,13 @@ class Limits(NamedTuple):
     """The plain values of a budget, which processes exchange.
 
     Attributes:
-        name: the budget's, or "" for an operator's ``job_rate_limit``.
-        requests: per second, or None.
-        units: per second, or None.
+        name: the budget's name, or "" for an operator's ``job_rate_limit``.
+        requests: requests per second, or None.
+        units: units per second, or None.
         ceiling: units per period, or None.
-        period: of the ceiling (ms).
-        holds: whether requests wait at a ceiling or an open breaker; otherwise they fail.
-        breaker: failures, of, pause (ms); or None.
+        period: the ceiling's period (ms).
+        holds: whether requests wait at a ceiling or an open breaker. Otherwise, they fail.
+        breaker: (failures, of, pause in ms), or None.
     """
 
     name: str = ""
@@ -65,35 +66,35 @@ class Limits(NamedTuple):
     breaker: tuple[int, int, int] | None = None
 
     def of_operator(self, uid: str) -> Limits:
-        """Return the limits, named for the operator if they have no name."""
         return self if self.name else self._replace(name=f"\0{uid}")
 
     def shared_by(self, tasks: int) -> Limits:
-        """Return an equal share for one of several concurrent tasks."""
+        """Return one task's limits if concurrent tasks divide these limits equally."""
         requests, units = (None if rate is None else rate / tasks for rate in (self.requests, self.units))
         return self._replace(requests=requests, units=units)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits the rate and cost of requests, for all operators and queries of a driver that use its name.
+    """Limits the rate and cost of requests, for all operators and queries of a driver that use the same name.
 
     Args:
-        name: operators share the budget of a name. The same name with other values is an error.
-        requests: the rate of requests: ``"100 per second"``, ``"5000 per hour"``, or a number per second.
-        units: the rate of their cost, such as ``"90000 per minute"``. The unit is the user's: tokens, cents.
-        unit_cost: returns a request's units from its result (in the batch form, a list). By default a request costs its
-            estimate.
-        estimate: the units that a request reserves before it begins: a number, or a function of the record (in the
-            batch form, of the list of records). A failed request costs its estimate.
-        ceiling: the units of a period, such as ``(5_000_000, "1 day")`` or ``("5 USD", "1 day")``. A period begins with
-            the first request after the previous period.
-        when_exceeded: at the ceiling, and while the breaker is open, requests wait (``"hold"``), or fail with a
-            :class:`BudgetExceededError` or :class:`CircuitOpenError` (``"fail"``), which ``on_failure`` handles.
+        name: identifies the budget. Two budgets with the same name and different values are an error.
+        requests: the rate of requests, such as ``"100 per second"`` or ``"5000 per hour"``. A number is per second.
+        units: the rate of their cost, such as ``"90000 per minute"``. The user chooses the unit, such as tokens or
+            cents.
+        unit_cost: a function that returns a request's cost, given the result (for batches, the list of results). By
+            default, a request costs its estimate.
+        estimate: the units that a request reserves before it begins: a number, or a function of the record (for
+            batches, of the list of records). A failed request costs its estimate.
+        ceiling: the maximum units in a period, such as ``(5_000_000, "1 day")`` or ``("5 USD", "1 day")``. A period
+            begins with the first request after the previous period.
+        when_exceeded: at the ceiling, and while the breaker is open, requests wait (``"hold"``) or fail (``"fail"``)
+            with a :class:`BudgetExceededError` or :class:`CircuitOpenError`, which ``on_failure`` handles.
         breaker: stops requests when most of them fail.
 
     Raises:
-        ProgramError: (when made) an invalid argument.
+        ProgramError: (when created) an argument is invalid.
 
     Example:
         >>> model = Budget("model", requests="100 per second", units="90000 per minute", estimate=50)
@@ -132,7 +133,6 @@ class Budget:
 
     @property
     def limits(self) -> Limits:
-        """The plain values."""
         ceiling, period = None, 0
         if self.ceiling is not None:
             ceiling, period = self._ceiling(self.ceiling)

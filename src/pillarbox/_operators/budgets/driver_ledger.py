@@ -1,4 +1,4 @@
-"""The executors' client of the driver's ledger, for event loops."""
+"""The client of the driver's ledger, for event loops in executors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from pillarbox._errors import OperatorError, describe
 from pillarbox._operators.budgets.account import LATE, Refused, Report
 from pillarbox._operators.budgets.budget import Limits
-from pillarbox._operators.budgets.ledger import Ledger, LedgerEnd, Slot
+from pillarbox._operators.budgets.ledger import Ledger, LedgerConnection, Slot
 from pillarbox._operators.budgets.wire import Connection, ForgedError
 
 # A report waits this long (seconds) for others, or for a booking.
@@ -32,30 +32,24 @@ _log = logging.getLogger("pillarbox")
 
 @dataclass(frozen=True)
 class DriverLedger(Ledger):
-    """The address of the driver's ledger, which only the pickled program contains.
-
-    Attributes:
-        host: the driver's host.
-        port: the ledger's port.
-        token: signs all messages.
-    """
+    """The address of the driver's ledger. Only processes with the pickled program know it."""
 
     host: str
     port: int
     token: bytes = field(repr=False)
 
-    def open(self) -> LedgerEnd:
-        return _DriverLedgerEnd(self)
+    def open(self) -> LedgerConnection:
+        return _DriverLedgerConnection(self)
 
 
 class _Offset:
-    """Bounds of the difference between the driver's clock and this one, from message times."""
+    """Bounds of the difference between the driver's clock and this process's clock, from message times."""
 
     def __init__(self) -> None:
         self.low, self.high, self._at = float("-inf"), float("inf"), 0.0
 
     def update(self, sent: float, driver: float, received: float) -> None:
-        """Add a time of the driver's that is between two times of this process."""
+        """Update the bounds with a driver's time that lies between two times of this process."""
         drift = (received - self._at) * _DRIFT
         low, high = max(self.low - drift, driver - received), min(self.high + drift, driver - sent)
         if low > high:  # one of the machines was suspended
@@ -63,8 +57,8 @@ class _Offset:
         self.low, self.high, self._at = low, high, received
 
 
-class _DriverLedgerEnd(LedgerEnd):
-    """An event loop's end. It connects on first use, and again after a lost connection."""
+class _DriverLedgerConnection(LedgerConnection):
+    """An event loop's access to the driver's ledger. Connects on first use, and again after a lost connection."""
 
     def __init__(self, ledger: DriverLedger) -> None:
         self._ledger = ledger
@@ -81,7 +75,7 @@ class _DriverLedgerEnd(LedgerEnd):
         self._closed = False
 
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots; wait while the driver is out of slots or pauses."""
+        """Book slots. Waits while the driver pauses or has no slot."""
         while True:
             connection = await self._connected()
             number, sent = next(self._numbers), self.now()
@@ -178,7 +172,6 @@ class _DriverLedgerEnd(LedgerEnd):
                     answer.set_exception(ConnectionError(str(error)))
 
     def close(self) -> None:
-        """Send the last reports, and close the connection."""
         self._closed = True
         self._send_reports()
         with contextlib.suppress(RuntimeError):

@@ -1,4 +1,4 @@
-"""An event loop's booked and unused slots of one budget."""
+"""The slots of one budget that an event loop has booked and not used yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextvars import Context
 from pillarbox._errors import BudgetExceededError, CircuitOpenError
 from pillarbox._operators.budgets.account import Refused, Report
 from pillarbox._operators.budgets.budget import Budget, Limits
-from pillarbox._operators.budgets.ledger import NEARLY, LedgerEnd, Slot
+from pillarbox._operators.budgets.ledger import NEARLY, LedgerConnection, Slot
 
 #: Counter of milliseconds that the next request waited for its turn.
 RATE_LIMITED = "rate_limited_ms"
@@ -19,23 +19,16 @@ RATE_LIMITED = "rate_limited_ms"
 _MOST = 500
 
 
-class Gate:
-    """Admits requests in a budget's slots. Loop thread only.
-
-    Args:
-        limits: the budget's, as the ledger knows them.
-        end: the loop's end of the ledger.
+class BudgetGate:
+    """Admits requests during a budget's slots. Loop thread only.
 
     Attributes:
-        granted: admitted requests.
-        refused: refused requests.
-        spent: units of completed requests.
-        stops: pauses that the service asked for.
+        stops: pauses that the service requested.
         probes: probes of an open breaker.
-        lost: slots that were too late.
+        lost: slots that expired unused.
     """
 
-    def __init__(self, budget: Budget, limits: Limits, end: LedgerEnd) -> None:
+    def __init__(self, budget: Budget, limits: Limits, end: LedgerConnection) -> None:
         self.budget = budget
         self._limits = limits
         self._end = end
@@ -49,14 +42,14 @@ class Gate:
         end.on_void(limits, self._slots.clear)
 
     async def wait(self, waiting: Callable[[], Sequence[float]]) -> None:
-        """Wait until the first waiting request may begin.
+        """Wait until the first request in the line may begin.
 
         Args:
-            waiting: returns the waiting requests' estimates, in order; at least one.
+            waiting: returns the estimates of the waiting requests, in order; at least one.
 
         Raises:
-            BudgetExceededError: the ceiling is reached, and the budget does not hold requests.
-            CircuitOpenError: the breaker is open, and the budget does not hold requests.
+            BudgetExceededError: the ceiling is reached, and the budget is set to fail requests.
+            CircuitOpenError: the breaker is open, and the budget is set to fail requests.
         """
         while not self.is_open(waiting()[0]):
             if self._slots:
@@ -74,7 +67,6 @@ class Gate:
             await self._answered.wait()
 
     def is_open(self, estimate: float) -> bool:
-        """Return whether the next request may begin now."""
         slots, now = self._slots, self._end.now()
         while slots and (slots[0].end < now or slots[0].estimate != estimate):
             # Too late, or a cancelled request's slot.
@@ -90,7 +82,7 @@ class Gate:
         return slot
 
     def book_ahead(self, waiting: Callable[[], Sequence[float]]) -> None:
-        """Book slots for half of the waiting requests while some booked slots are left."""
+        """Book slots for half of the waiting requests, before the booked slots are used up."""
         self._start(waiting, ahead=True)
 
     def _start(self, waiting: Callable[[], Sequence[float]], *, ahead: bool) -> None:
@@ -120,11 +112,6 @@ class Gate:
                 return
 
     def end(self, slot: Slot, cost: float, *, succeeded: bool, stop: float | None = None) -> None:
-        """Report a completed request.
-
-        Args:
-            stop: seconds of a pause that the service asked for, or None.
-        """
         self.spent += cost
         counts = self._limits.breaker is not None and not slot.probes and stop is None
         units = cost - slot.estimate

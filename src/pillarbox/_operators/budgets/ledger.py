@@ -25,10 +25,8 @@ class Slot(NamedTuple):
 
     Attributes:
         begin: the earliest start (seconds).
-        end: the latest start.
-        estimate: the reserved units.
-        probes: whether it is for an open breaker's probe.
-        at: its time by the ledger's clock.
+        probes: whether the request is a probe of an open circuit breaker.
+        at: the slot's time by the ledger's clock.
     """
 
     begin: float
@@ -38,42 +36,38 @@ class Slot(NamedTuple):
     at: float
 
 
-class LedgerEnd(ABC):
-    """An event loop's end of a ledger. Loop thread only."""
+class LedgerConnection(ABC):
+    """An event loop's access to a ledger. Loop thread only."""
 
     #: Seconds of the slots' clock.
     now: Callable[[], float]
 
     @abstractmethod
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots for requests, in order: for all, or for the first few. Waits for the first slot."""
+        """Book slots for all requests, or for the first few of them. Waits for the first slot."""
 
     @abstractmethod
     def report(self, limits: Limits, report: Report) -> None: ...
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None:
-        """Wait, by the slots' clock."""
+        """Sleep for ``seconds``, as measured by the slots' clock."""
 
     def on_void(self, limits: Limits, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when unused slots become void."""
+        """Set the function to call when booked, unused slots become void."""
 
     def close(self) -> None: ...
 
 
 class Ledger(ABC):
-    """Keeps accounts."""
+    """Keeps the accounts of budgets, and gives event loops access to them."""
 
     @abstractmethod
-    def open(self) -> LedgerEnd: ...
+    def open(self) -> LedgerConnection: ...
 
 
-class LocalLedger(Ledger, LedgerEnd):
-    """Accounts in this process. Any thread may use it.
-
-    Args:
-        clock: a manual clock, or None for the machine's.
-    """
+class LocalLedger(Ledger, LedgerConnection):
+    """Accounts in this process. Any thread may use it."""
 
     def __init__(self, clock: ProcessingTimeService | None = None) -> None:
         self._clock = clock
@@ -81,7 +75,7 @@ class LocalLedger(Ledger, LedgerEnd):
         self._lock = threading.Lock()
         self.now = time.monotonic if clock is None else lambda: clock.relative_time_millis() / 1000
 
-    def open(self) -> LedgerEnd:
+    def open(self) -> LedgerConnection:
         return self
 
     def account(self, limits: Limits) -> Account:
@@ -136,9 +130,8 @@ class BudgetScope:
     """The ledger of a task's budgets.
 
     Attributes:
-        ledger: shared by all tasks of the query, or None if each task has an equal share of the limits.
-        partitions: the most concurrent tasks of a vertex after a shuffle.
-        clock: a manual clock, or None.
+        ledger: the ledger that all tasks of the query share, or None if the limits are divided equally among the tasks.
+        partitions: the maximum number of concurrent tasks of a vertex after a shuffle.
     """
 
     ledger: Ledger | None = None
@@ -146,10 +139,5 @@ class BudgetScope:
     clock: ProcessingTimeService | None = field(default=None, compare=False)
 
     def tasks(self, parallelism: int, slots: int) -> int:
-        """Return the number of an operator's concurrent tasks.
-
-        Args:
-            parallelism: the number of subtasks; 0 before the first shuffle.
-            slots: before the first shuffle, the number of concurrent tasks.
-        """
+        """Return the number of an operator's concurrent tasks."""
         return min(parallelism, self.partitions) if parallelism else slots

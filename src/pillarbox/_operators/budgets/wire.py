@@ -1,8 +1,8 @@
 """Signed messages between executors' event loops and the driver's ledger.
 
-Both ends know a token, which the driver ships in the pickled program. Each first sends a nonce; a connection's key is
-derived from the token and both nonces. Each message is JSON with a MAC over its number, direction and text, so no other
-process can ask, answer, or replay a message.
+Both ends know a token, which is part of the pickled program. Each end first sends a nonce; the key of a connection is
+derived from the token and both nonces. Each message is JSON with a MAC over its number, direction and text, so that no
+other process can send or replay messages.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class ForgedError(Exception):
 
 
 def token_id(token: bytes) -> bytes:
-    """Return a token's name on the wire, which does not reveal it."""
+    """Return the name of a token in messages, which does not reveal the token."""
     return hashlib.sha256(b"pillarbox budgets" + token).digest()[:16]
 
 
 class Connection:
-    """One end of a connection whose other end has proved that it knows the token."""
+    """One end of a connection. The other end has proved that it knows the token."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, *, is_driver: bool
@@ -50,8 +50,8 @@ class Connection:
         """Connect to the driver.
 
         Raises:
-            OSError: it is unreachable.
-            EOFError: it does not know the token.
+            OSError: the driver is unreachable.
+            EOFError: the driver does not know the token.
         """
         reader, writer = await asyncio.open_connection(host, port)
         nonce = secrets.token_bytes(_NONCE)
@@ -63,12 +63,7 @@ class Connection:
     async def to_executor(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token_of: Callable[[bytes], bytes | None]
     ) -> tuple[Connection, bytes]:
-        """Accept an executor; return the connection and its token.
-
-        Raises:
-            ForgedError: unknown token.
-            EOFError: the executor has disconnected.
-        """
+        """Accept an executor's connection. Returns the connection and its token."""
         named, other = await reader.readexactly(16), await reader.readexactly(_NONCE)
         token = token_of(named)
         if token is None:

@@ -1,5 +1,5 @@
-"""Recorded calls of services, ``ctx.call`` in async keyed functions (R25 to R31).
+"""Recorded service calls: ``ctx.call`` in async keyed functions.
 
 Imports `async_io/api`, `async_io/loop`, `budgets`, `frame` and `functions`. Start with `caller.py`, then `records.py`
-and `journal.py`. Weak spot: if a process dies between a service's answer and its record, the call is made again.
+and `journal.py`. Weak spot: if a process dies between a service's answer and its record, the call is repeated.
 """

@@ -1,6 +1,7 @@
-"""Makes calls of services and records their answers, for async keyed functions (R25 to R31).
+"""Makes service calls and records their answers, for async keyed functions.
 
-Everything runs in the event loop of the mailbox thread; plain functions and the journal's files have threads.
+Everything runs in the event loop of the mailbox thread, except for plain functions and the journal's files, which use
+threads.
 """
 
 from __future__ import annotations
@@ -21,14 +22,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 
 
 class CallingElement(Protocol):
-    """A record or timer that makes calls.
-
-    Attributes:
-        key: its key.
-        arrival: the epoch of its arrival, or None for the current epoch.
-        calls: its calls, or None before the first one.
-        content: its record or timer, as data to digest.
-    """
+    """A record or timer that makes calls."""
 
     key: Any
     arrival: int | None
@@ -39,16 +33,15 @@ class CallingElement(Protocol):
 
 
 class Caller:
-    """Makes the calls of one operator's elements.
+    """Makes the service calls of one operator's elements.
 
     Args:
-        keeps_records: whether elements may run again with the records of their calls.
-        journal: writes records before they are used, or None.
-        budgets: the budgets of the operator.
+        keeps_records: whether elements may run again, with the records of their calls.
+        journal: writes records before their answers are used, or None.
         replayed: in a replay, the recorded calls.
 
     Attributes:
-        numbers: the number of elements with equal content so far, by key and digest.
+        numbers: (key, digest) -> number of elements with this content so far.
     """
 
     def __init__(
@@ -78,7 +71,9 @@ class Caller:
         callee = Callee.of(function)
         needs_key = callee.takes_key or options.reconcile is not None
         if not (self._keeps_records or needs_key or options.key is not None):
-            await self._begin(callee, args)
+            self._made += 1
+            if self._replayed is not None:
+                await self._replayed.before_call(callee, args)
             return await ServiceCall(function, callee, args, options, turns).answer(was_begun=False)
         where = f"operator {self._context.name!r}: ctx.call() of {callee}"
         fingerprint = _fingerprint(callee, args, options.key, where)
@@ -103,9 +98,11 @@ class Caller:
         idempotency_key = options.key
         if needs_key and isinstance(name, tuple):
             idempotency_key = numbered(self._identity(element, calls, where) + fingerprint, name[1]).hex()
+        self._made += 1
         calls.in_flight.add(name)
         try:
-            await self._begin(callee, args)
+            if self._replayed is not None:
+                await self._replayed.before_call(callee, args)
             if options.reconcile is not None and record is None:
                 await self._write(calls, name, Record.begun(fingerprint))
             try:
@@ -123,20 +120,15 @@ class Caller:
         finally:
             calls.in_flight.discard(name)
 
-    async def _begin(self, callee: Callee, args: tuple[Any, ...]) -> None:
-        self._made += 1
-        if self._replayed is not None:
-            await self._replayed.before_call(f"{callee}({', '.join(map(shorten, args))})")
-
     async def _write(self, calls: ElementCalls, name: Name, record: Record) -> None:
-        """Add a record. It is in the next snapshot even if the journal takes longer."""
+        """Add a record. The next snapshot contains it even if the journal has not been written yet."""
         calls.records[name] = record
         if self._journal is not None:
             assert calls.identity is not None
             await self._journal.write(calls.identity, name, record)
 
     def _identity(self, element: CallingElement, calls: ElementCalls, where: str) -> bytes:
-        """Return a digest that names an element in each of its runs (R29)."""
+        """Return a digest that identifies an element each time it runs."""
         if calls.identity is None:
             context = self._context
             epoch = context.epoch if element.arrival is None else element.arrival
@@ -162,11 +154,11 @@ class Caller:
         return turns
 
     def snapshot(self, busy_keys: Collection[Any], first_arrival: int | None) -> tuple[Any, ...] | None:
-        """Return the arguments of :meth:`restore` if they are needed, as plain data.
+        """Return the arguments of :meth:`restore` as plain data, or None if there is nothing to restore.
 
         Args:
             busy_keys: the keys with unfinished elements.
-            first_arrival: the epoch of the oldest unfinished element, or None without one.
+            first_arrival: the epoch when the oldest unfinished element arrived, or None.
         """
         self.numbers = {key: self.numbers[key] for key in busy_keys if key in self.numbers}
         epoch, entries = 0, list[Entry]()
@@ -177,18 +169,15 @@ class Caller:
         return (self.numbers, epoch, entries) if self.numbers or entries else None
 
     def restore(self, numbers: dict[Any, dict[bytes, int]], epoch: int, entries: list[Entry]) -> None:
-        """Restore a snapshot."""
         self.numbers = numbers
         if self._journal is not None:
             self._journal.add(epoch, entries)
 
     def commit(self, epoch: int) -> None:
-        """Remove records of epochs that are committed."""
         if self._journal is not None:
             self._journal.commit(epoch)
 
     def take_counts(self) -> dict[str, int]:
-        """Return the figures since the last call."""
         counts = {"calls": self._made, "calls_reused": self._reused}
         self._made = self._reused = 0
         if self._turns:
@@ -198,13 +187,13 @@ class Caller:
         return counts
 
     async def close(self) -> None:
-        """Return the slots of budgets. Awaited, as their connections belong to the event loop."""
+        """Release the slots of budgets. This is a coroutine because their connections belong to the event loop."""
         for turns in self._turns.values():
             turns.close()
 
 
 def _fingerprint(callee: Callee, args: tuple[Any, ...], key: str | None, where: str) -> bytes:
-    """Return the digest of a function and its arguments. With a key, the function may have to be enough."""
+    """Return the digest of a function and its arguments. With a key, arguments that cannot be digested are left out."""
     if key is None and callee.name.endswith("<lambda>"):
         raise ProgramError(f"{where}: a lambda has no name by which its record could be found: pass key=...")
     try:

@@ -1,7 +1,7 @@
-"""Digests that are equal for equal data, in each process.
+"""Digests that are equal for equal data, in every process.
 
-A digest is a hash of a pickle without memo, which depends on the identity of objects. Sets are sorted, and classes and
-functions are replaced by their names.
+A digest is a hash of a pickle without memo (which would depend on the identity of objects), with sets sorted, and with
+classes and functions replaced by their names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _SetPickler(pickle._Pickler):
-    """Pickles sets in a fixed order. Python's pickler, because C's allows no other form of a set."""
+    """Pickles sets in a fixed order. Based on Python's pickler, because the pickler in C has its own form of sets."""
 
     dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)
     reducer_override = _Pickler.reducer_override
@@ -56,16 +56,14 @@ def _pickled(pickler_class: Any, value: Any) -> bytes:
 
 
 def numbered(parts: bytes, number: int) -> bytes:
-    """Return the digest of digests and a number."""
+    """Combine digests and a number into a digest."""
     return blake2b(parts + number.to_bytes(8, "big"), digest_size=16).digest()
 
 
 class Callee(NamedTuple):
-    """A function that is called.
+    """The description of a function to call.
 
     Attributes:
-        module: the function's module.
-        name: its qualified name.
         is_async: whether it returns a coroutine.
         takes_key: whether it has a parameter ``idempotency_key``.
         added: arguments that a ``partial`` adds.
@@ -79,7 +77,6 @@ class Callee(NamedTuple):
 
     @staticmethod
     def of(function: Callable[..., Any]) -> Callee:
-        """Return the description of a function, a method, a callable object or a ``partial``."""
         added: tuple[Any, ...] = ()
         called: Any = function
         while isinstance(called, partial):
@@ -96,7 +93,6 @@ class Callee(NamedTuple):
 
 @lru_cache(256)
 def _callee(named: Any) -> Callee:
-    """Describe a function, or the class of callable objects."""
     called = inspect.unwrap(named.__call__ if isinstance(named, type) else named)
     code = getattr(called, "__code__", None)
     parameters = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

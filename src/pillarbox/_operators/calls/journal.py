@@ -1,8 +1,9 @@
-"""The journal of an operator's calls: their records, in files that outlive a failed epoch (R30).
+"""The journal of an operator's calls: files with their records, which survive a failed epoch.
 
 Files are ``<journal>/<query>/<uid>/<subtask>/<epoch>/<attempt>-<number>``. Records that arrive while a file is being
-written are in the next one. A task reads the files of epochs that are not committed before its first call, or before it
-carries elements, and removes files when their epoch is committed. Mailbox thread only; another thread writes files.
+written are put into the next file. A task reads the files of uncommitted epochs before its first call, or before it
+carries elements, and removes files when their epoch is committed. Mailbox thread only, except that another thread reads
+and writes the files.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class Journal:
     """The journal of one task.
 
     Args:
-        location: a folder of a file system, such as ``s3://bucket/prefix``.
-        loop: the task's event loop.
-        threads: write and read files. Not the loop's, as the function's calls may fill these.
+        location: a folder in a file system, such as ``s3://bucket/prefix``.
+        threads: threads that read and write files. They are not the loop's threads, which calls of the user's function
+            may occupy.
     """
 
     def __init__(
@@ -67,11 +68,7 @@ class Journal:
         self._writes_to: int | None = None
 
     def open(self) -> None:
-        """Read the records of the epoch's earlier attempts, unless that has been done.
-
-        Raises:
-            ConfigurationError: the folder cannot be read.
-        """
+        """Read the records of the epoch's earlier attempts, on the first call."""
         if not self._is_open:
             first = self._context.epoch
             with self._context.shared.resting(), self._errors("read"):
@@ -80,7 +77,6 @@ class Journal:
             self.commit(first - 1)
 
     def _read(self, first: int) -> None:
-        """Read the records of all epochs from ``first`` on."""
         self._file_system, self._folder = _folder_at(self._location, self._place)
         self._has_folders = self._file_system.type_name == "local"
         for epoch, path in _files_in(self._file_system, self._folder):
@@ -93,7 +89,7 @@ class Journal:
                 self.add(epoch, entries or ())
 
     def add(self, epoch: int, entries: Iterable[Entry]) -> None:
-        """Add records of earlier attempts, for elements that arrived up to an epoch."""
+        """Add records of earlier attempts, which belong to elements that arrived in ``epoch`` or earlier."""
         for identity, name, content in entries:
             records, record = self._records.setdefault(identity, {}), Record(*content)
             if name not in records or not records[name].is_answered:
@@ -101,15 +97,10 @@ class Journal:
             self._last_epoch = max(self._last_epoch, epoch)
 
     def take(self, identity: bytes) -> dict[Name, Record]:
-        """Return and forget an element's records of earlier attempts."""
         return self._records.pop(identity, {})
 
     def snapshot(self, first_arrival: int | None) -> tuple[int, list[Entry]]:
-        """Return the arguments of :meth:`add` for elements that have not taken their records yet.
-
-        Args:
-            first_arrival: the epoch of the oldest unfinished element, or None without one.
-        """
+        """Return the arguments of :meth:`add` for elements that have not run again yet."""
         # Later records belong to the next epoch: the commit of this one removes its files.
         self._ended = self._context.epoch
         if first_arrival is None or first_arrival > self._last_epoch:
@@ -122,11 +113,7 @@ class Journal:
         return self._last_epoch, entries
 
     async def write(self, identity: bytes, name: Name, record: Record) -> None:
-        """Write a record; return when it outlives this process.
-
-        Raises:
-            ConfigurationError: it cannot be written.
-        """
+        """Write a record. Returns when it is in the file system."""
         written: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(((identity, name, tuple(record)), written))
         if self._writing is None or self._writing.done():
@@ -195,7 +182,6 @@ class Journal:
 
 
 def read_entries(location: str, query: str, uid: str, subtask: int) -> dict[int, list[Entry]]:
-    """Return the entries of a task's journal, by epoch."""
     file_system, folder = _folder_at(location, _path_of(query, uid, subtask))
     entries: dict[int, list[Entry]] = {}
     for epoch, path in _files_in(file_system, folder):
@@ -215,7 +201,6 @@ def _folder_at(location: str, path: str) -> tuple[Any, str]:
 
 
 def _files_in(file_system: Any, folder: str) -> Iterator[tuple[int, str]]:
-    """Yield the epoch and path of each file."""
     from pyarrow import fs
 
     for info in file_system.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=True)):
@@ -224,7 +209,10 @@ def _files_in(file_system: Any, folder: str) -> Iterator[tuple[int, str]]:
 
 
 def _entries_in(file_system: Any, path: str) -> list[Entry] | None:
-    """Return the entries of a file, or None if its task died while it wrote them, and used none of them."""
+    """Return the entries of a file, or None if it is incomplete.
+
+    A task that dies while writing a file has not used its entries.
+    """
     with file_system.open_input_stream(path) as stream:
         digest, content = stream.read(_DIGEST), stream.read()
     if blake2b(content, digest_size=_DIGEST).digest() != digest:

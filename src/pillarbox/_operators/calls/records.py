@@ -1,4 +1,4 @@
-"""The recorded calls of one element (R25 to R28)."""
+"""The recorded calls of one element."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ _BEGUN, _RESULT, _ERROR = "begun", "result", "error"
 
 
 class Record(NamedTuple):
-    """The record of a call. Snapshots and journals have it as a tuple.
+    """The record of a call. Snapshots and journals contain it as a tuple.
 
     Attributes:
-        fingerprint: the digest of its function and arguments.
+        fingerprint: the digest of the call's function and arguments.
         outcome: "begun", "result" or "error".
-        payload: the pickled answer.
     """
 
     fingerprint: bytes
@@ -35,7 +34,7 @@ class Record(NamedTuple):
 
     @staticmethod
     def of(fingerprint: bytes, answer: Any, call: str) -> Record:
-        """Return the record of a result, or of an exception. Refuses an answer that cannot be pickled."""
+        """Return the record of a result or an exception. Refuses an answer that cannot be pickled."""
         is_error = isinstance(answer, BaseException)
         try:
             payload = dumps(answer)
@@ -53,7 +52,6 @@ class Record(NamedTuple):
         return self.outcome != _BEGUN
 
     def answer(self) -> Any:
-        """Return the recorded result, or raise the recorded exception."""
         answer = loads(self.payload)
         if self.outcome == _ERROR:
             raise answer
@@ -61,14 +59,13 @@ class Record(NamedTuple):
 
 
 class ElementCalls:
-    """The recorded calls of one element, until it ends (R26).
+    """The recorded calls of one element, kept until the element finishes.
 
     Args:
-        identity: a digest that names the element, or None until it is needed.
-        records: the records of an earlier run.
+        identity: a digest that identifies the element, or None until it is needed.
 
     Attributes:
-        in_flight: the names of the running calls.
+        in_flight: the names of calls that are running.
     """
 
     __slots__ = ("_used", "identity", "in_flight", "records")
@@ -81,7 +78,6 @@ class ElementCalls:
         self._used: set[Name] = set()
 
     def next_name(self, fingerprint: bytes) -> Name:
-        """Return the first unused name of a function with its arguments."""
         occurrence = 0
         while (fingerprint, occurrence) in self._used:
             occurrence += 1
@@ -89,9 +85,8 @@ class ElementCalls:
         return fingerprint, occurrence
 
     def release(self, name: Name) -> None:
-        """Let the next equal call have the name of a failed call: it is the same call again."""
+        """Release the name of a failed call. The next call with the same arguments gets it, as a repetition."""
         self._used.discard(name)
 
     def snapshot(self) -> tuple[Any, ...]:
-        """Return the arguments of an equal object, as plain data."""
         return self.identity, [(name, tuple(record)) for name, record in self.records.items()]

@@ -1,4 +1,4 @@
-"""One call of a service: attempts, their budget, and their timeout."""
+"""One service call: its attempts, budget and timeout."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class CallOptions:
 
     @staticmethod
     def of(options: dict[str, Any]) -> CallOptions:
-        """Return the options of a call from its keywords."""
         unknown = options.keys() - CallOptions.__dataclass_fields__.keys()
         if unknown:
             raise ProgramError(
@@ -56,11 +55,10 @@ NO_OPTIONS = CallOptions()
 
 
 class ServiceCall:
-    """A call of a service.
+    """A call of a service, with its retries.
 
     Args:
-        callee: the function's description.
-        turns: orders attempts by the budget, or None.
+        turns: delays attempts to meet the budget, or None without a budget.
     """
 
     def __init__(
@@ -82,9 +80,9 @@ class ServiceCall:
         self._strategy = retry_strategy(options.retry)
 
     async def answer(self, *, was_begun: bool) -> Any:
-        """Return the service's answer. Raises ``TimeoutError`` without an answer within the timeout.
+        """Return the service's answer. Raises ``TimeoutError`` if it does not arrive in time.
 
-        If an earlier run has begun the call, ``reconcile`` is asked first.
+        If an earlier run has begun the call, calls ``reconcile`` first.
         """
         timeout = self._options.timeout
         if self._options is NO_OPTIONS and self._callee.is_async:
@@ -132,7 +130,6 @@ class ServiceCall:
 
 
 async def _called(function: Callable[..., Any], callee: Callee, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Call a function, in a thread unless it is an ``async def``."""
     if callee.is_async:
         return await function(*args, **keywords)
     result, error = await asyncio.to_thread(outcome_of, partial(function, *args, **keywords))

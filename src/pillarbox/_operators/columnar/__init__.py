@@ -1,5 +1,5 @@
 """Columnar windows and joins: Arrow groups rows before and after the shuffle, without Python functions.
 
 Imports `frame` and `windowing`. Start with `program.py`, then `accumulators.py` and `window_operator.py`. Weak spot:
-each aggregate handles null, NaN and overflow itself, so tests compare it with Spark's.
+each aggregate handles null, NaN and overflow itself, and only tests ensure that it agrees with Spark.
 """

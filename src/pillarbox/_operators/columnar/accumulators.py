@@ -1,6 +1,6 @@
-"""Computes aggregates: rows become partial results, which are merged into results.
+"""Computes aggregates in two steps: partial results of rows, which are then merged.
 
-Arrow's grouping kernels merge most of them. Functions that receive each row's group number merge the others.
+Arrow's grouping kernels merge most partial results. Functions that receive each row's group number merge the others.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class PartialColumn(NamedTuple):
     """A column of an aggregate's partial results.
 
     Attributes:
-        kernel: the kernel that merges it: ``"sum"``, which must not overflow, ``"count"``, ``"min"`` or ``"max"``;
-            ``""`` if the aggregate merges all its parts together.
+        kernel: the Arrow kernel that merges the column: ``"sum"``, which must not overflow, ``"count"``, ``"min"`` or
+            ``"max"``. It is ``""`` if the aggregate merges all its columns together.
     """
 
     kind: pa.DataType
@@ -50,7 +50,7 @@ class PartialColumn(NamedTuple):
 
 
 class Overflow(Exception):
-    """A result exceeds its type; ``index`` is the group's."""
+    """A result does not fit its type. ``index`` is the number of the group."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -58,15 +58,15 @@ class Overflow(Exception):
 
 
 class Accumulator(ABC):
-    """An aggregate bound to the types of its columns. ``parts`` are the columns of its partial results."""
+    """An aggregate, bound to the types of its columns. ``parts`` are the columns of its partial results."""
 
     result_type: spark.DataType
     parts: tuple[PartialColumn, ...]
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
-        """Return the results, which can be cast to their type. By default, the first part.
+        """Return the results, of a type that can be cast to theirs. By default, the first part.
 
-        ``rows`` are the numbers of rows of the groups. Raises :class:`Overflow` if a result exceeds its type.
+        ``rows`` has the number of rows of each group. Raises :class:`Overflow` if a result does not fit its type.
         """
         return parts[0]
 
@@ -79,18 +79,18 @@ class ByKernels(Accumulator):
 
 
 class ByGroups(Accumulator):
-    """An aggregate that merges all its parts together, by group number."""
+    """An aggregate that merges all its parts together, given each row's group number."""
 
     @abstractmethod
     def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return partial results of rows: ``size`` values in each part. ``times`` are epoch ms."""
+        """Return partial results of rows, with ``size`` values in each part. ``times`` are epoch ms."""
 
     @abstractmethod
     def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]: ...
 
 
 class CountRows(ByKernels):
-    """The number of rows. Has no partial results, because rows are always counted."""
+    """The number of rows. Needs no partial results, because rows are always counted."""
 
     result_type: spark.DataType = spark.LongType()
     parts: tuple[PartialColumn, ...] = ()
@@ -103,7 +103,7 @@ class CountRows(ByKernels):
 
 
 class Count(ByKernels):
-    """The number of values."""
+    """The number of non-null values."""
 
     def __init__(self, kind: spark.DataType) -> None:
         arrow_type(kind)
@@ -164,7 +164,7 @@ class Average(ByKernels):
 
 
 def _half_up(sums: npt.NDArray[Any], factor: int, counts: Numbers, limit: int) -> npt.NDArray[Any]:
-    """Return quotients of scaled sums, rounded half up, as in Spark."""
+    """Return quotients of scaled sums and counts, rounded half up as in Spark."""
     # The smallest 64-bit integer is its own absolute value.
     largest = max(-int(sums.min()), int(sums.max())) if len(sums) else 0
     if sums.dtype != object and largest <= (2**62) // (2 * factor):
@@ -182,8 +182,8 @@ def _half_up(sums: npt.NDArray[Any], factor: int, counts: Numbers, limit: int) -
     return means
 
 
-class Extreme(ByKernels):
-    """The minimum or maximum. Floats are compared as integers of the same order, NaN last."""
+class MinOrMax(ByKernels):
+    """The minimum or maximum. Floats are compared as integers in the same order, with NaN last."""
 
     def __init__(self, kind: spark.DataType, which: str) -> None:
         _check_compared(kind, f"{which}_", "it has no order")
@@ -200,8 +200,8 @@ class Extreme(ByKernels):
         return _numbers_of(parts[0], self._kind) if pa.types.is_floating(self._kind) else parts[0]
 
 
-class Earliest(ByGroups):
-    """The value in the first or last row by event time: the smallest, if several rows have this time."""
+class FirstOrLast(ByGroups):
+    """The value in the first or last row by event time. If several rows have this time, the smallest value."""
 
     def __init__(self, kind: spark.DataType, *, latest: bool) -> None:
         _check_compared(kind, "last_" if latest else "first_", "it has no order, for rows of one time")
@@ -246,7 +246,7 @@ class ApproxCountDistinct(ByGroups):
 
 
 class UserAggregate(ByGroups):
-    """A user-defined aggregate."""
+    """A user's :class:`ArrowAggregateFunction`."""
 
     def __init__(self, function: Any, types: Sequence[spark.DataType], result_type: spark.DataType) -> None:
         self._function = function
@@ -330,7 +330,7 @@ def _sum_type(kind: spark.DataType, name: str) -> spark.DataType:
 
 
 def _added_as(kind: spark.DataType) -> pa.DataType:
-    """Return the type for adding values: microseconds for intervals, which Arrow cannot add."""
+    """Return the type for adding values. Arrow cannot add intervals, so they become microseconds."""
     return pa.int64() if isinstance(kind, spark.DayTimeIntervalType) else arrow_type(kind)
 
 
@@ -358,7 +358,7 @@ _MAGNITUDE = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 def _ordered(column: pa.Array) -> pa.Array:
-    """Convert floats to integers of the same order: -0.0 just below 0.0, NaN above all."""
+    """Convert floats to integers in the same order: -0.0 is just below 0.0, NaN is greatest."""
     numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy()
     bits = np.where(np.isnan(numbers), _NAN, numbers.view(np.int64))
     return pa.array(bits ^ ((bits >> 63) & _MAGNITUDE), mask=_nulls(column))
@@ -375,7 +375,7 @@ def _nulls(column: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def int128_values(column: pa.Array) -> npt.NDArray[Any]:
-    """Return unscaled values of 128-bit decimals as int64, or as objects if some do not fit. Null is 0."""
+    """Return unscaled values of 128-bit decimals as int64, or as objects if a value does not fit. Null becomes 0."""
     words = np.frombuffer(column.buffers()[1], np.uint64)[2 * column.offset : 2 * (column.offset + len(column))]
     low, high = words[0::2], words[1::2].view(np.int64)
     nulls = _nulls(column)

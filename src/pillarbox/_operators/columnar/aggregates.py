@@ -1,4 +1,4 @@
-"""A program's column aggregates. Null, overflow and decimals follow Spark SQL's ANSI mode."""
+"""The aggregates of columns that programs use. Nulls, overflow and decimals follow Spark SQL's ANSI mode."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pillarbox._operators.columnar.accumulators import (
     Average,
     Count,
     CountRows,
-    Earliest,
-    Extreme,
+    FirstOrLast,
+    MinOrMax,
     Sum,
     UserAggregate,
 )
@@ -51,10 +51,10 @@ _BOUND_BY: dict[str, Callable[[spark.DataType], Accumulator]] = {
     "approx_count_distinct_": ApproxCountDistinct,
     "avg_": Average,
     "count_": Count,
-    "first_": partial(Earliest, latest=False),
-    "last_": partial(Earliest, latest=True),
-    "max_": partial(Extreme, which="max"),
-    "min_": partial(Extreme, which="min"),
+    "first_": partial(FirstOrLast, latest=False),
+    "last_": partial(FirstOrLast, latest=True),
+    "max_": partial(MinOrMax, which="max"),
+    "min_": partial(MinOrMax, which="min"),
     "sum_": Sum,
 }
 
@@ -67,10 +67,10 @@ def _of(name: str, *columns: str) -> ColumnAggregate:
 
 
 def sum_(column: str) -> ColumnAggregate:
-    """Return the sum of a column's non-null values, or null without values.
+    """Sum a column's non-null values. Without values, the sum is null.
 
-    Integers give a LONG, floats a DOUBLE, ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)`` of at most 38 digits, day-time
-    intervals an interval. A sum that exceeds its type fails the task, as in Spark's ANSI mode.
+    The sum of integers is a LONG, of floats a DOUBLE, of ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)`` of at most 38
+    digits, and of day-time intervals an interval. A sum that exceeds its type fails the task, as in Spark's ANSI mode.
 
     Example:
         >>> sum_("amount")
@@ -80,7 +80,7 @@ def sum_(column: str) -> ColumnAggregate:
 
 
 def count_(column: str | None = None) -> ColumnAggregate:
-    """Return the number of rows (LONG), or of a column's non-null values.
+    """Count rows or, with a column, its non-null values. The result is a LONG.
 
     Example:
         >>> count_(), count_("amount")
@@ -90,7 +90,7 @@ def count_(column: str | None = None) -> ColumnAggregate:
 
 
 def min_(column: str) -> ColumnAggregate:
-    """Return the minimum of a column's non-null values. NaN is greater than any other number.
+    """Compute the minimum of a column's non-null values. NaN is greater than any other number.
 
     Example:
         >>> min_("amount")
@@ -100,7 +100,7 @@ def min_(column: str) -> ColumnAggregate:
 
 
 def max_(column: str) -> ColumnAggregate:
-    """Return the maximum of a column's non-null values. NaN is greater than any other number.
+    """Compute the maximum of a column's non-null values. NaN is greater than any other number.
 
     Example:
         >>> max_("amount")
@@ -110,10 +110,10 @@ def max_(column: str) -> ColumnAggregate:
 
 
 def avg_(column: str) -> ColumnAggregate:
-    """Return the mean of a column's non-null values, or null without values.
+    """Compute the mean of a column's non-null values. Without values, the mean is null.
 
-    It is a DOUBLE; for ``DECIMAL(p, s)`` a ``DECIMAL(p + 4, s + 4)`` of at most 38 digits, and for day-time intervals
-    an ``INTERVAL DAY TO SECOND``, both rounded half up.
+    The mean is a DOUBLE. For ``DECIMAL(p, s)`` it is a ``DECIMAL(p + 4, s + 4)`` of at most 38 digits, for day-time
+    intervals an ``INTERVAL DAY TO SECOND``, both rounded half up.
 
     Example:
         >>> avg_("amount")
@@ -123,9 +123,9 @@ def avg_(column: str) -> ColumnAggregate:
 
 
 def first_(column: str) -> ColumnAggregate:
-    """Return a column's value in the first row by event time (ms), or null.
+    """Take a column's value from the first row by event time (ms).
 
-    Of several rows of that time, the smallest value; null only if all are null.
+    If several rows have the first time, the result is their smallest value, or null if all are null.
 
     Example:
         >>> first_("amount")
@@ -135,7 +135,7 @@ def first_(column: str) -> ColumnAggregate:
 
 
 def last_(column: str) -> ColumnAggregate:
-    """Return a column's value in the last row by event time (ms), otherwise as :func:`first_`.
+    """Take a column's value from the last row by event time (ms). Ties and nulls are as in :func:`first_`.
 
     Example:
         >>> last_("amount")
@@ -145,9 +145,10 @@ def last_(column: str) -> ColumnAggregate:
 
 
 def approx_count_distinct_(column: str) -> ColumnAggregate:
-    """Return the approximate number of distinct non-null values of a column (LONG).
+    """Count a column's distinct non-null values approximately. The result is a LONG.
 
-    Exact below 1,024 values; beyond, the relative standard error is 3.1 %, and a key stores 8 KiB per window.
+    The count is exact below 1,024 values. For more values, the relative standard error is 3.1 %, and a key stores 8 KiB
+    per window.
 
     Example:
         >>> approx_count_distinct_("shop")
@@ -160,8 +161,8 @@ class ArrowAggregateFunction(ColumnAggregate):
     """A user-defined aggregate of columns, as functions on Arrow arrays.
 
     Each call processes many groups (pairs of key and window). ``groups`` is an Arrow array with each row's group
-    number, from 0 to ``size - 1``; each number occurs. A partial result is one value in each of some arrays, whose
-    types depend only on the columns' types. The methods are also called with empty arrays.
+    number, from 0 to ``size - 1``; each number occurs. A partial result has one value in each of several arrays, whose
+    types may only depend on the columns' types. The methods are also called with empty arrays.
 
     Example:
         >>> import numpy as np, pyarrow as pa
@@ -189,15 +190,15 @@ class ArrowAggregateFunction(ColumnAggregate):
 
     @abstractmethod
     def partial(self, groups: Any, size: int, /, *columns: Any) -> Sequence[Any]:
-        """Return partial results of rows: arrays with ``size`` values. ``columns`` are Arrow arrays."""
+        """Return partial results: arrays with ``size`` values, one per group. ``columns`` are Arrow arrays of rows."""
 
     @abstractmethod
     def merge(self, groups: Any, size: int, /, *partials: Any) -> Sequence[Any]:
-        """Merge partial results by group: arrays with ``size`` values, of the same types."""
+        """Merge partial results by group. Returns arrays of the same types, with ``size`` values."""
 
     @abstractmethod
     def result(self, /, *partials: Any) -> Any:
-        """Return the results: an array with one value per partial result."""
+        """Return an array with the result of each partial result."""
 
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
         declared: Any = getattr(self, "output_type", None)

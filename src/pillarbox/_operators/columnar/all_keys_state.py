@@ -1,7 +1,8 @@
 """State of operators that store the rows of all keys together.
 
-The state belongs to the smallest integer that the subtask owns as key, in namespaces called *addresses*. Each epoch
-adds Arrow streams to an address; streams of similar length are merged, as in a log-structured merge tree.
+In the state store, it is filed under the smallest integer whose key group the subtask owns, in namespaces called
+*addresses*. Each epoch adds Arrow streams to an address. Streams of similar length are merged, as in a log-structured
+merge tree.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ T = TypeVar("T", bound=Sized)
 
 
 class AllKeysState:
-    """A state with a value per address."""
+    """A state that has one value per address."""
 
     def __init__(self, context: OperatorContext, backend: KeyedStateBackend, descriptor: StateDescriptor) -> None:
         self._backend = backend
@@ -37,12 +38,7 @@ class AllKeysState:
 
 
 def streams_to_merge(older: Iterable[T], rows: int, longest: Callable[[T], int] | None = None) -> list[T]:
-    """Return the latest streams to merge with a new one, latest first; empty if there are few.
-
-    Args:
-        older: the stored streams, latest first.
-        longest: returns the maximum rows, of this stream's size, in one stream; None for no limit.
-    """
+    """Return the stored streams to merge with a new stream of ``rows`` rows, latest first."""
     merged: list[T] = []
     for stream in older:
         if len(stream) > 2 * rows or (longest is not None and rows + len(stream) > longest(stream)):

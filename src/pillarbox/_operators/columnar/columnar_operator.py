@@ -1,4 +1,4 @@
-"""The base of columnar windows after the shuffle. Each state address is a map of Arrow streams by number."""
+"""The base of columnar windows after the shuffle. At each address, the state maps numbers to Arrow streams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pillarbox._types.type_information import Types
 
 
 class ColumnarOperator(KeyedOperator):
-    """Stores partial results, and emits the results of windows."""
+    """Stores partial results, and emits the results of windows that fire."""
 
     by_key = False
     drops_late = True

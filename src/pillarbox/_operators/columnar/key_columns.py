@@ -1,6 +1,7 @@
 """Keys of columnar aggregates as columns that Arrow can group by. A struct is replaced by its fields.
 
-The columns of ``part: STRUCT<a: INT, b: STRING>`` are ``part?`` (whether it is not null), ``part.a`` and ``part.b``.
+For example, ``part: STRUCT<a: INT, b: STRING>`` becomes the columns ``part?`` (whether it is not null), ``part.a`` and
+``part.b``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def grouped_fields(fields: Iterable[spark.StructField]) -> Iterator[spark.Struct
 
 
 def grouped_arrays(name: str, key: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """Yield the named columns that represent a key. Floats have one NaN and one zero."""
+    """Yield the named columns that represent a key. NaNs and zeros of floats are normalized."""
     kind = key.type
     if pa.types.is_struct(kind):
         yield f"{name}?", key.is_valid()

@@ -1,4 +1,4 @@
-"""Partial results as record batches: keys, number of rows, and the parts of each aggregate.
+"""Partial results, as record batches with keys, numbers of rows, and the parts of each aggregate.
 
 The same columns pass through the shuffle, are stored as state, and are merged into results.
 """
@@ -31,13 +31,13 @@ from pillarbox._operators.windowing.by_key import positions_by_key
 from pillarbox._rows import batch_from_bytes, batch_to_bytes, column_to_list
 
 ALL = "__pillarbox_all"
-"""The key of windows over all rows: a column of zeros."""
+"""The key column of windows over all rows. All its values are zero."""
 ROWS = "__pillarbox_rows"
-"""The column with the number of rows in a partial result."""
+"""The column of the number of rows in a partial result."""
 START = "__pillarbox_start"
-"""The column with the starts of sessions, epoch milliseconds."""
+"""The column of the starts of sessions, in epoch milliseconds."""
 END = "__pillarbox_end"
-"""The column with the ends of sessions, epoch milliseconds."""
+"""The column of the ends of sessions, in epoch milliseconds."""
 
 # Metadata of a stored stream: the boundaries of its panes.
 _WINDOWS = b"pillarbox.windows"
@@ -46,12 +46,12 @@ _LONG = pa.decimal128(38, 0)
 
 
 @dataclass(frozen=True)
-class Columns:
+class AggregateColumns:
     """The columns of a program's aggregates. Pickled to the workers.
 
     Attributes:
-        keys: the key columns with their types; :data:`ALL` for windows over all rows.
-        inputs: the columns that aggregates read, without the grouping columns.
+        keys: the key columns with their types, or :data:`ALL` for windows over all rows.
+        inputs: the columns that aggregates read, without the keys.
         sessions: whether each partial result has its own start and end.
     """
 
@@ -88,13 +88,9 @@ class _Bound(NamedTuple):
 
 
 class Partials:
-    """Creates and merges the partial results of one operator, and computes results.
+    """Creates and merges the partial results of one operator, and computes results."""
 
-    Args:
-        windows: describes the boundaries of the stored panes; None without stored panes.
-    """
-
-    def __init__(self, columns: Columns, operator: str, windows: str | None = None) -> None:
+    def __init__(self, columns: AggregateColumns, operator: str, windows: str | None = None) -> None:
         self._operator = operator
         self._windows = windows
         self._keys = [field.name for field in columns.grouped()]
@@ -124,12 +120,12 @@ class Partials:
         starts: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64] | None = None,
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Return partial results of rows, one per key and start, and their starts.
+        """Return partial results, one per key and start, and their starts.
 
         Args:
             times: epoch milliseconds.
             starts: the starts of the rows' panes or sessions.
-            ends: the end of each row's session if no row follows.
+            ends: for sessions, the end of each row's session if no other row follows.
         """
         elements: dict[str, pa.Array] = {name: columns[name] for name in self._keys}
         elements[ROWS] = pa.array(np.ones(len(times), np.int64))
@@ -160,9 +156,9 @@ class Partials:
     def merged_apart(
         self, groups: Sequence[Sequence[pa.RecordBatch]], starts: Sequence[int]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Merge the partial results of several windows in one pass, by window and key.
+        """Merge the partial results of several windows in one pass.
 
-        Windows may share batches. Returns the results, window by window, and the position of each result's window.
+        Windows may share batches. Returns one result per window and key, and the index of each result's window.
         """
         lengths = [sum(batch.num_rows for batch in batches) for batches in groups]
         numbers = np.repeat(np.arange(len(groups)), lengths)
@@ -172,10 +168,7 @@ class Partials:
         return merged, columns[_GROUP].to_numpy()
 
     def of_keys(self, batches: Sequence[pa.RecordBatch], others: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Filter partial results by the keys of other batches. May leave some other keys.
-
-        Comparing keys is much faster than merging superfluous rows.
-        """
+        """Filter partial results by the keys of other batches. A few other keys may remain."""
         values = self._different_keys(others)
         return [batch.filter(self._among(batch, values)) for batch in batches]
 
@@ -208,7 +201,7 @@ class Partials:
         return merged, columns[_MARK].to_numpy(zero_copy_only=False)
 
     def by_key(self, columns: Mapping[str, pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return row positions, grouped by key and in order within a key, and each row's key number."""
+        """Return row positions grouped by key, in order within each key, and each row's key number."""
         positions, lengths = positions_by_key([columns[name] for name in self._keys])
         return positions, np.repeat(np.arange(len(lengths)), lengths)
 
@@ -316,7 +309,6 @@ class Partials:
         return batch_to_bytes(batch.replace_schema_metadata(noted))
 
     def decode(self, payload: bytes) -> pa.RecordBatch:
-        """Decode partial results without copying them. Refuses other windows, aggregates or keys."""
         batch = batch_from_bytes(payload)
         noted = (batch.schema.metadata or {}).get(_WINDOWS)
         windows = None if noted is None else noted.decode()

@@ -1,4 +1,4 @@
-"""Aggregates rows before the shuffle: one partial result per key and pane (or gapless sequence) of a run."""
+"""Aggregates rows before the shuffle. Each run gives one partial result per key and pane or session."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ _MOST = (2**63 - 1) // 1000
 
 
 class PreAggregateOperator(GatheringOperator):
-    """Buffers the rows of an epoch, and sends partial results.
-
-    A watermark waits for the rows before it.
-    """
+    """Buffers the rows of an epoch, and emits partial results."""
 
     def __init__(self, context: OperatorContext, program: ColumnarProgram) -> None:
         super().__init__(context)

@@ -1,4 +1,4 @@
-"""The parts of columnar window aggregates, and runs as columns."""
+"""``ColumnarProgram``, and conversion of runs to columns."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import ProgramError
 from pillarbox._operators.columnar.accumulators import arrow_type
 from pillarbox._operators.columnar.key_columns import grouped_arrays
-from pillarbox._operators.columnar.partials import ALL, Columns
+from pillarbox._operators.columnar.partials import ALL, AggregateColumns
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._types.row_encoder import RowEncoder
 
 
 @dataclass(frozen=True)
 class ColumnarProgram:
-    """The parts of columnar window aggregates.
+    """The windows and aggregates of a columnar operator.
 
     Attributes:
         lateness: allowed lateness, in milliseconds of event time.
-        encoder: converts rows that Python functions have used to columns, or None.
+        encoder: converts rows that are Python objects to columns, or None.
     """
 
     assigner: WindowAssigner
-    columns: Columns
+    columns: AggregateColumns
     lateness: int = 0
     encoder: RowEncoder | None = None
 
@@ -48,10 +48,7 @@ class ColumnarProgram:
 def columns_of_run(
     records: Records, fields: Iterable[spark.StructField], encoder: RowEncoder | None, operator: str
 ) -> dict[str, pa.Array]:
-    """Return columns of a run. Raises if a column is missing, or a value does not have its column's type.
-
-    ``encoder`` converts rows that Python functions have used, or is None.
-    """
+    """Return columns of a run. Raises if a column is missing, or a value does not fit its column."""
     if isinstance(records, ArrowRecords):
         batch = records.batch
     elif encoder is None:
@@ -76,12 +73,7 @@ def columns_of_run(
 
 
 def times_of_run(records: Records, reader: str, before: str) -> npt.NDArray[np.int64]:
-    """Return the timestamps of a run (epoch ms).
-
-    Args:
-        reader: the class that needs them, for errors.
-        before: the call that must follow the assignment of timestamps, for errors.
-    """
+    """Return the timestamps of a run (epoch ms)."""
     stamps = records.stamps if isinstance(records, ArrowRecords) else records.timestamps
     if stamps is None or (not isinstance(stamps, np.ndarray) and None in stamps):
         raise ProgramError(

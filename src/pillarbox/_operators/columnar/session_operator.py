@@ -1,7 +1,7 @@
-"""Columnar sessions: sorting merges a key's partial sessions that overlap or touch.
+"""Columnar sessions: a key's partial sessions are sorted, and merged if they overlap or touch.
 
-In memory, one batch has all open sessions. Each epoch appends its changed sessions to the state, where the latest of
-overlapping sessions counts. There are no timers: each watermark checks all sessions.
+One batch in memory has all open sessions. Each epoch appends its changed sessions to the state; if stored sessions
+overlap, the latest counts. There are no timers: each watermark checks all sessions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Numbers = npt.NDArray[np.int64]
 
 
 class ColumnarSessionOperator(ColumnarOperator):
-    """Event-time sessions with one gap."""
+    """Event-time sessions with a fixed gap."""
 
     def __init__(self, context: OperatorContext, keying: Keying, program: ColumnarProgram) -> None:
         super().__init__(context, keying, program)

@@ -1,6 +1,7 @@
 """Approximate counts of distinct values, from the smallest hashes of each group's values (k minimum values).
 
-With fewer than ``K`` values, a sketch has all hashes. Hashes are part of the state, so they never change.
+With fewer than ``K`` distinct values, a sketch has the hashes of all. Hashes are part of the state, so their
+computation must never change.
 """
 
 from __future__ import annotations
@@ -73,7 +74,6 @@ def numbers_of(column: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _mixed(words: Hashes) -> Hashes:
-    """Mix the bits of integers (the finalizer of SplitMix64)."""
     words = words + np.uint64(_BASE)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -101,7 +101,7 @@ def _of_texts(texts: pa.Array) -> Hashes:
 
 
 def _polynomials(content: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> Hashes:
-    """Return polynomials modulo 2**64 whose coefficients are the bytes between ``ends``."""
+    """Return polynomials modulo 2**64. Their coefficients are the bytes between ``ends``."""
     powers, inverses = _powers()
     sums = np.zeros(len(content) + 1, np.uint64)
     np.cumsum((content.astype(np.uint64) + np.uint64(1)) * powers[: len(content)], out=sums[1:])

@@ -15,11 +15,11 @@ _FREE = 1 << 12
 
 
 class ColumnStacks(TwoStacks):
-    """Merges panes with many keys each.
+    """Merges panes that have many keys each.
 
-    If panes share most keys, the front's results have about as many rows as the panes. If keys are rare, each result
-    has the rows of all its panes: the front then stores only some results, and a window merges the next result with the
-    panes before it.
+    If panes share most keys, the front's results have about as many rows as the panes. If few keys are in several
+    panes, each result has as many rows as its panes together. Then the front stores only some results, and a window
+    merges the next stored result with the panes before it.
     """
 
     __slots__ = ("_partials", "_raw")

@@ -1,7 +1,7 @@
 """Columnar tumbling, sliding and cumulating windows, which merge the partial results of panes.
 
-The address of a pane's partial results is its start. Timers only record windows. After a watermark's last timer, the
-windows fire, small windows together.
+A pane's partial results are stored at the address of its start. A timer only notes which window fires. After a
+watermark's last timer, these windows fire, small windows together.
 """
 
 from __future__ import annotations

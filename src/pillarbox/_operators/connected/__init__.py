@@ -1,5 +1,5 @@
-"""Operators with two inputs: two connected streams, and a stream with a broadcast stream.
+"""Operators with two inputs: two connected streams, or a stream and a broadcast stream.
 
-Imports `frame`, `functions`, `stateless` and `keyed`. Start with `two_inputs.py`. Weak spot: the order of the two
-inputs is undefined.
+Imports `frame`, `functions`, `stateless` and `keyed`. Start with `two_inputs.py`. Weak spot: the order between the two
+inputs is undefined, so it may differ when an epoch is repeated.
 """

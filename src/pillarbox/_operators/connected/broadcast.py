@@ -1,4 +1,4 @@
-"""process on a stream and a broadcast stream.
+"""``process`` on a stream and a broadcast stream.
 
 Each subtask has a copy of the broadcast state. Source: Flink's ``CoBroadcastWithNonKeyedOperator`` and
 ``CoBroadcastWithKeyedOperator``.
@@ -32,7 +32,7 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class _Side(EmittingContext):
-    """The context of one stream: its broadcast states by name, and the methods of all contexts."""
+    """The context of one stream, with its broadcast states by name."""
 
     _instead: str
     _view: type[ReadOnlyBroadcastState[Any, Any]] = ReadOnlyBroadcastState
@@ -118,7 +118,7 @@ class KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
 
 
 class _BroadcastOperator(FunctionOperator):
-    """The part that processes the broadcast stream."""
+    """The processing of the broadcast stream, for both operators."""
 
     _broadcast: _Side
 

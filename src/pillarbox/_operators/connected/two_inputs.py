@@ -1,7 +1,7 @@
 """Operators with two inputs: CoMap, CoFlatMap, CoProcess and keyed CoProcess.
 
-Event time is the minimum of both. Source: Flink's ``CoStreamMap``, ``CoStreamFlatMap``, ``CoProcessOperator`` and
-``KeyedCoProcessOperator``.
+Event time is the minimum of both inputs' event times. Source: Flink's ``CoStreamMap``, ``CoStreamFlatMap``,
+``CoProcessOperator`` and ``KeyedCoProcessOperator``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CoFlatMapOperator(TwoInputs, FlatMapOperator):
 
 
 class CoMapOperator(CoFlatMapOperator):
-    """Applies ``map1`` and ``map2``. Does not emit None, as in PyFlink."""
+    """Applies ``map1`` and ``map2``. Like PyFlink, drops results that are None."""
 
     def _methods(self, function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return _at_most_one(function.map1), _at_most_one(function.map2)

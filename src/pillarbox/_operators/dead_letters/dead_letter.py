@@ -22,18 +22,18 @@ _log = logging.getLogger("pillarbox")
 T = TypeVar("T")
 
 OnError = Literal["fail"] | OutputTag[Any]
-"""On an error, fail the task or send a :class:`DeadLetter` to a side output."""
+"""``"fail"`` fails the task on an error; a tag sends a :class:`DeadLetter` to that side output."""
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record whose function raised, or a timer whose callback raised, in the side output of errors.
+    """A record or timer whose function raised, as emitted to a side output.
 
     ``on_error=OutputTag(...)`` enables it. The function's changes to keyed state, timers and output are undone.
 
     Attributes:
-        value: the record before the call; None for a timer; the elements of a window whose function raised.
-        key: None for operators without keys.
+        value: the record before the call, or the elements of a window whose function raised. None for a timer.
+        key: the record's or timer's key. None for operators without keys.
         timestamp: epoch milliseconds, or None.
         error: type and message of the error.
         traceback: the traceback of the error and its causes, with frames of user code only.
@@ -60,7 +60,7 @@ class DeadLetter:
     )
 
     def as_text(self) -> tuple[str, str | None, int | None, str, str, str, str | None]:
-        """Return the letter as columns of text, with ``repr()`` of value and key in at most 10 000 characters.
+        """Return the letter as columns of text. Value and key are their ``repr()``, of at most 10,000 characters.
 
         Example:
             >>> DeadLetter({"id": 3}, "k", None, "parse", "ValueError: bad", "").as_text()
@@ -79,7 +79,7 @@ class DeadLetters:
     """Writes and counts the dead letters of one operator.
 
     Args:
-        has_key: whether letters have the key, because it is the program's.
+        has_key: whether letters contain the key. False if the program has not chosen the key.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class DeadLetters:
 
 
 def cause_of(error: PillarboxError) -> Exception:
-    """Return the cause of a dead letter: an exception of user code, or the error of the record itself.
+    """Return the error to report in a dead letter: the exception of user code, or an error about the record.
 
     Raises ``error`` if it concerns the program or the environment instead of a record.
     """
@@ -144,13 +144,13 @@ def sort_out(
     *,
     in_halves: bool,
 ) -> Iterator[tuple[range, T]]:
-    """Yield the parts of a run without bad records, in order: positions, and the result of ``check``.
+    """Yield the parts of a run that are between bad records, in order, each as positions and the result of ``check``.
 
     Args:
         check: raises one of ``errors`` if a record is bad.
-        letters: receives each bad record.
-        in_halves: whether to check many records at once, for columns; otherwise a user function is called once per
-            record.
+        letters: emits a dead letter for each bad record.
+        in_halves: whether to check many records at once, which suits columns. If False, ``check`` is called once per
+            record, which suits user functions.
     """
     pending = [range(len(records))] if in_halves else [range(at, at + 1) for at in reversed(range(len(records)))]
     while pending:

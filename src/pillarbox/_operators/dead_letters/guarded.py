@@ -50,7 +50,7 @@ def guarded(
 ) -> OperatorFactory:
     """Return the operator's factory, wrapped in a guard if the program requests it.
 
-    Arguments are as in :class:`GuardedOperator`. With a guard, the factory must create a :class:`FunctionOperator`.
+    Arguments are as in :class:`GuardedOperator`. For a guard, the factory must create a :class:`FunctionOperator`.
     """
     check_on_error(on_error, method)
     if not isinstance(on_error, OutputTag):
@@ -62,13 +62,12 @@ def guarded(
 class GuardedOperator(StreamOperator):
     """Guards an operator around one user function.
 
-    The guarded operator has the same context, but its outputs hold its records back until the function has returned.
+    The guarded operator has the same context, but its output is held back until the function has returned.
 
     Args:
-        make: creates the guarded operator.
-        keying: computes the keys of records if the guarded operator has no keys.
+        keying: computes the keys of records if the guarded operator does not.
         unchanged: the operator's own states that a failing function has not changed.
-        has_key: whether letters have the key.
+        has_key: whether letters contain the key.
 
     Raises:
         ProgramError: the function has operator state, which cannot be undone.
@@ -140,7 +139,7 @@ class GuardedOperator(StreamOperator):
         self.emit()
 
     def fire(self, call: Callable[[int, Any], None], timestamp: int, namespace: Any, timer: TimeDomain) -> None:
-        """Call a timer's handler for the current key. The timer counts as fired even if the handler raises."""
+        """Call a timer's handler for the current key. The timer is used up even if the handler raises."""
         assert self._backend is not None
         key = self._backend.key
         if self._undo is not None:
@@ -158,7 +157,7 @@ class GuardedOperator(StreamOperator):
         self.emit_timers()
 
     def emit_timers(self) -> None:
-        """Emit results of timers if there are many. The rest follows with timers that fire together."""
+        """Emit the results of timers if there are many. Otherwise, the last timer's call emits them."""
         if len(self._main) >= RUN_LIMIT:
             self.emit()
 
@@ -215,7 +214,7 @@ class _GuardedTimers:
 
 
 class _Held:
-    """An output that holds records back until :meth:`release`. ``len()`` is their number."""
+    """An output that holds records back until :meth:`release`. ``len()`` is the number of records."""
 
     def __init__(self, output: Input) -> None:
         self._output = output
@@ -252,8 +251,6 @@ def _is_given(stamp: int | None) -> bool:
 
 
 class _HeldOutputs(Mapping[str, Input]):
-    """Side outputs that hold their records back."""
-
     def __init__(self, outputs: Mapping[str, Input]) -> None:
         self._outputs = outputs
         self._used: dict[str, _Held] = {}

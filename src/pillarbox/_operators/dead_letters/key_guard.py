@@ -1,4 +1,4 @@
-"""Removes records without a valid key before the partitioner, which extracts the key again."""
+"""Removes records without a valid key before the partitioner, which computes the key a second time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pillarbox._operators.functions.basic import OutputTag
 
 
 class KeyGuardOperator(StreamOperator):
-    """Forwards records with a key; others become dead letters. A columnar run stays columnar.
+    """Forwards records with a valid key; other records become dead letters. A columnar run stays columnar.
 
-    A record has no key if the key function raises, or if its key has another type than declared, or cannot be routed:
-    NaN, or an unhashable value.
+    A key is invalid if the key function raises, if its type is not the declared type, or if it cannot be assigned to a
+    subtask (NaN, or an unhashable value).
     """
 
     def __init__(self, context: OperatorContext, keying: Keying, tag: OutputTag[Any]) -> None:

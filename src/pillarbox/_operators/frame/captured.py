@@ -21,7 +21,7 @@ copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Collects Spark's broadcast variables, which Spark sends next to the bytes."""
+    """A pickler that collects Spark's broadcast variables, which Spark sends separately."""
 
     broadcasts: dict[int, Any]
 
@@ -38,8 +38,8 @@ class Pickled:
     """A pickled user object, including classes and functions that workers cannot import.
 
     Attributes:
-        broadcasts: Spark's broadcast variables that the object refers to, by identity. Spark sends a worker only
-            variables that Spark itself meets when pickling a function.
+        broadcasts: Spark's broadcast variables that the object refers to. Spark only sends variables that it finds when
+            it pickles a function itself.
     """
 
     __slots__ = ("broadcasts", "payload")
@@ -54,7 +54,7 @@ class Pickled:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Uses this process's classes: loading a pickle of a class would give its methods copied globals."""
+    """An unpickler that uses this process's classes. A class from a pickle would have methods with copied globals."""
 
     def find_class(self, module: str, name: str) -> Any:
         named = super().find_class(module, name)
@@ -88,7 +88,7 @@ def load(payload: bytes) -> Any:
 class BroadcastReferences:
     """References to Spark's broadcast variables. Pickled by Spark, they make Spark send the variables to a worker.
 
-    They unpickle as an empty tuple without pillarbox: the user's objects find the variables by number.
+    They are unpickled as an empty tuple, without importing pillarbox: user objects find the variables by number.
     """
 
     def __init__(self, broadcasts: Iterable[Any] = ()) -> None:
@@ -101,10 +101,10 @@ class BroadcastReferences:
 
 
 class Captured(Generic[P, R]):
-    """A function, pickled as soon as the program receives it, like in PyFlink and PySpark.
+    """A function that is pickled as soon as it is passed to the program, as in PyFlink and PySpark.
 
-    So it may use a loop variable. Each operator calls its own copy. The runtime, which knows the operators, reports
-    objects that cannot be pickled.
+    So a function may use a loop variable. Each operator calls its own copy. If the function cannot be pickled, the
+    runtime, which knows the operator, reports that later.
 
     Attributes:
         pickled: its pickle, or None if it cannot be pickled or has been unpickled.

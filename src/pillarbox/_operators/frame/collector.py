@@ -24,7 +24,7 @@ _SAMPLE = 4
 
 
 def emit_run(output: Input, values: list[Any], timestamps: Sequence[int | None] | None) -> None:
-    """Emit a run of results. Errors from below this frame are not the emitting function's."""
+    """Emit a run of results. Marks errors of downstream operators, which are not the function's."""
     output.process_records(Records(values, timestamps))
 
 
@@ -38,10 +38,10 @@ def is_from_downstream(error: BaseException) -> bool:
 
 
 def next_look(values: list[Any], limit: int = 2**63) -> int:
-    """Return the number of results before the next measurement of the run's size, or 0 to emit it now.
+    """Return the number of results for the next measurement of the run's size, or 0 to emit the run now.
 
     Args:
-        limit: number of results to emit in any case.
+        limit: the maximum number of results in a run.
     """
     if len(values) >= limit:
         return 0
@@ -102,9 +102,9 @@ class _SideRun:
 
 
 class Collector:
-    """Gathers a function's results into runs, for the main output and the side outputs.
+    """Collects a function's results into runs, for the main output and the side outputs.
 
-    Consumers own the records, so values are copied here, before the function can change them.
+    Consumers may keep the records, so values are copied here, before the function can change them.
     """
 
     __slots__ = ("_context", "_copied", "_emitted", "_look", "_side", "timestamps", "values")
@@ -119,7 +119,7 @@ class Collector:
         self._side: dict[str, _SideRun] = {}
 
     def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
-        """Collect the results of one call, with one timestamp. ``(OutputTag, value)`` goes to a side output."""
+        """Collect the results of one call, with one timestamp. ``(OutputTag, value)`` is for a side output."""
         values = self.values
         timestamps = self.timestamps
         if type(results) not in USUAL_RESULTS:
@@ -150,7 +150,7 @@ class Collector:
                 left = self._look - len(values)
 
     def _unfixed_tuple(self, result: tuple[Any, ...], timestamp: int | None) -> Any:
-        """Return the record to emit, or ``_TO_SIDE`` after collecting it for a side output."""
+        """Return the record to emit, or ``_TO_SIDE`` if it was collected for a side output."""
         if type(result[0]) is not OutputTag or type(result) is not tuple:
             return self._emitted(result)
         if len(result) != 2:
@@ -159,7 +159,7 @@ class Collector:
         return _TO_SIDE
 
     def collect_side(self, tag: OutputTag, value: Any, timestamp: int | None) -> None:
-        """Collect a value for a side output. Drops it if the output has no consumer."""
+        """Collect a value for a side output. Drops the value if the output has no consumer."""
         check_tag(self._context.name, tag)
         if tag.tag_id not in self._context.side_outputs:
             return

@@ -1,4 +1,4 @@
-"""Contexts of functions: one object per function, which the operator updates."""
+"""Contexts of functions. A function has one context object, which the operator updates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 
 class Clocks(TimerService):
-    """The clocks of a non-keyed stream. Refuses timers."""
+    """The clocks of a non-keyed stream. Timers are refused."""
 
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
@@ -39,12 +39,7 @@ class Clocks(TimerService):
 
 
 class EmittingContext:
-    """The common part of contexts: an event time and side outputs.
-
-    Attributes:
-        current: the current event time.
-        domain: the clock of the current timer. Results of processing-time timers have no timestamp.
-    """
+    """The common part of contexts: an event time and side outputs."""
 
     def __init__(self, collector: Collector) -> None:
         self.collector = collector

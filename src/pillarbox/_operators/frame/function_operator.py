@@ -38,14 +38,7 @@ def keyed_context(context: OperatorContext) -> KeyedContext:
 
 
 class FunctionOperator(StreamOperator):
-    """An operator around one user function: a :class:`Function`, or any callable.
-
-    Args:
-        method: the method of a :class:`Function` that processes a record.
-
-    Attributes:
-        own_states: names of the operator's own keyed states, which the function may not use.
-    """
+    """An operator around one user function: a :class:`Function`, or any callable."""
 
     own_states: Collection[str] = ()
 
@@ -103,7 +96,7 @@ class FunctionOperator(StreamOperator):
         return call  # type: ignore[no-any-return]
 
     def each(self, records: Records, keying: Keying | None, *, timeless: bool = False) -> Pass:
-        """Return a pass over a run's values. With keys, taking a value makes its key current."""
+        """Return a pass over a run's values. With ``keying``, each value's key becomes the current key."""
         values = records.values
         pending = iter(values)
         # A function without states does not need the current key.
@@ -113,13 +106,12 @@ class FunctionOperator(StreamOperator):
 
 
 class Pass:
-    """A context for user code over values, which raises errors again, with operator, key and record.
+    """A context manager around user code that processes values. Adds operator, key and record to errors.
 
     ``with operator.each(records, operator.keying) as values: for value in values: ...``
 
     Args:
         pending: an iterator over ``values``, whose position shows the progress.
-        iterator: the iterator for the block.
     """
 
     __slots__ = ("_operator", "_pending", "_taken", "_timeless", "_values")
@@ -154,7 +146,7 @@ class Pass:
 
 
 def _misses_a_timestamp(error: BaseException) -> bool:
-    """Return whether a missing timestamp caused an error. Python only names ``NoneType``."""
+    """Return whether an error was caused by a missing timestamp. Python's message only mentions ``NoneType``."""
     if not isinstance(error, TypeError) or "NoneType" not in str(error):
         return False
     *_, (frame, _) = walk_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Operators that buffer records, because many at once cost less."""
+"""Operators that buffer records, because processing many at once costs less."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pillarbox._operators.frame.operator import StreamOperator
 class GatheringOperator(StreamOperator):
     """An operator that buffers records until it has many, or until a watermark, status change or barrier.
 
-    List it before the class that forwards watermarks and status changes.
+    As a base class, it must precede the class that forwards watermarks and status changes.
     """
 
     def work_off(self) -> None:

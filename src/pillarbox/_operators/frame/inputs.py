@@ -10,7 +10,7 @@ from pillarbox._operators.frame.operator import StreamOperator
 
 
 class StreamInput:
-    """The input of one stream."""
+    """One input of an operator with several inputs."""
 
     def __init__(self, process: Callable[[Records], None], keying: Keying | None = None) -> None:
         self.process_records = process
@@ -18,7 +18,7 @@ class StreamInput:
 
 
 class TwoInputs(StreamOperator):
-    """Mix-in for operators with two inputs. The other base class iterates over a run."""
+    """A mix-in for operators with two inputs. Another base class processes the runs."""
 
     def process_records(self, records: Records) -> None:
         raise AssertionError("an operator with two inputs has a method for each input")

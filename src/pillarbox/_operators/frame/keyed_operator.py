@@ -18,11 +18,7 @@ LATE_RECORDS_DROPPED = "late_records_dropped"
 
 
 class KeyedOperator(FunctionOperator):
-    """An operator with keyed state and possibly timers.
-
-    Attributes:
-        drops_late: whether it drops late records and counts them in the epoch's metrics.
-    """
+    """An operator with keyed state and possibly timers."""
 
     keying: Keying
     drops_late: bool = False
@@ -59,14 +55,12 @@ class KeyedOperator(FunctionOperator):
             self._dropped = 0
 
     def no_timestamp(self, value: Any, unknown: str) -> OperatorError:
-        """Return the error for a record without a timestamp. ``unknown`` names the value that depends on it."""
         return OperatorError(
             f"operator {self.name!r}: the record {shorten_record(value)} has no timestamp, so it is not known"
             f" {unknown}: put assign_timestamps_and_watermarks(...) before key_by(...)"
         )
 
     def take_late(self, value: Any, timestamp: int, tag: OutputTag[Any] | None) -> None:
-        """Emit a late record to a side output. Without a tag, drop and count it."""
         if tag is None:
             self._dropped += 1
         else:

@@ -9,17 +9,18 @@ from pillarbox._elements import Records
 
 
 class KeyedRun(NamedTuple):
-    """A run of one input, grouped by key, and by time within a key.
+    """A run of one input, grouped by key and ordered by time within a key.
 
-    The first and the last key may continue in the previous and the next run.
+    The first key may have begun in the previous run, and the last key may continue in the next run.
 
     Attributes:
-        way_in: the number of the input.
+        input_index: the index of the input.
         keys: the keys, in order; empty for a non-keyed stream.
-        ends: for each key that ends in this run, the number of records before its end; 0 ends the previous run's key.
+        ends: for each key that ends in this run, the number of the run's records before its end. 0 means that the
+            previous run's last key ends.
     """
 
-    way_in: int
+    input_index: int
     records: Records
     keys: Sequence[Any] = ()
     ends: Sequence[int] = ()

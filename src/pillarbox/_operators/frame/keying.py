@@ -1,4 +1,4 @@
-"""Key selectors: the keys and subtasks of whole runs."""
+"""Key selectors: they compute the keys and subtasks of whole runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _METHODS = frozenset({*dir(dict), *dir(Row)})
 
 
 class Keying:
-    """Extracts a run's keys with a function, or by column names (several names: a tuple)."""
+    """Computes the keys of a run with a function, or takes them from columns. Several columns make a tuple."""
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ class Keying:
         return [field.dataType.simpleString() for field in resolve_schema(self.key_type).fields]
 
     def keeps_keys(self, records: Records) -> bool:
-        """Return whether a run's keys are column values, which cannot have changed since routing."""
+        """Return whether a run's keys are column values, so that they are the same as before the shuffle."""
         return self.columns is not None and isinstance(records, ArrowRecords)
 
     def keys_of(self, records: Records) -> list[Any]:
-        """Return each record's key, converted to the declared type. Raises if a key is missing or has another type."""
+        """Return each record's key, converted to the declared type. Raises if a key is missing or has a wrong type."""
         keys = self._keys_of(records)
         return keys if self._convert is None else list(map(self._convert, keys))
 
@@ -109,7 +109,7 @@ class Keying:
     def hashes_of_columns(self, records: Records, hashes: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
         """Return each row's key hash of a columnar run, or None if keys must be hashed one by one.
 
-        Extends ``hashes``, the cached hashes of values.
+        Adds the hashes of new values to ``hashes``, a cache.
         """
         if self.key_type is not None or self.columns is None or not isinstance(records, ArrowRecords):
             return None
@@ -161,7 +161,7 @@ class Keying:
 
 
 class Router:
-    """Routes the records of a run to subtasks, by key group."""
+    """Computes the target subtasks of a run's records from their key groups."""
 
     def __init__(self, keying: Keying, parallelism: int, max_parallelism: int) -> None:
         self._keying = keying
@@ -211,7 +211,7 @@ class Router:
 
 
 def _nan_as_null(key: Any) -> Any:
-    """Replace NaN by None in a key: both have the same hash in a column."""
+    """Replace NaN by None in a key. Both have the same hash in a column."""
     if isinstance(key, tuple):
         return tuple(map(_nan_as_null, key))
     return None if isinstance(key, float) and key != key else key

@@ -1,7 +1,7 @@
-"""The operator: an input for records, watermarks and status, with an output of the same shape.
+"""The operator: it receives records, watermarks and status changes, and sends them to an output of the same interface.
 
-Operators of a chain call each other directly (P6), with *runs* of records: the user's function is the only call per
-record in each operator. An operator is created where it runs, by a factory, and belongs to the mailbox thread.
+Operators of a chain call each other directly, with *runs* of records. The user's function is the only call per record
+in each operator. A factory creates an operator where it runs; the operator belongs to the mailbox thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._time.clock import ProcessingTimeService
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
-from pillarbox._time.watermark_generators import WatermarkSink
+from pillarbox._time.watermark_generators import WatermarkReceiver
 from pillarbox._types.schema import column_names
 from pillarbox._types.type_information import TypeInformation
 from pillarbox.mailbox import MailboxExecutor
@@ -38,7 +38,7 @@ class RecordInput(Protocol):
     def process_records(self, records: Records) -> None: ...
 
 
-class Input(RecordInput, WatermarkSink, Protocol):
+class Input(RecordInput, WatermarkReceiver, Protocol):
     """The receiver of an operator's output."""
 
 
@@ -56,7 +56,7 @@ class Fanout:
     """Sends every element to several consumers.
 
     Args:
-        owners: number of consumers, from the first, that receive copies; the others share the original records.
+        owners: how many of the first consumers receive copies. The others share the original records.
     """
 
     def __init__(self, inputs: Sequence[Input], copier: Copier, owners: int) -> None:
@@ -83,7 +83,7 @@ class MicroBatch(NamedTuple):
     """An epoch's micro-batch, for operators that follow Spark's time.
 
     Attributes:
-        number: its id, or None in a batch query.
+        number: its batch id, or None in a batch query.
         time: epoch milliseconds.
         watermark: Spark's watermark (epoch ms), or -1.
     """
@@ -95,11 +95,11 @@ class MicroBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class SparkTime:
-    """Arguments of the Spark operator around an operator that follows Spark's time.
+    """Settings of Spark's operator that contains an operator with Spark's time.
 
     Attributes:
         time_mode: ``None``, ``ProcessingTime`` or ``EventTime``.
-        event_time_column: the results' event-time column, or "".
+        event_time_column: the event-time column of results, or "".
     """
 
     output_mode: str
@@ -109,7 +109,7 @@ class SparkTime:
 
 @dataclass(frozen=True)
 class KeyedContext:
-    """Keyed state and timers, for the operator at the head of a keyed task."""
+    """Keyed state and timers of a keyed task. Only for its first operator."""
 
     backend: KeyedStateBackend
     timers: InternalTimeServiceManager
@@ -120,21 +120,19 @@ class OperatorContext:
     """An operator's access to its task.
 
     Attributes:
-        uid: the name of its stored state.
-        subtask: index of the parallel instance. A source's operator has another index in each epoch.
-        parallelism: number of instances; 0 before the first shuffle, where Spark sets it.
-        processing_time_service: clock and timers; callbacks arrive as mails.
-        side_outputs: outputs by tag, for connected side outputs.
+        uid: identifies its stored state.
+        subtask: index of the parallel instance. In a source's task, it may differ from epoch to epoch.
+        parallelism: number of instances, or 0 before the first shuffle, where Spark decides it.
+        processing_time_service: clock and timers. Callbacks run as mails.
+        side_outputs: outputs of connected side outputs, by tag.
         keyed: keyed state and timers, for a keyed :class:`OperatorFactory`.
-        job_parallelism: number of instances of an operator after a shuffle.
-        max_parallelism: number of key groups.
-        epoch: the current or last epoch.
+        job_parallelism: number of instances of an operator after the shuffle.
         micro_batch: the current or last micro-batch, or None if unknown, as in a replay.
-        operator_state: declares operator state; None before a shuffle.
-        epoch_time: returns the epoch's processing time (epoch ms), equal in all tasks and repetitions; None before a
-            shuffle.
-        shared: resources shared with the other tasks of its vertex in the process.
-        read_elsewhere: tags missing in ``side_outputs`` that another query may read.
+        operator_state: declares operator state. None before the first shuffle.
+        epoch_time: returns the epoch's processing time (epoch ms), which is equal in all tasks and when the epoch is
+            repeated. None before the first shuffle.
+        shared: resources that the vertex's tasks in this process share.
+        read_elsewhere: tags that are missing in ``side_outputs`` because another query may read them.
         zone: the time zone of naive datetimes, or None if they are not points in time.
     """
 
@@ -170,9 +168,10 @@ class OperatorContext:
 class StreamOperator:
     """Base class of operators.
 
-    An operator is created after the operators that it sends to. Life: ``open`` (opens the user's function),
-    ``restore_state``, records, ``end_input`` and ``finish`` at the end of bounded input, ``close``, which is only
-    called after ``open``. Each epoch calls ``prepare_snapshot_pre_barrier``, then ``snapshot_state``.
+    An operator is created after its downstream operators. Its task calls ``open`` (which opens the user's function) and
+    ``restore_state``, then processes records. At the end of bounded input, it calls ``end_input`` and ``finish``.
+    ``close`` is last, and only called after ``open``. At the end of each epoch, the task calls
+    ``prepare_snapshot_pre_barrier``, then ``snapshot_state``.
 
     Attributes:
         by_key: whether batch mode processes a keyed operator key by key. False if it stores the state of all keys
@@ -205,7 +204,7 @@ class StreamOperator:
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
-        """One input per stream that the operator reads.
+        """The operator's inputs, one per stream.
 
         The operator itself receives the minimum of their watermarks and statuses.
         """
@@ -214,26 +213,26 @@ class StreamOperator:
     def open(self) -> None: ...
 
     def begin_epoch(self) -> None:
-        """Begin an epoch of a source, whose records may be of another partition than before."""
+        """Begin an epoch of a source, whose records may be from another partition than before."""
 
     def end_key(self) -> None:
         """End a key in batch mode: fire its timers. Its state is dropped afterwards."""
 
     def end_input(self) -> None:
-        """Await pending requests: bounded input has ended. Timers still fire. Flink's ``endInput``."""
+        """Wait for pending requests at the end of bounded input. Timers still fire. Flink's ``endInput``."""
 
     def finish(self) -> None:
-        """Emit the last records. No timer fires and no mail runs afterwards."""
+        """Emit the last records. Afterwards, no timer fires and no mail runs."""
 
     def close(self) -> None:
-        """Release everything. Called once, also after a failure."""
+        """Release all resources. Called once, also after a failure."""
 
     def process_records(self, records: Records) -> None:
         raise NotImplementedError
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Process a run in batch mode: each key's records, then its end, which drops its state."""
-        process = self.inputs[run.way_in].process_records
+        """Process a run in batch mode: each key's records, then its end, when its state is dropped."""
+        process = self.inputs[run.input_index].process_records
         if not run.ends:
             process(run.records)
             return
@@ -264,11 +263,11 @@ class StreamOperator:
 
     @property
     def next_wake_up(self) -> int | None:
-        """When the operator must run even without input (epoch ms), or None. Excludes keyed timers."""
+        """When the operator must run even without input (epoch ms), or None. Keyed timers are not included."""
         return None
 
     def take_event_times(self) -> list[Any] | None:
-        """Return the event times assigned since the last call, for a :class:`TaskReport`, or None."""
+        """Return the event times that were assigned since the last call, for a :class:`TaskReport`, or None."""
         return None
 
     @property
@@ -278,19 +277,19 @@ class StreamOperator:
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether the program needs no more output of this operator."""
+        """Whether the program needs no further output of this operator."""
         return False
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None: ...
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return the operator's own state, or None. Excludes keyed state."""
+        """Return the operator's own state without keyed state, or None."""
         return None
 
     def resume_after_snapshot(self) -> None: ...
 
     def restore_state(self, state: Any) -> None:
-        """Restore the result of ``snapshot_state``; None at the first start. Refuses another operator's state."""
+        """Restore the result of ``snapshot_state``, or None at the first start. Refuses another operator's state."""
         if state is not None:
             raise CheckpointMismatchError(
                 f"the checkpoint holds elements that operator {self.name!r} had not finished, and the program has"
@@ -299,7 +298,7 @@ class StreamOperator:
             )
 
     def snapshot_event_time(self) -> dict[str, Any] | None:
-        """Return the operator's event time and idleness without timers, as plain data, or None.
+        """Return the operator's event time and idleness as plain data, or None. Timers are not included.
 
         A task after a shuffle writes it with the epoch, to continue its watermarks.
         """
@@ -317,18 +316,18 @@ class StreamOperator:
 
 @dataclass(frozen=True)
 class OperatorFactory:
-    """Creates an operator, and describes it beforehand (Flink's ``StreamOperatorFactory``).
+    """Creates an operator, and describes it before it exists (Flink's ``StreamOperatorFactory``).
 
     Attributes:
-        make: creates the operator from its context: its class, or a ``partial`` of it, captured.
-        wakes_up: whether it may act during an epoch without a record.
+        make: creates the operator from its context: a ``Captured`` operator class or ``partial``.
+        wakes_up: whether the operator may act in an epoch without records.
         stateful: whether ``snapshot_state`` returns a state, which needs a shuffle before the operator.
-        result_types: side output tag (None: main output) -> declared type, or column names, of results.
+        result_types: side output's tag (None for the main output) -> declared type or column names of results.
         asked_tags: tags of the side outputs that the program reads, connected or not.
-        state_depends_on: subject -> condition that its keyed state depends on (``_state/keys/state_note.py``).
-        keeps_records: whether it emits its input records unchanged, so that facts about their columns still hold.
+        state_depends_on: conditions that its keyed state depends on, by subject (``_state/keys/state_note.py``).
+        keeps_records: whether the operator emits its input records unchanged, so that their columns stay known.
         keeps_columns: whether columnar input stays columnar.
-        sides_are_fixed: whether it stores records of each input, so that inputs must not be swapped.
+        sides_are_fixed: whether the operator stores records per input, so that inputs must not be swapped.
     """
 
     make: Callable[[OperatorContext], StreamOperator]

@@ -1,4 +1,4 @@
-"""Recognizes functions that cannot store their results, which need no copy."""
+"""Recognizes functions that cannot keep their results, so that results need no copy."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _REACHES_FURTHER = ("STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "LOAD_BUILD_
 
 
 def is_pure(function: Any) -> bool:
-    """Return whether no call of a function can reach earlier results, if its arguments are immutable.
+    """Return whether a function cannot access its earlier results, given immutable arguments.
 
     True for a plain function without closure whose code names only builtins and constants. False if unsure.
     """
@@ -95,5 +95,5 @@ def _is_pure_code(code: CodeType, names: Mapping[str, Any]) -> bool:
 
 
 def _is_constant(value: Any) -> bool:
-    """Return whether a value leads to immutable values only. Functions and classes have attributes."""
+    """Return whether only immutable values can be reached from a value. Functions and classes have attributes."""
     return not isinstance(value, type) and not hasattr(value, "__dict__") and is_fixed(value)

@@ -1,6 +1,7 @@
-"""Resources that the tasks of a process share: expensive or limited, and not state.
+"""Resources that the tasks of a process share, because they are expensive or limited. They are not state.
 
-Flink has them once per subtask. Here a partition's key groups are subtasks that run one after another in one process.
+Flink has such resources once per subtask. Here, a partition's key groups are subtasks that run one after another in one
+process.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ class _Held:
 
 
 class SharedResources:
-    """The named resources of one vertex's tasks in one partition. Their mailbox thread only.
+    """The named resources of one vertex's tasks in one partition. Only for their mailbox thread.
 
     Attributes:
-        stay: whether the tasks stay in this process; otherwise other processes may run some of their epochs.
-        resting: returns a context for waits of the mailbox thread, so that other threads can run functions.
+        stay: whether the tasks stay in this process. If False, other processes may run some of their epochs.
+        resting: returns a context manager for waits of the mailbox thread, so that other threads can run functions.
         query: the id of the query, or empty if unknown.
-        of_thread: resources that all tasks of the mailbox thread share, also of other vertices.
+        of_thread: resources that all tasks of the mailbox thread share, including tasks of other vertices.
     """
 
     def __init__(
@@ -52,13 +53,12 @@ class SharedResources:
         return Lease(self._held, name, held)
 
     def get(self, name: Any) -> Any:
-        """Return a resource that has shares, or None."""
         held = self._held.get(name)
         return None if held is None else held.resource
 
 
 class Lease(Generic[R]):
-    """A share of a resource. Releasing the last share calls the resource's ``close()``."""
+    """A lease of a resource. Releasing the last lease calls the resource's ``close()``."""
 
     def __init__(self, all_held: dict[Any, _Held], name: Any, held: _Held) -> None:
         self.resource: R = held.resource

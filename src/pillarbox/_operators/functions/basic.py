@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class OutputTag(Generic[T]):
-    """The name of a side output of records of type ``T``.
+    """Names a side output whose records have type ``T``.
 
-    ``yield tag, value`` in a process function, or ``ctx.output(tag, value)``, emits to it;
+    ``yield tag, value`` in a process function, or ``ctx.output(tag, value)``, emits to the side output.
     ``DataStream.get_side_output(tag)`` reads it. Tags with the same id are equal.
 
     Args:
@@ -69,13 +69,13 @@ class TimeDomain(Enum):
 class Function:
     """Base class of functions. ``open`` and ``close`` run once per task.
 
-    A batch DataFrame's task ends with its partition; a function without ``close`` stays open for the worker's next
-    partitions. Functions of async operators, and keyed functions of ``process``, may make both ``async def``.
+    The task of a batch DataFrame ends with its partition; a function without ``close`` stays open for the worker's next
+    partitions. In async operators, and in ``process`` of keyed streams, both methods may be ``async def``.
 
     Attributes:
         uses_processing_time: whether the function sets processing-time timers. A streaming query then also runs epochs
-            without new data; Flink's tasks always run. None searches the function's code and the helpers that it calls,
-            but cannot see calls through ``getattr()``.
+            without new data. (Flink's tasks always run.) If None, pillarbox searches the function's code and the
+            helpers that it calls; the search cannot see calls through ``getattr()``.
     """
 
     uses_processing_time: bool | None = None
@@ -110,7 +110,7 @@ class KeySelector(Function, ABC, Generic[In, Out]):
 
 
 class Partitioner(Function, ABC, Generic[Key]):
-    """Chooses a record's subtask by its key; for ``DataStream.partition_custom``.
+    """Chooses a record's subtask by its key, for ``DataStream.partition_custom``.
 
     Example:
         >>> class ByLength(Partitioner[str]):
@@ -122,7 +122,7 @@ class Partitioner(Function, ABC, Generic[Key]):
 
     @abstractmethod
     def partition(self, key: Key, num_partitions: int, /) -> int:
-        """Return the subtask's index, below ``num_partitions``. A key's index must never change."""
+        """Return the index of the key's subtask, below ``num_partitions``. It must always be the same for a key."""
 
 
 class MapFunction(Function, ABC, Generic[In, Out]):
@@ -154,7 +154,7 @@ class FlatMapFunction(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     def flat_map(self, value: In, /) -> Iterable[Out] | None:
-        """Return or ``yield`` results, or None."""
+        """Return or ``yield`` the record's results. None means no results."""
 
 
 class FilterFunction(Function, ABC, Generic[In]):
@@ -186,7 +186,7 @@ class ReduceFunction(Function, ABC, Generic[T]):
 
     @abstractmethod
     def reduce(self, value1: T, value2: T, /) -> T:
-        """Combine the key's result so far (at first, its first record) with a record."""
+        """Combine the key's result so far, which begins as its first record, with another record."""
 
 
 SideOutput: TypeAlias = tuple[OutputTag[Any], Any]
@@ -210,7 +210,7 @@ class RecordContext(ABC):
 
 
 class ProcessFunction(Function, ABC, Generic[In, Out]):
-    """Maps each record to any number of results and side outputs; without key, state or timers.
+    """Maps each record to any number of results and side outputs. Has no key, state or timers.
 
     Example:
         >>> REFUND = OutputTag[int]("refund")
@@ -231,13 +231,13 @@ class ProcessFunction(Function, ABC, Generic[In, Out]):
 
         @abstractmethod
         def timer_service(self) -> TimerService:
-            """Return the clocks. Timers need a keyed stream."""
+            """Return the clocks. Timers can only be set on a keyed stream."""
 
     @abstractmethod
     def process_element(self, value: In, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
-        """Process a record. Return or ``yield`` results, or None; ``(tag, value)`` goes to a side output.
+        """Process a record. Return or ``yield`` results, or None. ``(tag, value)`` is emitted to a side output.
 
-        ``ctx`` is valid during the call only.
+        ``ctx`` is only valid during the call.
         """
 
 
@@ -285,15 +285,15 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
     def process_element(self, value: In, ctx: KeyedProcessFunction.Context[Key], /) -> Results[Out]:
         """Process a record, with the state of its key. May be an ``async def``.
 
-        Return or ``yield`` results, or None; ``(tag, value)`` goes to a side output. ``ctx`` is valid during the call
-        only.
+        Return or ``yield`` results, or None. ``(tag, value)`` is emitted to a side output. ``ctx`` is only valid during
+        the call.
         """
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /) -> Results[Out]:
         """Process a timer, with the state of its key. May be an ``async def``.
 
         Results are as in ``process_element``. Results of an event-time timer have its ``timestamp`` (epoch ms) as event
-        time; other results have no event time. ``ctx`` is valid during the call only.
+        time; other results have no event time. ``ctx`` is only valid during the call.
         """
         return None
 
@@ -302,8 +302,7 @@ def check_call(function: Any, names: Sequence[str], what: str) -> None:
     """Refuse a function with the wrong number of parameters.
 
     Args:
-        names: the arguments' names.
-        what: the caller and the function, for the message: ``"map() got f, which"``.
+        what: the caller and the function for the message, such as ``"map() got f, which"``.
     """
     try:
         signature = inspect.signature(function)
@@ -319,11 +318,11 @@ def check_call(function: Any, names: Sequence[str], what: str) -> None:
 
 
 def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False) -> None:
-    """Refuse a function that visibly returns coroutines or generators instead of results.
+    """Refuse a function that is declared to return coroutines or generators instead of results.
 
     Args:
         method: the method to check, if ``function`` is an object.
-        asked_by: the caller, for the message: ``"map()"``.
+        asked_by: the caller for the message, such as ``"map()"``.
         many: whether a generator is allowed.
     """
     called = getattr(function, method, function)

@@ -16,7 +16,7 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class ReadOnlyBroadcastState(Generic[K, V]):
-    """A map that the broadcast side fills, with a copy per subtask. Ordered as a dict, also after a restart."""
+    """A map that broadcast records fill. Each subtask has a copy. Ordered like a dict, also after a restart."""
 
     def __init__(self, state: MapState[K, V]) -> None:
         self._state = state
@@ -75,10 +75,10 @@ class ReadOnlyBroadcastState(Generic[K, V]):
 
 
 class BroadcastState(ReadOnlyBroadcastState[K, V], Generic[K, V]):
-    """Broadcast state on the broadcast side: writable.
+    """Broadcast state as the broadcast side sees it, which may write it.
 
-    All subtasks receive the same broadcast records and must reach the same state, so values must depend on nothing
-    else. An epoch writes only a large map's changed entries.
+    All subtasks receive the same broadcast records and must compute the same state, so values may depend on nothing
+    else. Of a large map, an epoch only writes changed entries.
     """
 
     def put(self, key: K, value: V) -> None:
@@ -111,13 +111,13 @@ class _Context(RecordContext):
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Return the minimum watermark of both inputs, initially -2**63."""
+        """Return the minimum watermark of both inputs. Initially, it is -2**63."""
 
 
 class _ReadOnlyContext(_Context):
     @abstractmethod
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor[K, V]) -> ReadOnlyBroadcastState[K, V]:
-        """Return a broadcast state, read-only: otherwise the subtasks' copies would diverge.
+        """Return a broadcast state. It is read-only, so that the subtasks' copies stay equal.
 
         Raises:
             ProgramError: the stream was broadcast without this descriptor.
@@ -135,10 +135,10 @@ class _BroadcastContext(_Context):
 
 
 class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Processes a non-keyed stream connected with a broadcast stream.
+    """Processes a non-keyed stream connected to a broadcast stream.
 
-    Each subtask receives every broadcast record once and may store it in broadcast state. The two streams have no
-    defined order: a record that must not miss a rule waits in state for it.
+    Each subtask receives every broadcast record once and may store it in broadcast state. The order between the two
+    streams is undefined. To wait for a broadcast record, a function must store its records in state.
 
     Example:
         >>> RULES = MapStateDescriptor[str, int]("rules")
@@ -169,20 +169,20 @@ class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     def process_element(
         self, value: In1, ctx: BroadcastProcessFunction.ReadOnlyContext, /
     ) -> Iterable[Out | SideOutput] | None:
-        """Process a record of the non-broadcast stream, as ``ProcessFunction.process_element``."""
+        """Process a record of the non-broadcast stream, as in ``ProcessFunction.process_element``."""
 
     @abstractmethod
     def process_broadcast_element(
         self, value: In2, ctx: BroadcastProcessFunction.Context, /
     ) -> Iterable[Out | SideOutput] | None:
-        """Process a broadcast record. Every subtask does, and every subtask emits the results.
+        """Process a broadcast record. Every subtask calls this method and emits the results.
 
-        ``ctx`` is valid during the call only.
+        ``ctx`` is only valid during the call.
         """
 
 
 class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
-    """Processes a keyed stream, with keyed state and timers, connected with a broadcast stream.
+    """Processes a keyed stream connected to a broadcast stream, with keyed state and timers.
 
     Example:
         >>> LIMITS = MapStateDescriptor[str, int]("limits")
@@ -224,14 +224,14 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
             """Return the timer's clock."""
 
     class Context(_BroadcastContext):
-        """A broadcast record; it has no key."""
+        """A broadcast record, which has no key."""
 
         @abstractmethod
         def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
             """Call a function for each key of the subtask that has a state. Flink's ``applyToKeyedState``.
 
-            The keys have the state before the first call; their order depends on the keys alone. Costs one call per
-            key.
+            The function is called for all keys that had the state before the first call. Their order only depends on
+            the keys.
 
             Args:
                 descriptor: a keyed state that ``open`` has declared.
@@ -260,15 +260,15 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
 
     @abstractmethod
     def process_element(self, value: In1, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext[Key], /) -> Results[Out]:
-        """Process a record of the keyed stream, as ``KeyedProcessFunction.process_element``."""
+        """Process a record of the keyed stream, as in ``KeyedProcessFunction.process_element``."""
 
     @abstractmethod
     def process_broadcast_element(self, value: In2, ctx: KeyedBroadcastProcessFunction.Context, /) -> Results[Out]:
-        """Process a broadcast record. Every subtask does, and every subtask emits the results.
+        """Process a broadcast record. Every subtask calls this method and emits the results.
 
-        ``ctx`` also has the keyed state of all keys. It is valid during the call only.
+        ``ctx`` gives access to the keyed state of all keys. It is only valid during the call.
         """
 
     def on_timer(self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext[Key], /) -> Results[Out]:
-        """Process a timer, as ``KeyedProcessFunction.on_timer``."""
+        """Process a timer, as in ``KeyedProcessFunction.on_timer``."""
         return None

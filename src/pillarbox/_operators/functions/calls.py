@@ -1,4 +1,4 @@
-"""Recorded calls, as functions make them."""
+"""``ctx.call``: recorded service calls of functions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class CallAgain(Enum):
 
 
 CALL_AGAIN = CallAgain.CALL_AGAIN
-"""The result of a ``reconcile`` function for a call that the service has not received."""
+"""The result of ``reconcile`` if the service has not received the call."""
 
 
 class CallContext:
-    """The context of a record or timer of a keyed function, which may be ``async def``."""
+    """The context of a keyed function's record or timer."""
 
     def call(
         self,
@@ -39,25 +39,28 @@ class CallContext:
         record_errors: type[Exception] | tuple[type[Exception], ...] = (),
         reconcile: Callable[..., Any] | None = None,
     ) -> Awaitable[Any]:
-        """Call a service and record its answer: ``await ctx.call(charge, order, cents)``. Needs an ``async def``.
+        """Call a service and record its answer, as in ``await ctx.call(charge, order, cents)``.
 
-        If the record or timer runs again after a failure, the recorded answer is returned, and the service is not
-        called. Records of calls are kept with ``on_barrier="carry"`` and with ``journal=...``, until the record or
-        timer ends. A call is found by its function and arguments, in any order: calls may be concurrent.
+        Only for an ``async def``. If the record or timer runs again after a failure, the recorded answer is returned,
+        and the service is not called. Answers are recorded with ``on_barrier="carry"`` or ``journal=...``, until the
+        record or timer has finished. A recorded call is identified by its function and arguments, so calls may be
+        concurrent.
 
         Args:
-            function: an ``async def``, or a plain function, which runs in a thread. A parameter ``idempotency_key``
-                receives a text that is the same whenever this call is made again, in any process.
-            args: its arguments: plain data, which can be pickled.
-            key: the name of the call, and the idempotency key. Needed for arguments that cannot be pickled, and for a
-                lambda. Another function or other arguments with the same key are an error.
-            retry: a strategy, or a number of further attempts, as for ``map_async``.
-            timeout: the longest duration, including retries and waits for the budget; then ``TimeoutError`` is raised.
-            budget: a budget of ``process(..., budgets=[...])``. A function as its ``estimate`` receives the tuple of
-                arguments.
-            record_errors: exceptions that are answers, such as ``Declined``: they are recorded, and never retried.
-            reconcile: ``f(idempotency_key, *args)`` asks the service for the outcome of a call that may have been made:
-                before another attempt, and after a failure for a call without a recorded answer. It returns the result,
-                or ``CALL_AGAIN``.
+            function: an ``async def``, or a plain function, which runs in a thread. If it has a parameter
+                ``idempotency_key``, that receives a string, which is the same whenever the call is repeated, in any
+                process.
+            args: the function's arguments. They must be picklable plain data.
+            key: identifies the call, and is its idempotency key. Required for a lambda, and for arguments that cannot
+                be pickled. Using the key for another function or other arguments is an error.
+            retry: a strategy or a number of retries, as in ``map_async``.
+            timeout: the longest duration, including retries and waits for the budget. Raises ``TimeoutError`` when it
+                has passed.
+            budget: one of the budgets of ``process(..., budgets=[...])``. If its ``estimate`` is a function, it
+                receives the tuple of arguments.
+            record_errors: exceptions that are answers, such as ``Declined``. They are recorded and never retried.
+            reconcile: ``f(idempotency_key, *args)``, which asks the service for the outcome of a call that may have
+                been made, and returns the result or ``CALL_AGAIN``. It is called before a retry, and after a failure if
+                no answer was recorded.
         """
         raise ProgramError("ctx.call() needs an async def, which awaits it: await ctx.call(...)")

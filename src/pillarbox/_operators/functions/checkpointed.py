@@ -1,4 +1,4 @@
-"""Functions with operator state, which belongs to a subtask and no key, as in Flink."""
+"""Functions with operator state, which belongs to a subtask instead of a key, as in Flink."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def no_undo(name: str) -> str:
 
 
 class OperatorStateStore:
-    """Declares operator state: lists, one per subtask. An epoch writes only a large list's added elements."""
+    """Declares operator state: lists, one per subtask. Of a large list, an epoch only writes added elements."""
 
     def __init__(self, backend: KeyedStateBackend, uid: str) -> None:
         self._backend = backend
@@ -37,25 +37,25 @@ class OperatorStateStore:
         """Return a list state. On rescaling, its elements are split among the new subtasks.
 
         Args:
-            descriptor: its name is unique among the function's states.
+            descriptor: must have a unique name among the function's states.
 
         Raises:
-            ProgramError: not a ``ListStateDescriptor``, or it has a time-to-live.
+            ProgramError: the descriptor is not a ``ListStateDescriptor``, or has a time-to-live.
         """
         return self._declared(descriptor, union=False)
 
     def get_union_list_state(self, descriptor: ListStateDescriptor[V]) -> ListState[V]:
         """Return a list state. On rescaling, each new subtask receives all elements.
 
-        Without rescaling, each subtask restores its own elements; in Flink, all elements. Arguments and errors are as
-        in :meth:`get_list_state`.
+        Without rescaling, each subtask restores only its own elements. (In Flink, it restores all elements.) Arguments
+        and errors are as in :meth:`get_list_state`.
         """
         return self._declared(descriptor, union=True)
 
     def delete_if_exists(self, name: str) -> None:
-        """Delete a list that the checkpoint has and the function no longer declares. Spark's ``deleteIfExists``.
+        """Delete a list that a checkpoint contains and the function no longer declares. Spark's ``deleteIfExists``.
 
-        Keep the call as long as you may start from checkpoints or savepoints with that list.
+        Needed for as long as the program may start from checkpoints or savepoints with that list.
 
         Raises:
             ProgramError: the function declares it.
@@ -94,14 +94,14 @@ class FunctionSnapshotContext:
         self._checkpoint_id = checkpoint_id
 
     def get_checkpoint_id(self) -> int:
-        """Return the number of the checkpoint and epoch, from 1."""
+        """Return the number of the epoch and its checkpoint, counted from 1."""
         return self._checkpoint_id
 
 
 class CheckpointedFunction(ABC):
-    """Adds operator state to another function, keyed or not.
+    """A mix-in that adds operator state to a function, keyed or not.
 
-    Works after a shuffle only: Spark's source tasks have no identity across epochs.
+    Only works after a shuffle, because Spark's source tasks have no identity across epochs.
 
     Example:
         >>> class EveryThird(FlatMapFunction[int, int], CheckpointedFunction):
@@ -123,5 +123,5 @@ class CheckpointedFunction(ABC):
         """Declare and read the states. Called once, after ``open()`` and before the first record."""
 
     def snapshot_state(self, context: FunctionSnapshotContext, /) -> None:
-        """Update the states before an epoch writes them. Does nothing by default."""
+        """Update the states before an epoch writes them. By default, does nothing."""
         return

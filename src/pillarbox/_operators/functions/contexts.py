@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class RuntimeContext:
-    """The task that runs a function: its name, its subtask and keyed state.
+    """A function's access to its task: name, subtask, metrics and keyed state.
 
-    The ``get_*state`` methods declare a state. They raise ``ProgramError`` for a descriptor of another kind, for a name
-    that another kind of state has, and on a stream without key.
+    The ``get_*state`` methods declare a state. They raise ``ProgramError`` if the descriptor is of another kind,
+    another kind of state has its name, or the stream has no key.
 
     Example:
         >>> class Tag(MapFunction[str, str]):
@@ -63,7 +63,7 @@ class RuntimeContext:
         return self._context.subtask
 
     def get_number_of_parallel_subtasks(self) -> int:
-        """Return the number of subtasks, or 0 before the first shuffle, where Spark sets it."""
+        """Return the number of subtasks, or 0 before the first shuffle, where Spark decides it."""
         return self._context.parallelism
 
     def get_max_number_of_parallel_subtasks(self) -> int:
@@ -71,7 +71,7 @@ class RuntimeContext:
         return self._context.max_parallelism
 
     def get_task_name_with_subtasks(self) -> str:
-        """Return name, index and number in Flink's format, counted from 1."""
+        """Return the name, the subtask's number (from 1) and the number of subtasks, in Flink's format."""
         return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism or '?'})"
 
     def get_metrics_group(self) -> MetricGroup:
@@ -79,7 +79,7 @@ class RuntimeContext:
         return MetricGroup(self._context.metrics)
 
     def get_logger(self, name: str = "pillarbox.functions") -> logging.LoggerAdapter[logging.Logger]:
-        """Return a logger that adds operator, subtask (from 0) and epoch to each line, and as fields to log records.
+        """Return a logger that adds operator, subtask (from 0) and epoch to each message and log record.
 
         Args:
             name: the standard logger whose handlers and level apply.
@@ -118,15 +118,15 @@ class RuntimeContext:
         return self._declared(state_descriptor, "get_aggregating_state", AggregatingStateDescriptor)  # type: ignore[no-any-return]
 
     def delete_if_exists(self, name: str) -> None:
-        """Delete a keyed state that the checkpoint has and the program no longer declares. Spark's ``deleteIfExists``.
+        """Delete a keyed state that the program no longer declares from a checkpoint. Spark's ``deleteIfExists``.
 
         Without this call, pillarbox refuses such a checkpoint. Call it in ``open()``. The first epoch rewrites the
-        operator's state without it, and without keys that had nothing else. Afterwards, only older checkpoints and
-        savepoints need the call.
+        operator's state without that state, and without keys that had nothing else. From then on, only older
+        checkpoints and savepoints need the call.
 
         Raises:
-            ProgramError: the program declares this name, or has renamed a state from it; the task has processed
-                records; or the stream has no key.
+            ProgramError: the program declares this name or has renamed a state from it, the task has already processed
+                records, or the stream has no key.
         """
         self._backend_for(name).delete_if_exists(name)
 
@@ -154,9 +154,9 @@ class RuntimeContext:
 
 
 class TimerService(ABC):
-    """Time, and timers of the current key. All times are epoch milliseconds (T1).
+    """The clocks, and the timers of the current key. All times are epoch milliseconds.
 
-    A key has one timer per time and clock: registering it again changes nothing. Timers are part of the state.
+    A key has at most one timer per time and clock, so registering it again has no effect. Timers are part of the state.
 
     Example:
         >>> class Remind(KeyedProcessFunction[str, str, tuple[str, int]]):
@@ -179,13 +179,13 @@ class TimerService(ABC):
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Return the operator's watermark, initially -2**63."""
+        """Return the operator's watermark. Initially, it is -2**63."""
 
     @abstractmethod
     def register_event_time_timer(self, timestamp: int) -> None:
         """Call ``on_timer`` once when the watermark reaches ``timestamp``.
 
-        If the watermark has already passed it, the timer fires with the next watermark.
+        If the watermark has already passed that time, the timer fires with the next watermark.
 
         Raises:
             ProgramError: the stream has no key.

@@ -31,7 +31,7 @@ class JoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
 
 class FlatJoinFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Joins each pair of records into any number of results; otherwise as :class:`JoinFunction`."""
+    """Joins each pair of records into any number of results. See :class:`JoinFunction`."""
 
     @abstractmethod
     def join(self, first: In1, second: In2, /) -> Iterable[Out] | None:
@@ -39,7 +39,7 @@ class FlatJoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
 
 class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Processes both streams' records of a key and window, even if only one stream has records.
+    """Processes the records of both streams with the same key and window. One stream may have no records.
 
     Example:
         >>> class Counts(CoGroupFunction[str, str, tuple[int, int]]):
@@ -55,11 +55,11 @@ class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def co_group(self, firsts: Sequence[In1], seconds: Sequence[In2], /) -> Iterable[Out] | None:
-        """Return or ``yield`` results, or None. Records are in order of arrival."""
+        """Return or ``yield`` results, or None. Both sequences are in order of arrival."""
 
 
 class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Processes each pair of records of two keyed streams with close event times: see ``interval_join``.
+    """Processes pairs of records of two keyed streams that have close event times. For ``interval_join``.
 
     Example:
         >>> class Delay(ProcessJoinFunction[int, int, int]):
@@ -85,7 +85,7 @@ class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
         @abstractmethod
         def timestamp(self) -> int:
-            """Return the event time of the pair and its results: the later of both."""
+            """Return the event time of the pair and its results, which is the later of both event times."""
 
         @abstractmethod
         def get_current_key(self) -> Any:
@@ -99,7 +99,7 @@ class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
     def process_element(
         self, left: In1, right: In2, ctx: ProcessJoinFunction.Context, /
     ) -> Iterable[Out | SideOutput] | None:
-        """Process a pair. Return or ``yield`` results, or None; ``(tag, value)`` goes to a side output.
+        """Process a pair. Return or ``yield`` results, or None. ``(tag, value)`` is emitted to a side output.
 
-        ``ctx`` is valid during the call only.
+        ``ctx`` is only valid during the call.
         """

@@ -1,4 +1,4 @@
-"""A task's logger, whose lines name operator, subtask and epoch."""
+"""A task's logger, which adds operator, subtask and epoch to messages."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ else:
 
 
 class TaskLogger(_Adapter):
-    """A logger that adds operator, subtask and the running epoch. Any thread may use it."""
+    """A logger that adds operator, subtask and current epoch. Any thread may use it."""
 
     def __init__(self, logger: logging.Logger, context: OperatorContext) -> None:
         super().__init__(logger, {})
         self._context = context
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Append the task to the message and to the record's fields. The caller's fields win."""
+        """Append the task to the message and to the record's fields. Does not replace fields of the caller."""
         context = self._context
         task = {"operator": context.name, "subtask": context.subtask, "epoch": context.epoch}
         kwargs["extra"] = {**task, **(kwargs.get("extra") or {})}

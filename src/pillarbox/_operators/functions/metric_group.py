@@ -1,7 +1,7 @@
 """Metrics of user functions, as in PyFlink: counters, meters, distributions and gauges.
 
-Metrics are reported and reset in each epoch; lasting numbers belong in state. Functions of async operators may use them
-from their own threads.
+Metrics are reported at the end of each epoch, and then reset; totals belong in state. Functions of async operators may
+use metrics from their own threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MetricT = TypeVar("_MetricT", bound="Counter | Meter | Distribution")
 
 
 class Counter:
-    """Counts the epoch's events; reported in ``TaskReport.counters``."""
+    """Counts events of an epoch. Reported in ``TaskReport.counters``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,7 +34,7 @@ class Counter:
         self.inc(-n)
 
     def get_count(self) -> int:
-        """Return the epoch's count so far."""
+        """Return the count in this epoch so far."""
         return self._count
 
     def _take(self, counters: dict[str, int], gauges: dict[str, float], name: str, seconds: float) -> None:
@@ -43,7 +43,7 @@ class Counter:
 
 
 class Meter:
-    """Counts the epoch's events, and reports events per second as the gauge ``<name>.rate``."""
+    """Counts events of an epoch, and reports events per second as the gauge ``<name>.rate``."""
 
     def __init__(self) -> None:
         self._events = Counter()
@@ -53,7 +53,7 @@ class Meter:
         self._events.inc(value)
 
     def get_count(self) -> int:
-        """Return the epoch's count so far."""
+        """Return the count in this epoch so far."""
         return self._events.get_count()
 
     def _take(self, counters: dict[str, int], gauges: dict[str, float], name: str, seconds: float) -> None:
@@ -62,9 +62,10 @@ class Meter:
 
 
 class Distribution:
-    """Reports number, sum, extremes and mean of the epoch's values.
+    """Reports number, sum, minimum, maximum and mean of an epoch's values.
 
-    They are the counter ``<name>.count`` and, with values, the gauges ``<name>.sum``, ``.min``, ``.max`` and ``.mean``.
+    The number is the counter ``<name>.count``. If there are values, the others are the gauges ``<name>.sum``, ``.min``,
+    ``.max`` and ``.mean``.
     """
 
     def __init__(self) -> None:
@@ -103,9 +104,9 @@ class _Gauge:
 
 
 class MetricGroup:
-    """Creates metrics by name; returned by ``runtime_context.get_metrics_group()``.
+    """Creates metrics by name. ``runtime_context.get_metrics_group()`` returns it.
 
-    A name that is no string, or belongs to another kind of metric, raises ``ProgramError``.
+    A name that is not a string, or belongs to another kind of metric, raises ``ProgramError``.
     ``pillarbox.metrics(progress)`` reports the metrics, prefixed with the operator's uid.
 
     Example:
@@ -126,35 +127,35 @@ class MetricGroup:
         self._prefix = prefix
 
     def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
-        """Return a group that prefixes its metrics' names with its own and a dot.
+        """Return a group that prefixes the names of its metrics with its own name and a dot.
 
         Args:
-            extra: the name of a group inside it, such as a value.
+            extra: if set, the name of a group inside the new group, which is returned instead.
         """
         parts = [_checked(part) for part in (name, extra) if part is not None]
         return MetricGroup(self._metrics, "".join([self._prefix, *(f"{part}." for part in parts)]))
 
     def counter(self, name: str) -> Counter:
-        """Return the counter of this name. The same name is the same counter."""
+        """Return the counter with this name. Calls with the same name return the same object."""
         return self._metrics.get(self._prefix + _checked(name), Counter)
 
     def meter(self, name: str, time_span_in_seconds: int = 60) -> Meter:
-        """Return the meter of this name. The same name is the same meter.
+        """Return the meter with this name. Calls with the same name return the same object.
 
         Args:
-            time_span_in_seconds: ignored; PyFlink has it. The rate covers the epoch.
+            time_span_in_seconds: ignored, for compatibility with PyFlink. The rate covers the epoch.
         """
         return self._metrics.get(self._prefix + _checked(name), Meter)
 
     def distribution(self, name: str) -> Distribution:
-        """Return the distribution of this name. The same name is the same distribution."""
+        """Return the distribution with this name. Calls with the same name return the same object."""
         return self._metrics.get(self._prefix + _checked(name), Distribution)
 
     def gauge(self, name: str, obj: Callable[[], int | float]) -> None:
         """Report a function's result at the end of each epoch, in ``TaskReport.gauges``.
 
         Args:
-            obj: returns a number. Called in the mailbox thread. Its errors fail the task.
+            obj: a function that returns a number. It is called in the mailbox thread; its errors fail the task.
 
         Raises:
             ProgramError: the name is taken, or ``obj`` is not callable.

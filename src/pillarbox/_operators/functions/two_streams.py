@@ -68,9 +68,9 @@ class CoFlatMapFunction(Function, ABC, Generic[In1, In2, Out]):
 
 
 class CoProcessFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Processes the records of two streams, with side outputs; without key, state or timers.
+    """Processes the records of two streams, with side outputs. Has no key, state or timers.
 
-    Its attributes belong to its subtask and are not checkpointed.
+    Each subtask has its own instance, whose attributes are not checkpointed.
 
     Example:
         >>> class Both(CoProcessFunction[str, int, tuple[str, int]]):
@@ -90,11 +90,11 @@ class CoProcessFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def process_element1(self, value: In1, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
-        """Process a first stream's record, as ``ProcessFunction.process_element``."""
+        """Process a first stream's record, as in ``ProcessFunction.process_element``."""
 
     @abstractmethod
     def process_element2(self, value: In2, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
-        """Process a second stream's record, as ``ProcessFunction.process_element``."""
+        """Process a second stream's record, as in ``ProcessFunction.process_element``."""
 
 
 class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
@@ -131,12 +131,12 @@ class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
 
     @abstractmethod
     def process_element1(self, value: In1, ctx: Context[Key], /) -> Results[Out]:
-        """Process a first stream's record, as ``KeyedProcessFunction.process_element``."""
+        """Process a first stream's record, as in ``KeyedProcessFunction.process_element``."""
 
     @abstractmethod
     def process_element2(self, value: In2, ctx: Context[Key], /) -> Results[Out]:
-        """Process a second stream's record, as ``KeyedProcessFunction.process_element``."""
+        """Process a second stream's record, as in ``KeyedProcessFunction.process_element``."""
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext[Key], /) -> Results[Out]:
-        """Process a timer of either stream, as ``KeyedProcessFunction.on_timer``."""
+        """Process a timer that either method has set, as in ``KeyedProcessFunction.on_timer``."""
         return None

@@ -1,6 +1,7 @@
-"""join and co_group: the records of two streams with equal keys, in the same window.
+"""``join`` and ``co_group``: records of two streams with equal keys, in the same window.
 
-Records enter a window with their stream's number. Source: Flink's ``CoGroupedStreams`` and ``JoinedStreams``.
+A window's elements are pairs of a stream's index and a record. Source: Flink's ``CoGroupedStreams`` and
+``JoinedStreams``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pillarbox._operators.windowing.operator import WindowOperator
 
 
 class CoGroupWindowOperator(WindowOperator):
-    """Windows with the records of two streams."""
+    """Windows that contain the records of two streams."""
 
     def __init__(self, context: OperatorContext, keyings: tuple[Keying, Keying], program: WindowProgram) -> None:
         super().__init__(context, keyings[0], program)
@@ -35,7 +36,7 @@ class CoGroupWindowOperator(WindowOperator):
 
 
 class CoGroups(WindowFunction[Any, Any, Any, Any]):
-    """Calls ``f(firsts, seconds)`` with a window's records by stream."""
+    """Calls ``f(firsts, seconds)`` with a window's records, separated by stream."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -46,7 +47,7 @@ class CoGroups(WindowFunction[Any, Any, Any, Any]):
 
 
 class Pairs(WindowFunction[Any, Any, Any, Any]):
-    """Calls ``f(first, second)`` with each pair of a window, and emits its result."""
+    """Calls ``f(first, second)`` with each pair of records in a window, and emits its result."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -59,7 +60,7 @@ class Pairs(WindowFunction[Any, Any, Any, Any]):
 
 
 class FlatPairs(Pairs):
-    """Calls ``f(first, second)`` with each pair of a window, and emits any number of results."""
+    """Calls ``f(first, second)`` with each pair of records in a window, and emits any number of results."""
 
     def apply(self, key: Any, window: Any, inputs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
         for results in super().apply(key, window, inputs):

@@ -1,7 +1,7 @@
-"""interval_join: pairs of records of two keyed streams with near event times.
+"""``interval_join``: pairs of records of two keyed streams with close event times.
 
-Source: Flink's ``IntervalJoinOperator``, which drops a record when the watermark reaches its last partner's time; here
-the watermark must have passed that time, because such a partner is not late.
+Source: Flink's ``IntervalJoinOperator``, which drops a record when the watermark reaches the time of its last possible
+partner. Here, the watermark must have passed that time, because such a partner is not late.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TIME = itemgetter(0)
 
 
 class Interval(NamedTuple):
-    """Allowed distance from the left to the right record (ms, negative: earlier), both bounds inclusive."""
+    """Bounds of the right record's time minus the left record's time (ms), both inclusive."""
 
     lower: int
     upper: int
@@ -62,14 +62,7 @@ class JoinContext(EmittingContext, ProcessJoinFunction.Context):
 
 
 class _Side:
-    """The records of one stream, by event time.
-
-    Args:
-        reach: the distance from a record of this side to its partners.
-
-    Attributes:
-        wait: minimum storage time of a record (milliseconds of event time).
-    """
+    """The records of one stream, by event time."""
 
     def __init__(self, operator: IntervalJoinOperator, name: str, keying: Keying, reach: Interval) -> None:
         self._operator = operator
@@ -141,7 +134,7 @@ class _Side:
 
 
 class IntervalJoinOperator(TwoInputs, KeyedOperator):
-    """Applies a ``ProcessJoinFunction`` to each pair with near event times."""
+    """Applies a ``ProcessJoinFunction`` to each pair with close event times."""
 
     own_states: Collection[str] = ("left", "right")
     drops_late = True

@@ -1,4 +1,4 @@
-"""deduplicate on a keyed stream.
+"""``deduplicate`` on a keyed stream.
 
 Sources: Spark's ``dropDuplicatesWithinWatermark``, and deduplication in Flink's SQL.
 """
@@ -21,9 +21,9 @@ from pillarbox._types.type_information import Types
 
 
 class DeduplicateOperator(KeyedOperator):
-    """Emits a record unless its key is stored, for ``within`` milliseconds of event time after the record.
+    """Emits a record unless its key is stored. The key is then stored for ``within`` milliseconds of event time.
 
-    A record that is late by more than ``within`` passes, and its key is not stored.
+    A record that is late by more than ``within`` is emitted, but its key is not stored.
     """
 
     def __init__(self, context: OperatorContext, keying: Keying, within: int) -> None:

@@ -1,4 +1,4 @@
-"""sum, min, max, min_by and max_by on a keyed stream.
+"""``sum``, ``min``, ``max``, ``min_by`` and ``max_by`` on a keyed stream.
 
 Source: Flink's ``SumAggregator`` and ``ComparableAggregator``.
 """
@@ -23,11 +23,11 @@ class FieldAggregation(ReduceFunction[Any]):
     """Aggregates the records of a key by one field.
 
     ``sum``, ``min`` and ``max`` put their result into the field of the key's first record; ``min_by`` and ``max_by``
-    choose a whole record, the earlier of equals. NaN is greater than all numbers, as in Flink and Spark.
+    choose a whole record, the earlier one of equal values. NaN is greater than all numbers, as in Flink and Spark.
 
     Args:
-        field: position in tuples and rows, or name in rows, dictionaries and objects. Position 0 of a record without
-            positions is the record itself.
+        field: its position (tuples and rows) or name (rows, dictionaries and objects). A record without positions is
+            its own field 0.
     """
 
     def __init__(self, method: Method, field: int | str) -> None:

@@ -1,4 +1,4 @@
-"""in_event_time_order on a keyed stream.
+"""``in_event_time_order`` on a keyed stream.
 
 Source: Flink SQL's sort by rowtime (``RowTimeSortOperator``).
 """

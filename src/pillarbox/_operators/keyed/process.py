@@ -1,4 +1,4 @@
-"""process on a keyed stream, with keyed state and timers. Source: Flink's ``KeyedProcessOperator``."""
+"""``process`` on a keyed stream, with keyed state and timers. Source: Flink's ``KeyedProcessOperator``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimer
 
 
 class _KeyTimers(Clocks):
-    """The user's view of an internal timer service: the current key, no namespace."""
+    """The current key's timers, as the user's function sets them: without a namespace."""
 
     def __init__(self, context: OperatorContext, internal: InternalTimerService) -> None:
         super().__init__(context)
@@ -91,11 +91,11 @@ class KeyedProcessOperator(KeyedOperator):
         collector.flush()
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Call ``on_timer``. Results have the timer's timestamp (T7)."""
+        """Call ``on_timer``. Results have the timer's timestamp."""
         self._call_on_timer(timestamp, timestamp)
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """Call ``on_timer``. Results have no timestamp (T7)."""
+        """Call ``on_timer``. Results have no timestamp."""
         self._ctx.domain = TimeDomain.PROCESSING_TIME
         try:
             self._call_on_timer(timestamp, None)

@@ -1,7 +1,7 @@
-"""reduce on a keyed stream: emits the new value after every record; in batch mode, only the last value.
+"""``reduce`` on a keyed stream. Emits the new value after every record; in batch mode, only the last value.
 
-Source: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``, where the last value has the
-timestamp 2**63 - 1; here it has the last record's.
+Source: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``. There, the last value in batch mode
+has the timestamp 2**63 - 1; here, it has the timestamp of the last record.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ReduceOperator(KeyedOperator):
         return reduced
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Reduce a run in batch mode. A key's value is in state only between two runs."""
+        """Reduce a run in batch mode. A key's value is only put into state between two runs."""
         backend, state, fold = self.backend, self._state, self._fold_one
         values, timestamps = run.records.values, run.records.timestamps
         pending = iter(values)

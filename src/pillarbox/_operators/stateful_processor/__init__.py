@@ -1,5 +1,5 @@
 """Spark's stateful Python programs as operators: ``StatefulProcessor``, and functions with a ``GroupState``.
 
-Start with `operator.py`: a key's rows in a micro-batch are one call, at the barrier; expired timers follow. Weak spot:
-Spark's rules are undocumented; only the differential test secures them.
+Start with `operator.py`. At the barrier, the processor is called once per key with the micro-batch's rows, then for
+expired timers. Weak spot: many of Spark's rules are undocumented, so only the differential test detects violations.
 """

@@ -1,4 +1,4 @@
-"""Base of the operators of Spark's stateful programs.
+"""The base of operators of Spark's stateful programs.
 
 Rows are buffered until the barrier. Spark's watermark decides which rows are late.
 """
@@ -28,14 +28,7 @@ TIME_MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "
 
 @dataclass(frozen=True)
 class ProcessorSettings:
-    """A processor and its settings.
-
-    Attributes:
-        declarations: the states that its ``init`` declares.
-        event_time: the rows' event-time column, for late rows, or None.
-        frames: conversion of pandas frames, or None for PySpark rows.
-        initial: rows of an initial state, key columns first, or None.
-    """
+    """A processor and its settings."""
 
     processor: Any
     declarations: Declarations
@@ -49,10 +42,10 @@ class ProcessorSettings:
 
 
 class MicroBatchOperator(KeyedOperator):
-    """Buffers the rows of a micro-batch, and processes them at its barrier, ordered by key.
+    """Buffers the rows of a micro-batch, and processes them key by key at its barrier.
 
     Attributes:
-        kind: the Spark method that it runs; also the operator's uid.
+        kind: the name of the Spark method, which is also the operator's uid.
     """
 
     by_key = False
@@ -97,13 +90,13 @@ class MicroBatchOperator(KeyedOperator):
         return {"watermark": watermark, "idle": None, "quiet_since": None, "silent": False, "batch": batch}
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Restore the watermark. After a change of parallelism its micro-batch is unknown."""
+        """Restore the watermark. After a change of parallelism, the number of its micro-batch is unknown."""
         self._last = None if state is None else (state.get("batch"), state["watermark"])
 
     def _late_watermark(self, batch: MicroBatch) -> int:
-        """Return the watermark that makes rows late: the previous micro-batch's, as in Spark.
+        """Return the watermark that decides which rows are late: as in Spark, the previous micro-batch's.
 
-        If this operator did not run in the previous micro-batch, both watermarks are equal.
+        If this operator did not run in the previous micro-batch, return the current watermark.
         """
         last, self._last = self._last, (batch.number, batch.watermark)
         if last is None:

@@ -1,6 +1,6 @@
-"""Converts rows to pandas frames and results back, with PySpark's conversions.
+"""Converts rows to pandas frames, and results back, like PySpark.
 
-Converts all keys at once if that gives the same types as a conversion per key.
+All keys are converted together if that gives the same types as converting each key.
 """
 
 from __future__ import annotations
@@ -29,17 +29,7 @@ def has_conversions() -> bool:
 
 @dataclass(frozen=True)
 class FrameOptions:
-    """Settings of the session.
-
-    Attributes:
-        columns: the names of the row columns.
-        schema: the columns that the program emits.
-        records: maximum number of rows of a frame.
-        bytes: maximum size of a frame.
-        safe: whether numbers that do not fit raise an error.
-        by_name: whether result columns are matched by name.
-        int_extension: whether integers have pandas' extension type with nulls.
-    """
+    """Settings of the conversion, from the program and the session."""
 
     columns: tuple[str, ...]
     key: pa.Schema
@@ -74,11 +64,11 @@ class FrameOptions:
 
 
 class SortedFrames:
-    """Frames of each key's rows.
+    """The rows of each key as frames.
 
     Args:
-        keeps_types: whether a frame has the columns' types, as in ``applyInPandasWithState``; otherwise pandas infers
-            them from the values.
+        keeps_types: whether frames have the columns' types, as in ``applyInPandasWithState``. If False, pandas infers
+            types from the values.
     """
 
     def __init__(self, rows: SortedRows, options: FrameOptions, *, keeps_types: bool) -> None:
@@ -116,7 +106,7 @@ class SortedFrames:
 
 
 class FrameResults:
-    """Converts emitted frames to columns. Frames with equal columns and types are concatenated first."""
+    """Converts emitted frames to columns. Consecutive frames with equal columns and types are concatenated first."""
 
     def __init__(self, schema: pa.Schema, options: FrameOptions) -> None:
         self._schema = schema

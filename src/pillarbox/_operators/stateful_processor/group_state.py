@@ -1,6 +1,6 @@
-"""The operator of ``applyInPandasWithState``: a function with the state and timeout of a group.
+"""The operator of ``applyInPandasWithState``: a function with state and a timeout per group.
 
-A timeout is a timer, one millisecond later: a group times out when the clock is past it. Source: Spark's
+A timeout is stored as a timer one millisecond later, because a group times out after that time. Source: Spark's
 ``FlatMapGroupsInPandasWithStateExec``.
 """
 
@@ -28,7 +28,7 @@ TIMEOUTS = {"none": "NoTimeout", "processingtime": "ProcessingTimeTimeout", "eve
 
 
 class GroupStateOperator(MicroBatchOperator):
-    """Calls a function with each key's frames, and with the keys that have timed out."""
+    """Calls a function with each key's frames, and once for each key that has timed out."""
 
     kind = "applyInPandasWithState"
 
@@ -68,7 +68,7 @@ class GroupStateOperator(MicroBatchOperator):
         self._emit()
 
     def _keys(self, keys: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-        """Return keys as PySpark passes them to the function: numbers have numpy types."""
+        """Return keys as PySpark passes them to the function, with numbers as numpy types."""
         columns = []
         for name in self.settings.key.names:
             column = keys.column(name)
@@ -100,7 +100,7 @@ class GroupStateOperator(MicroBatchOperator):
             self._emit()
 
     def _store(self, state: Any, timed_out: int | None) -> None:
-        """Store the state and the timeout. Both stay if the function changes neither, as in Spark."""
+        """Store the state and the timeout. As in Spark, both are kept if the function changes neither."""
         timeout = int(state._timeout_timestamp)
         if not (state._updated or state._removed or timeout != -1):
             if timed_out is not None:

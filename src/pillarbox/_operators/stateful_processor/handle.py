@@ -1,7 +1,7 @@
-"""The arguments of ``StatefulProcessor.init``: one declares states on the driver, one returns them in a task.
+"""The argument of ``StatefulProcessor.init``. ``DriverHandle`` declares states; ``TaskHandle`` returns them.
 
-A task declares the states that the driver's handle recorded: workers cannot parse DDL. Method names, arguments,
-conditions and error texts are Spark's.
+A task declares the states that the driver's handle has recorded, because workers cannot parse DDL. Method names,
+arguments, conditions and error texts are Spark's.
 """
 
 from __future__ import annotations
@@ -70,13 +70,7 @@ _CONDITIONS = {
 
 @dataclass(frozen=True)
 class StateVariable:
-    """A state that a processor declares.
-
-    Attributes:
-        kind: ``value``, ``list`` or ``map``.
-        schemas: the value's; a map's: key and value.
-        ttl: milliseconds, or None.
-    """
+    """A state that a processor declares."""
 
     kind: str
     schemas: tuple[StructType, ...]
@@ -85,12 +79,7 @@ class StateVariable:
 
 @dataclass
 class Declarations:
-    """The states that a processor's ``init`` declares.
-
-    Attributes:
-        deleted: the names that it passes to ``deleteIfExists``.
-        parsed: schemas by their DDL.
-    """
+    """The states that a processor's ``init`` declares."""
 
     variables: dict[str, StateVariable] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
@@ -98,7 +87,7 @@ class Declarations:
 
 
 class _Handle:
-    """The common part of both handles. ``phase`` is Spark's name of its state."""
+    """The common part of both handles. ``phase`` is Spark's name for the handle's state."""
 
     def __init__(self, time_mode: str, phase: str, timers: HeapTimers | None = None) -> None:
         self._time_mode, self._phase, self._timers = time_mode, phase, timers
@@ -188,7 +177,7 @@ class DriverHandle(_Handle):
 
 
 def declare(processor: Any, handle: DriverHandle) -> None:
-    """Call ``init`` of a copy of a processor, like Spark on the driver when a query starts."""
+    """Call ``init`` on a copy of a processor, as Spark's driver does when a query starts."""
     copied = load(Pickled(processor).payload)
     copied.init(handle)
     copied.close()
@@ -207,7 +196,7 @@ class TaskHandle(_Handle):
         self.states: dict[str, Any] = declared_states(declarations, backend)
 
     def initialize(self, init: Callable[[Any], None]) -> None:
-        """Call a processor's ``init``, the only place to request states."""
+        """Call a processor's ``init``. States can only be requested during this call."""
         self._phase = "CREATED"
         init(self)
         self._phase = "INITIALIZED"

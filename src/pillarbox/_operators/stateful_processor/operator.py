@@ -1,6 +1,6 @@
 """The operator of a ``StatefulProcessor``: Spark's order of events, with pillarbox's state and timers.
 
-Expired timers follow the rows in time order, then ``close()``. Each micro-batch has its own copy of the processor.
+In each micro-batch, a new copy of the processor receives the rows, then expired timers in time order, then ``close()``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class StatefulProcessorOperator(MicroBatchOperator):
         processor.close()
 
     def _handle_initial_state(self, processor: Any, table: pa.Table, times: TimerValues) -> None:
-        """Process the rows of an initial state whose keys belong to this subtask, in the first micro-batch."""
+        """Process the initial state's rows whose keys belong to this subtask, in the first micro-batch."""
         key = tuple(table.column_names[: len(self.settings.key)])
         keying, context = Keying(key[0] if len(key) == 1 else key, self.name), self.context
         for batch in table.combine_chunks().to_batches():
@@ -96,7 +96,7 @@ class StatefulProcessorOperator(MicroBatchOperator):
         return zip(keys, (islice(pending, count) for count in rows.counts))
 
     def _handle_timers(self, processor: Any, batch: MicroBatch, times: TimerValues) -> None:
-        """Call the processor for expired timers. New timers wait for the next micro-batch."""
+        """Call the processor for expired timers. Timers that it sets fire in the next micro-batch at the earliest."""
         limit = self._limit(batch)
         if limit is None:
             return

@@ -1,4 +1,4 @@
-"""The rows of a micro-batch: columns until the barrier, then ordered by key, as in Spark."""
+"""The rows of a micro-batch. They are columns until the barrier, then ordered by key, as in Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def values_of(column: pa.Array) -> list[Any]:
 
 
 def without_late(table: pa.Table, column: str, watermark: int) -> pa.Table:
-    """Return the rows whose event time is after a watermark (epoch ms), or null."""
+    """Return the rows whose event time is null or after a watermark (epoch ms)."""
     times = table.column(column)
     if pa.types.is_struct(times.type):
         times = pc.struct_field(times, "end")
@@ -37,16 +37,7 @@ def without_late(table: pa.Table, column: str, watermark: int) -> pa.Table:
 
 
 class SortedRows:
-    """Rows ordered by key, nulls first.
-
-    Args:
-        columns: the names of the key's columns.
-
-    Attributes:
-        starts: the first position of each key's rows.
-        keys: one row per key.
-        counts: the number of rows of each key.
-    """
+    """Rows ordered by key, nulls first."""
 
     def __init__(self, table: pa.Table, columns: Sequence[str]) -> None:
         order = pc.sort_indices(*_sorted_by(table, columns))
@@ -68,7 +59,10 @@ class SortedRows:
 
 
 def _sorted_by(table: pa.Table, columns: Sequence[str]) -> tuple[pa.Table, list[tuple[str, str]]]:
-    """Return key columns and their sort order. Arrow sorts nulls last, so their absence is a column before."""
+    """Return key columns and their sort order.
+
+    A column of null flags precedes each key column, because Arrow sorts nulls last.
+    """
     keys = {}
     for position, name in enumerate(columns):
         column = table.column(name)

@@ -1,4 +1,4 @@
-"""Converts state that Spark's ``statestore`` source reads to a savepoint table."""
+"""Converts state from Spark's ``statestore`` source to a savepoint table."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ TIMERS_COLUMN = "timers"
 
 @dataclass(frozen=True)
 class SparkStateTable:
-    """Converts rows of keys to rows of a savepoint table.
+    """Converts keys' rows to rows of a savepoint table.
 
-    Spark stores a value with a time-to-live as a struct of value and expiry time. The table has the time of its last
+    If a state has a time-to-live, Spark stores a struct of value and expiry time. The table stores the time of the last
     access instead.
 
     Attributes:
-        operator: the manifest's entry.
+        operator: the operator's entry in the manifest.
         variables: the states by name, in the order of their columns.
     """
 

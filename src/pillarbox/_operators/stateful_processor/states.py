@@ -1,4 +1,4 @@
-"""The states of a ``StatefulProcessor``: Spark's methods over pillarbox's states. Mailbox thread only."""
+"""The states of a ``StatefulProcessor``, with Spark's methods and pillarbox's storage. Mailbox thread only."""
 
 from __future__ import annotations
 
@@ -105,12 +105,11 @@ class ProcessorMapState:
 
 
 def _decoded(codec: Codec, stored: Iterable[Any]) -> list[Any]:
-    """Return stored values as a new list, because the state may change while the user iterates."""
     return list(stored) if codec.decode is None else list(map(codec.decode, stored))
 
 
 class UnusableState:
-    """A state that refuses every call: declared on the driver, or deleted by ``deleteIfExists``."""
+    """A state that refuses every call, because it is declared on the driver or was deleted by ``deleteIfExists``."""
 
     def __init__(self, error: Callable[[str], Exception]) -> None:
         self._error = error

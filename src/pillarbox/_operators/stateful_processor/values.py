@@ -1,4 +1,4 @@
-"""Converts values for the state store and back, by schema, like Spark.
+"""Converts values to and from the form in the state store by their schema, like Spark.
 
 Stored values are plain data. Sources: PySpark's ``StructType.toInternal`` and Spark's ``EvaluatePython``, which turn
 values of a wrong type into null.
@@ -33,7 +33,7 @@ _TAKEN = frozenset(dir(spark.Row))
 
 @cache
 def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
-    """Return a function that creates a PySpark ``Row``, of a class with fast access to its columns."""
+    """Return a function that creates PySpark ``Row`` objects of a class with fast access to columns."""
     columns = {
         name: property(itemgetter(position))
         for position, name in enumerate(names)
@@ -45,16 +45,16 @@ def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
 
 
 class Codec(NamedTuple):
-    """Storage format of a type's values. ``decode`` is None for immutable values that stay the same."""
+    """Converts values of a type for storage. ``decode`` is None if stored values are returned unchanged."""
 
     encode: Function
     decode: Function | None = None
 
 
 def struct_codec(schema: spark.StructType, *, hashable: bool = False) -> Codec:
-    """Return the codec of a state's value: stored by position, returned as a plain tuple.
+    """Return the codec of a struct, which is stored and returned as a plain tuple.
 
-    ``hashable`` means that stored values are dictionary keys.
+    ``hashable``: whether stored values must be usable as dictionary keys.
     """
     codecs = [_codec(field.dataType, hashable) for field in schema]
     encoders, count = [codec.encode for codec in codecs], len(codecs)
@@ -166,7 +166,7 @@ def _timestamp(value: Any) -> dt.datetime | None:
 
 
 def _local(value: dt.datetime | None) -> dt.datetime | None:
-    """Return a timestamp as PySpark's own: naive, in the process's time zone."""
+    """Convert a timestamp to PySpark's form: naive, in the process's time zone."""
     return None if value is None else value.astimezone().replace(tzinfo=None)
 
 

@@ -1,4 +1,4 @@
-"""filter: emits records if the function returns True."""
+"""``filter``: emits the records for which the function returns True."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BOOLEANS = frozenset({bool, np.bool_})
 
 
 class FilterOperator(FunctionOperator):
-    """Applies ``f(value) -> bool``; with ``keying``, under each record's key."""
+    """Applies ``f(value) -> bool``. With ``keying``, the record's key is current."""
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
         super().__init__(context, function, "filter", keying)
@@ -37,7 +37,7 @@ class FilterOperator(FunctionOperator):
         return keep
 
     def _judge_each(self, records: Records) -> Records:
-        """Filter mutable records. Copies them at once, because the function may hold references to them."""
+        """Filter mutable records, copying each at once, because the function may keep references to them."""
         call, copied = self.call, self.context.copier.copied
         values: list[Any] = []
         keep: list[Any] = []
@@ -54,7 +54,7 @@ class FilterOperator(FunctionOperator):
             self._refuse(values, keep)
 
     def _refuse(self, values: list[Any], keep: list[Any]) -> None:
-        """Refuse results other than bools: a coroutine is always true, and None may be a forgotten return."""
+        """Refuse results that are not bools: a coroutine is always true, and None may be a forgotten return."""
         position = next(index for index, answer in enumerate(keep) if type(answer) not in _BOOLEANS)
         answer = keep[position]
         for result in keep:

@@ -1,4 +1,4 @@
-"""flat_map: emits any number of values per record, with its timestamp."""
+"""``flat_map``: emits any number of values per record, with the record's timestamp."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 
 
 class FlatMapOperator(FunctionOperator):
-    """Applies ``f(value) -> iterable of values``; with ``keying``, under each record's key."""
+    """Applies ``f(value) -> iterable of values``. With ``keying``, the record's key is current."""
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
         super().__init__(context, function, "flat_map", keying)

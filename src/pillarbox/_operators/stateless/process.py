@@ -1,4 +1,4 @@
-"""process on a stream without keys."""
+"""``process`` on a stream without keys."""
 
 from __future__ import annotations
 
@@ -44,10 +44,7 @@ class ProcessOperator(FunctionOperator):
 
 
 def process_each(operator: FunctionOperator, records: Records, call: Callable[..., Any], ctx: Any) -> None:
-    """Apply ``call(value, ctx)`` to each record of a run, regardless of keys, and emit the results.
-
-    Sets ``ctx.current`` to each record's event time.
-    """
+    """Apply ``call(value, ctx)`` to each record of a run without setting its key, and emit the results."""
     collector = operator._collector
     stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
     with operator.each(records, None, timeless=records.timestamps is None) as values:

@@ -1,7 +1,7 @@
 """Outputs that convert results to a declared type before emitting them.
 
-As in PyFlink, a ROW result has the names of its columns, FLOAT has 32 bits, and a value of another type fails the job.
-Columns in Spark's notation only give a tuple names.
+As in PyFlink, values of a ROW become named rows, FLOAT is rounded to 32 bits, and a value of another type fails the
+job. If columns are declared in Spark's notation, tuples become named rows, without a conversion of values.
 """
 
 from __future__ import annotations
@@ -84,10 +84,7 @@ class TypedReduce:
 
 
 def typed(output: Input, declared: TypeInformation[Any] | tuple[str, ...] | None, operator: str) -> Input:
-    """Return an output that converts results to ``declared``, a type or the names of columns, if needed.
-
-    A sink with columns of the same type takes results unchanged.
-    """
+    """Return an output that converts results to ``declared``, a type or the names of columns, if needed."""
     if declared is None or isinstance(output, Discard):
         return output
     if isinstance(output, ColumnsOperator) and (isinstance(declared, tuple) or output.encoder.is_of(declared)):

@@ -38,14 +38,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 @dataclass(frozen=True)
 class WindowProgram:
-    """The parts of a window operator.
-
-    Attributes:
-        function: the user's window function, or None if the contents are the result.
-        opened: functions that are opened and closed with the operator.
-        lateness: allowed lateness in milliseconds of event time.
-        late_tag: the side output of late elements, or None to drop and count them.
-    """
+    """The user's settings of a window operator."""
 
     assigner: WindowAssigner
     trigger: Trigger
@@ -57,10 +50,10 @@ class WindowProgram:
 
     @property
     def depends_on(self) -> dict[str, str]:
-        """Properties of windows that their state depends on. Other values cannot resume from it.
+        """Properties of windows that their state depends on. With other values, a program cannot resume from the state.
 
-        Windows with the same clock are compatible, because each window stores its end. User-defined assigners are not
-        described.
+        Windows with the same clock are compatible, because each window stores its end. User-defined assigners have no
+        entry.
         """
         assigner, fold = self.assigner, self.contents.fold if isinstance(self.contents, FoldedContents) else None
         properties: dict[str, str] = {}
@@ -154,7 +147,7 @@ class BaseWindowOperator(KeyedOperator):
         return self._is_event_time and self._cleanup_time(window) <= self._timers.current_watermark
 
     def _drop_if_late(self, value: Any, timestamp: int | None) -> None:
-        """Report an element without a window as late, unless it is between windows."""
+        """Report an element without a window as late, unless it is in a gap between windows."""
         if not self._is_event_time or timestamp is None or timestamp + self._lateness > self._timers.current_watermark:
             return
         self.take_late(value, timestamp, self._program.late_tag)

@@ -1,7 +1,7 @@
-"""Buffers columnar runs, to process the records of a key together.
+"""Buffers columnar runs, so that all records of a key can be processed together.
 
-With many keys, looking up a key's state costs most of a record's time: the processor waits for memory. A key's records
-keep their order.
+With many keys, most of a record's time is spent on looking up the key's state, because the processor waits for memory.
+A key's records keep their order.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ _PORTION = 1 << 15
 
 
 class GroupedRecords(NamedTuple):
-    """Records of several keys, grouped by key.
-
-    Attributes:
-        ends: the end of each key's records.
-    """
+    """Records of several keys, grouped by key."""
 
     records: ArrowRecords
     keys: list[Any]
@@ -36,7 +32,7 @@ class GroupedRecords(NamedTuple):
 
 
 class RunBuffer:
-    """Buffers runs. Only the mailbox thread may use it."""
+    """Buffers runs. Mailbox thread only."""
 
     def __init__(self, keying: Keying) -> None:
         self._keying = keying
@@ -45,7 +41,7 @@ class RunBuffer:
         self._bytes = 0
 
     def takes(self, records: Records) -> bool:
-        """Return whether a run can be buffered: it has timestamps, and keys that Arrow can group by."""
+        """Return whether a run can be buffered, because it has timestamps and Arrow can group by its keys."""
         columns = self._keying.columns
         if columns is None or not isinstance(records, ArrowRecords) or records.stamps is None:
             return False
@@ -99,7 +95,7 @@ def _grouping(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArr
 
 
 def positions_by_key(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return row positions, grouped by key and in order within a key, and the size of each group."""
+    """Return row positions grouped by key, in order within each key, and the size of each group."""
     names = [str(number) for number in range(len(columns) + 1)]
     table = pa.table([*map(with_one_zero, columns), pa.array(np.arange(len(columns[0])))], names=names)
     groups = table.group_by(names[:-1], use_threads=False).aggregate([(names[-1], "list")])
@@ -108,7 +104,7 @@ def positions_by_key(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], np
 
 
 def with_one_zero(column: pa.Array) -> pa.Array:
-    """Normalize zeros and NaNs for Arrow's grouping, which compares floats by their bits."""
+    """Normalize zeros and NaNs, because Arrow's grouping compares the bits of floats."""
     kind = column.type
     if not pa.types.is_floating(kind):
         return column

@@ -1,4 +1,4 @@
-"""A window's contents: all elements, possibly with an evictor, or one accumulator."""
+"""The contents of a window: all elements, possibly with an evictor, or one accumulator."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ Call = Callable[[tuple[Any, ...]], None]
 
 @dataclass(frozen=True)
 class Fold:
-    """Folds elements into an accumulator, and an accumulator into a result.
+    """Folds elements into an accumulator, and computes a result from it.
 
     Attributes:
-        first: returns the accumulator of one element.
+        first: returns the accumulator for a first element.
         add: adds an element, possibly in place.
-        merge: merges two accumulators, possibly in place; None if they cannot be merged.
-        name: describes the fold of a field.
+        merge: merges two accumulators, possibly in place. None if accumulators cannot be merged.
     """
 
     descriptor: StateDescriptor
@@ -48,7 +47,7 @@ class Fold:
 
 
 def reducing(function: Callable[[Any, Any], Any], name: str | None = None) -> Fold:
-    """Return a reduce function's fold. Its accumulator is an element."""
+    """Return the fold of a reduce function, whose accumulator is an element."""
     return Fold(ReducingStateDescriptor(_NAME, function), _first_record, function, function, _itself, name)
 
 
@@ -75,7 +74,7 @@ def _itself(value: Any) -> Any:
 
 
 class FoldedContents:
-    """Contents with one accumulator per window. Part of the program: methods receive the state."""
+    """Contents with one accumulator per window. Shared by all windows: the state is passed to its methods."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
@@ -94,12 +93,7 @@ class FoldedContents:
 
 
 class ListContents:
-    """Contents with all elements of a window, in order of arrival.
-
-    Args:
-        fold: applied to the elements before the function is called.
-        evictor: removes elements; their timestamps are then stored, too.
-    """
+    """Contents with all elements of a window, in order of arrival."""
 
     def __init__(self, fold: Fold | None = None, evictor: Evictor | None = None) -> None:
         self.descriptor: StateDescriptor = ListStateDescriptor(_NAME)

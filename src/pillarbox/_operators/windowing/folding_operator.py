@@ -1,4 +1,4 @@
-"""The base of operators that fold, for windows that fire at their end."""
+"""The base of operators that fold elements into time windows, which fire at their end."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _FAR = 2**62
 
 
 class FoldingWindowOperator(BaseWindowOperator):
-    """Folds elements into time windows, which fire at their end.
+    """Folds elements into time windows.
 
-    Unless all keys share windows, a key has one timer, for its next window. If that window has changed, the timer only
-    registers the next one.
+    Unless all keys share windows, a key has a single timer, for its next window. If another window is next when it
+    fires, the timer only registers that window's timer.
     """
 
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:

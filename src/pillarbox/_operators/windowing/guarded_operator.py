@@ -1,4 +1,4 @@
-"""Window operators with dead letters: they continue when a user function raises."""
+"""A window operator that emits dead letters and continues when a user function raises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pillarbox._operators.windowing.operator import WindowOperator
 class GuardedWindowOperator(GuardedOperator):
     """Guards a :class:`WindowOperator`.
 
-    A record that cannot be added is in no window. A window whose function fails emits nothing, and is purged and
+    A record that cannot be added is in no window. A window whose function raises emits nothing, and is purged and
     cleaned up as usual. An error outside the window function, such as a user-defined trigger's, fails the task.
     """
 

@@ -1,6 +1,6 @@
-"""A key's merging windows and the windows that hold their state (Flink's ``MergingWindowSet``).
+"""A key's merging windows (Flink's ``MergingWindowSet``).
 
-When a window grows, its state stays in the first window's namespace: its *state window*.
+When windows merge, the state stays in the namespace of the first window, which is their *state window*.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ class _MergeRecorder(MergeCallback):
 
 
 class MergingWindowSet:
-    """The windows of the current key.
-
-    Args:
-        state: maps each live window to its state window, both as plain tuples.
-    """
+    """The windows of the current key."""
 
     def __init__(self, assigner: MergingWindowAssigner, state: MapState[Any, Any]) -> None:
         self._assigner = assigner
@@ -55,8 +51,8 @@ class MergingWindowSet:
     def _near(self, window: Any) -> list[Any]:
         """Return the windows, as plain tuples, that may merge with ``window``.
 
-        For sessions: windows that overlap it, and the windows that overlap them, because another version of the program
-        may have merged by another rule.
+        For sessions, these are windows that overlap ``window``, and windows that overlap these, because another
+        version of the program may have merged by another rule.
         """
         near: list[Any] = list(self._state)
         if not self._merges_overlapping or not near:

@@ -1,7 +1,7 @@
-"""The general window operator. Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator`` (T8).
+"""The general window operator. Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator``.
 
-Elements of merged windows are stored under the first one, the *state window*; trigger state and timers belong to the
-merged window.
+The elements of merged windows are stored under the first window, the *state window*. Trigger state and timers belong to
+the merged window.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class WindowOperator(BaseWindowOperator):
         self._collector.flush()
 
     def _add(self, value: Any, timestamp: int | None, windows: Any) -> bool:
-        """Add an element to its windows, which may merge. Returns whether any window was not late."""
+        """Add an element to its windows, which may merge. Returns whether it was early enough for any window."""
         added, merging, ends = False, self._merging, self._is_event_time
         if self._shares_elements:
             windows = list(windows)
@@ -95,7 +95,7 @@ class WindowOperator(BaseWindowOperator):
         return added
 
     def _own_values(self, value: Any, count: int) -> Iterable[Any]:
-        """Return one copy of the element per window: an accumulator may begin with it and change it in place."""
+        """Return a copy of the element per window, because an accumulator may change its first element."""
         if count < 2 or is_fixed(value):
             return repeat(value)
         return [*(self.context.copier.copied(value) for _ in range(count - 1)), value]

@@ -1,7 +1,7 @@
-"""Overlapping windows (sliding, cumulating) in panes: an element is folded once, however many windows contain it.
+"""Overlapping (sliding or cumulating) windows in panes. An element is folded once, however many windows contain it.
 
-A checkpoint has one row per (key, start of the pane). Timers belong to keys. When a window fires, two stacks merge its
-panes: a cache in memory, rebuilt after a restart, and in part when a pane changes.
+A checkpoint has one row per key and pane. Timers belong to keys. When a window fires, two stacks merge its panes. The
+stacks are a cache in memory: rebuilt after a restart, and partly when a pane changes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 
 class _KeyPanes:
-    """A key's panes.
-
-    Attributes:
-        starts: starts of the panes, in order.
-        stacks: merged panes for the next window, or None if not built.
-    """
+    """A key's panes."""
 
     __slots__ = ("stacks", "starts", "timer")
 
@@ -41,14 +36,7 @@ class _KeyPanes:
 
 
 class _PaneTime(NamedTuple):
-    """The windows around a time.
-
-    Attributes:
-        window: the window that ends at the time, or None.
-        next_start: start of the first window that ends later.
-        next_end: end of that window.
-        over: start of the first pane in a live window.
-    """
+    """The windows around a time."""
 
     time: int
     window: tuple[int, int] | None

@@ -1,6 +1,7 @@
-"""Panes: slices of time between window boundaries, so that each window consists of whole panes.
+"""Panes: slices of time between window boundaries. Each window consists of whole panes.
 
-All times are epoch milliseconds. A pane is identified by its start; a window by its end, except for windows of days.
+All times are epoch milliseconds. A pane is identified by its start, a window by its end. Windows of days are identified
+differently.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ _NO_CLOCK: Any = None
 
 
 class EvenPanes:
-    """Panes of windows with different ends: all but windows of days.
+    """Panes of all windows except windows of days.
 
-    A pane extends from one start or end of a window to the next. If all ends are starts, panes have one length,
-    otherwise two alternating lengths.
+    A pane extends from one start or end of a window to the next. If every end of a window is also a start, panes have
+    one length; otherwise, they have two alternating lengths.
 
     Attributes:
         name: describes the windows. Panes with equal names have the same boundaries.
-        longest: the longest length in their computation.
+        longest: the longest length used to compute panes.
     """
 
     def __init__(self, assigner: FixedWindows, name: str) -> None:
@@ -51,7 +52,7 @@ class EvenPanes:
         return starts
 
     def end_after(self, time: int) -> int:
-        """Return the first window end after ``time``: for a pane's start, of the first window that contains it."""
+        """Return the first window end after ``time``. For a pane's start, it ends the first window with that pane."""
         return time + self._ends_every - (time - self._end) % self._ends_every
 
     def window_start(self, end: int) -> int:
@@ -67,12 +68,11 @@ class EvenPanes:
         return pane - (pane - self._start) % self._starts_every + self._size
 
     def outside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
-        """Return a mask of times outside all windows, or None if windows have no gaps."""
         return None if self._starts_every <= self._size else (times - self._start) % self._starts_every >= self._size
 
 
 class DayPanes:
-    """Panes of one or more days in a time zone. A day may have 23 or 25 hours, or be missing.
+    """Panes of one or more days in a time zone. A day may have 23 or 25 hours, or not exist.
 
     A window contains a pane if it contains the pane's start. Only for event time.
     """

@@ -1,8 +1,8 @@
-"""Session windows that fold and fire at their end. A key's sessions are one short tuple.
+"""Session windows that fold elements and fire at their end. A key's sessions are one short tuple.
 
-A session is ``(start, end, accumulator)``. Sessions are ordered, and never overlap or touch. The last session's timer
-stays when its end moves, and registers the next one when it fires. Tuples are contiguous in memory: with many keys,
-each memory access takes longest.
+A session is ``(start, end, accumulator)``. Sessions are ordered, and never overlap or touch. When the last session's
+end moves, its timer is kept and registers the next timer when it fires. Tuples are contiguous in memory, because with
+many keys, access to memory takes longest.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         self._fold_each(records)
 
     def work_off(self) -> None:
-        """Fold the buffered runs by key, or record by record if one may be late."""
         records = self._buffer.take()
         if records is None:
             return
@@ -73,7 +72,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
             self._fold_portion(portion)
 
     def _fold_portion(self, portion: GroupedRecords) -> None:
-        """Fold records ahead of event time, grouped by key: reads and writes a key's state once."""
+        """Fold records that are ahead of event time, grouped by key. Each key's state is read and written once."""
         values = portion.records.values
         assert portion.records.stamps is not None and self._gap is not None
         times: Iterator[int] = iter(portion.records.stamps.tolist())
@@ -153,7 +152,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         self._collector.flush()
 
     def _put(self, sessions: list[Session], unfired: int, *, timed: bool) -> None:
-        """Store the current key's sessions; unless ``timed``, register a timer for the first that has not fired."""
+        """Store the current key's sessions. Unless ``timed``, register a timer for the first unfired session."""
         self._state.update(tuple(sessions))
         if not timed:
             for _, end, _ in sessions:

@@ -1,7 +1,7 @@
-"""Tumbling windows that fold and fire at their end.
+"""Tumbling windows that fold elements and fire at their end.
 
-All keys share a window's timer. State and timers in a checkpoint equal :class:`WindowOperator`'s, so a program may
-change to options that need that operator, and back.
+All keys share a window's timer. State and timers in a checkpoint are the same as with :class:`WindowOperator`, so a
+program may change to options that need that operator, and back.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class TumblingWindowOperator(SharedWindowOperator):
     def restore_state(self, state: Any) -> None:
         """Register a timer for each live window. Drop windows that have already been removed.
 
-        Subtasks before a savepoint may have had different watermarks, and their minimum counts. So an open window may
-        have fired for some keys; their rows only have the removal timer.
+        When a savepoint is restored, the event time is the minimum of the subtasks' watermarks. So an open window may
+        already have fired for some keys, whose rows only have the removal timer.
         """
         for namespace in self._state.namespaces():
             window = TimeWindow(*namespace)

@@ -1,8 +1,9 @@
 """Two stacks that merge the panes of sliding windows, with a constant number of merges per pane.
 
-A window consists of the *front*, then the *back*. The front stores the merge of each pane with all later front panes,
-the earliest on top: a window that begins later pops some. The back is one merge of its panes. When the front is empty,
-the back becomes the front. Windows with one start (cumulating windows) use only the back.
+A window's panes are the *front*, followed by the *back*. The front is a stack that stores each pane merged with all
+later front panes, the earliest pane on top; a window that begins later pops some. The back is a single merge of its
+panes. When the front is empty, the back's panes become the front. Cumulating windows, which share a start, only use the
+back.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _UNSETTLED = 8
 
 
 class TwoStacks:
-    """Results of windows whose starts and ends ascend.
+    """Merges the panes of windows whose starts and ends ascend.
 
     Args:
         merge: merges two accumulators, possibly in place.
@@ -47,7 +48,7 @@ class TwoStacks:
         self._window = (0, 0)
 
     def window(self, start: int, end: int, panes: Sequence[int]) -> Any:
-        """Return a window's accumulator, which belongs to the caller, or None. ``panes`` are all panes' starts."""
+        """Return a window's accumulator, which the caller may change, or None. ``panes`` are all starts."""
         front = self._front
         while front and front[-1][0] < start:
             front.pop()
@@ -86,9 +87,9 @@ class TwoStacks:
             self._unsettled = max(self._unsettled, end - pane)
 
     def _from(self, start: int, panes: Sequence[int]) -> Any:
-        """Return the accumulator from a start to the front's end, which belongs to the caller, or None.
+        """Return the accumulator from a start to the front's end, which the caller may change, or None.
 
-        ``panes`` are the panes from the start on that are not in the front yet.
+        ``panes`` are the starts of panes, from ``start`` on, that are not in the front yet.
         """
         front = self._front
         result = front[-1][1] if front else None

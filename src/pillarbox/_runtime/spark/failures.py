@@ -1,6 +1,6 @@
 """Passes a task's error from a worker through Spark to the user.
 
-Spark passes only the worker's printed exception, so the message contains everything that the user needs.
+Spark only passes the printed exception, so its message must contain everything that the user needs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pillarbox._tracebacks import user_traceback
 def failures_in_worker(
     task: str, subtask: int, attempt: Attempt | None = None, clock: Callable[[], str | None] = lambda: None
 ) -> Iterator[None]:
-    """Convert errors that leave a task to errors with a complete message.
+    """Convert errors that are raised in a task to errors with a complete message.
 
     Args:
-        attempt: the query's attempt at the task, or None without a query. With it, the message ends with the failure as
-            data.
-        clock: returns the readings of the task's clock in the epoch, if known.
+        attempt: the query's attempt at the task, or None without a query. If set, the failure is appended to the
+            message as data.
+        clock: returns the readings of the task's clock in the epoch, or None if unknown.
     """
     try:
         yield
@@ -51,7 +51,6 @@ def _hide_traceback() -> None:
 
 
 def _self_contained(error: BaseException, task: str, subtask: int, line: str | None = None) -> PillarboxError:
-    """Return an error that is complete without its traceback and causes."""
     _hide_traceback()
     message = str(error)
     kind = _kinds().get(type(error).__name__, OperatorError)
@@ -64,13 +63,12 @@ def _self_contained(error: BaseException, task: str, subtask: int, line: str | N
 
 
 def message_for_user(error: Exception) -> str:
-    """Return an error's message for users."""
     return str(error) if isinstance(error, PillarboxError) else describe(error)
 
 
 @contextmanager
 def unwrapped_failures() -> Iterator[None]:
-    """Replace Spark's errors by the task's own error."""
+    """Replace Spark's errors by the error of the task that caused them."""
     try:
         yield
     except PillarboxError:
@@ -84,10 +82,10 @@ def unwrapped_failures() -> Iterator[None]:
 
 
 def end_with_message(error: Exception, message: str | None = None) -> None:
-    """Move a task's error message to the end of the query's failure text.
+    """Put a task's error message at the end of the query's failure text.
 
     Args:
-        message: replaces the message of an error that no pillarbox task raised.
+        message: the message to use if no pillarbox task raised the error.
     """
     for field in ("_desc", "_message"):
         text = getattr(error, field, None)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SparkRuntime:
-    """Runs programs in a session. Programs that only use collections run in this process."""
+    """Runs programs in a session. Programs whose sources are all collections run in this process."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session

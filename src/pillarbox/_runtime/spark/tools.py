@@ -1,7 +1,7 @@
 """The interface between the core and ``pillarbox_tools``, which the core does not import.
 
-The tools observe queries through three hooks, ``on_*``. Each query calls them in a thread behind a bounded queue, so
-hooks can neither fail nor delay the query.
+The tools observe queries through three hooks, ``on_*``. Each query calls them in a separate thread with a bounded
+queue, so that hooks can neither fail nor delay the query.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ _PATIENCE = 5.0
 
 
 class Tools(Protocol):
-    """The tools' functions that the core calls."""
+    """The functions of the tools that the core calls."""
 
     def on_started(self, started: StartedQuery) -> None: ...
 
     def on_progress(self, started: StartedQuery, reports: Sequence[Progress]) -> None:
-        """Handle new progress reports. Called each second, also without reports."""
+        """Handle new progress reports. Called every second, even without reports."""
 
     def on_ended(self, started: StartedQuery, failure: Exception | None) -> None: ...
 
-    def progress_line(self, started: StartedQuery) -> AbstractContextManager[None]:
-        """Show a query's progress until the block ends."""
+    def progress_line(self, started: StartedQuery) -> AbstractContextManager[None]: ...
 
     def record(self, writer: Any, directory: str, **options: Any) -> str: ...
 
@@ -66,7 +65,7 @@ def installed_tools() -> Tools | None:
 
 
 def needed_tools(method: str) -> Tools:
-    """Return the tools for a public method. Any thread."""
+    """Return the tools for a public method, which fails without them. Any thread."""
     tools = installed_tools()
     if tools is None:
         raise ConfigurationError(
@@ -77,9 +76,9 @@ def needed_tools(method: str) -> Tools:
 
 
 class Hooks:
-    """Calls the tools' hooks for one query, in order, in a thread that runs while calls are queued.
+    """Calls the tools' hooks for one query, in order. Its thread runs only while calls are queued.
 
-    A hook's first error is logged. A hanging hook costs only reports.
+    The first error of a hook is logged. If a hook hangs, only reports are lost.
     """
 
     def __init__(self, started: StartedQuery, tools: Tools) -> None:
@@ -92,11 +91,10 @@ class Hooks:
         self._put("on_started")
 
     def progressed(self, reports: Sequence[Progress]) -> None:
-        """Queue progress reports. Any thread."""
         self._put("on_progress", reports)
 
     def ended(self, failure: Exception | None) -> None:
-        """Queue the query's end, and wait some seconds. Any thread."""
+        """Queue the query's end, and wait a few seconds. Any thread."""
         self._put("on_ended", failure)
         if not self.wait(_PATIENCE):
             _log.warning(

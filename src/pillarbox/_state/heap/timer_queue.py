@@ -36,7 +36,7 @@ _MISSING = _Missing()
 
 
 class TimerQueue:
-    """Owners by timestamp (T3). Only the mailbox thread may touch it.
+    """Owners by timestamp. Only the mailbox thread may touch it.
 
     Its user knows which timers there are (the keys' rows say it): none is added that is in the queue, none discarded
     that is not.

@@ -1,13 +1,13 @@
-"""The input of a task: turns buffers of many channels, in any order, into the ordered elements of each channel.
+"""The input of a task: it restores the order of each channel's buffers, which arrive in any order.
 
 A channel numbers its buffers of an epoch from 0 and ends with its barrier. The gate
 
 - restores the order of a channel's buffers;
-- blocks a channel after its barrier until all barriers have arrived (C3);
-- feeds watermarks to the valve, whose channels are the subtasks of vertices. All partitions of a source are one
-  channel, which gets their minimum watermark when the epoch's input is complete.
+- blocks a channel after its barrier until all barriers have arrived;
+- passes watermarks to the valve, whose channels are the subtasks of vertices. All partitions of a source are one
+  channel; its watermark is their minimum when the epoch's input is complete.
 
-A channel belongs to one edge. A missing or duplicate buffer is an error, never silent loss. Mailbox thread only.
+A channel belongs to one edge. A missing or duplicate buffer raises an error. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -32,13 +32,11 @@ from pillarbox._task.network.spool import Extent, Spool
 from pillarbox._task.vertex import InputEdge, sender_of_edge
 from pillarbox._time.epoch_valve import EpochValve
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox._time.watermark_generators import WatermarkSink
+from pillarbox._time.watermark_generators import WatermarkReceiver
 
 
 @dataclass
 class _Channel:
-    """A channel in the running epoch."""
-
     expected: int = 0
     early: dict[int, Extent] = field(default_factory=dict)
     has_barrier: bool = False
@@ -53,7 +51,7 @@ class _Channel:
 
 
 class InputGate:
-    """The input of one task."""
+    """Orders the buffers that one task receives, and combines their watermarks."""
 
     def __init__(self, name: str, inputs: list[InputEdge]) -> None:
         self._name = name
@@ -76,7 +74,7 @@ class InputGate:
         self._valve.begin_epoch()
 
     def receive(self, buffer: Buffer) -> Iterator[tuple[int, Element]]:
-        """Take a buffer, and yield its channel's next elements."""
+        """Accept a buffer, and yield the next elements of its channel, in order."""
         channel = self._channels.get(buffer.channel)
         if channel is None:
             if edge_of_channel(buffer.channel) not in self._edges:
@@ -117,7 +115,7 @@ class InputGate:
         return f"task {self._name!r}, epoch {self._epoch}"
 
     def aligned(self) -> bool:
-        """Check that every buffer has arrived. Returns whether the data of all channels has ended."""
+        """Check that every buffer has arrived. Returns whether all channels have reached the end of their data."""
         for number, channel in self._channels.items():
             if channel.early:
                 raise ExchangeError(
@@ -129,8 +127,8 @@ class InputGate:
         self._spool.close()
         return bool(self._channels) and all(channel.ended for channel in self._channels.values())
 
-    def watermark(self, number: int, timestamp: int, output: WatermarkSink) -> None:
-        """Take a channel's watermark, and emit it unless it waits for the end of the epoch."""
+    def watermark(self, number: int, timestamp: int, output: WatermarkReceiver) -> None:
+        """Process a channel's watermark: emit it, or store it until the end of the epoch's input."""
         if number in self._known:
             self._valve.watermark_came(number, timestamp, output)
         else:
@@ -142,14 +140,14 @@ class InputGate:
         else:
             self._channels[number].idle = idle
 
-    def advance(self, now: int, output: WatermarkSink) -> None:
-        """Apply the watermarks and statuses that wait for the end of the epoch's input.
+    def advance(self, now: int, output: WatermarkReceiver) -> None:
+        """Apply the watermarks and statuses that were stored until the end of the epoch's input.
 
-        Idle partitions of a source do not hold the others back. If all are idle, so is the source, at the maximum of
-        their watermarks (as in Flink's valve). A source without records is silent: see :meth:`_in_silence`.
+        Idle partitions of a source do not hold back the others. If all partitions are idle, the source is idle, with
+        the maximum of their watermarks (as in Flink's valve). For a source without records, see :meth:`_in_silence`.
 
         Args:
-            now: the epoch's time (epoch ms), the same when the epoch is repeated.
+            now: the epoch's time (epoch ms), which is the same when the epoch is repeated.
         """
         changes: dict[Hashable, tuple[int | None, bool | None]] = {}
         silent: list[InputEdge] = []
@@ -174,16 +172,16 @@ class InputGate:
         self._valve.end_epoch(output, changes)
         self._in_silence([edge for edge in silent if edge.reacts_to_silence], now, output)
 
-    def end(self, output: WatermarkSink) -> None:
+    def end(self, output: WatermarkReceiver) -> None:
         for channel in self._valve.channels:
             self._valve.input_status(channel, False, output)
             self._valve.input_watermark(channel, MAX_WATERMARK, output)
 
-    def _in_silence(self, edges: list[InputEdge], now: int, output: WatermarkSink) -> None:
+    def _in_silence(self, edges: list[InputEdge], now: int, output: WatermarkReceiver) -> None:
         """Advance the watermarks of sources without records.
 
-        After its ``progress_timeout``, a watermark advances with the clock. After its ``idle_timeout``, it counts only
-        while all sources are idle.
+        After ``progress_timeout``, a source's watermark advances with the clock. After ``idle_timeout``, the source is
+        idle: its watermark is ignored unless all sources are idle.
         """
         for edge in edges:
             silent_for = now - self._last_active.setdefault(edge.id, now)
@@ -202,12 +200,12 @@ class InputGate:
                 self._advance_source(edge.id, watermark, output)
                 self._valve.input_status(("source", edge.id), True, output)
 
-    def _advance_source(self, number: int, watermark: int, output: WatermarkSink) -> None:
+    def _advance_source(self, number: int, watermark: int, output: WatermarkReceiver) -> None:
         self._valve.input_status(("source", number), False, output)
         self._valve.input_watermark(("source", number), watermark, output)
 
     def next_wake_up(self, now: int) -> int | None:
-        """Return when a source becomes idle, or its watermark advances, without records (epoch ms)."""
+        """Return when a source without records will become idle or its watermark will advance (epoch ms), or None."""
         times = []
         for number, edge in self._edges.items():
             if not edge.reacts_to_silence:
@@ -220,7 +218,10 @@ class InputGate:
         return min((time for time in times if time > now), default=None)
 
     def held_by(self) -> list[int] | None:
-        """Return the [vertex, subtask] that holds the watermark back, or None. A silent source is subtask -1."""
+        """Return the [vertex, subtask] that holds the watermark back, or None.
+
+        For a source that has reported nothing, the subtask is -1.
+        """
         valve = self._valve
         counted = [channel for channel in valve.channels if not valve.is_idle_channel(channel)]
         lowest = min(counted, key=valve.watermark_of, default=None)
@@ -253,7 +254,7 @@ class InputGate:
         }
 
     def restore(self, state: Any, *, repeat_status: bool = False) -> None:
-        """Restore a snapshot. ``repeat_status`` emits the idle status once more."""
+        """Restore a snapshot. With ``repeat_status``, an idle status is emitted again."""
         self._valve.restore(state["valve"], repeat_status=repeat_status)
         self._last_active = dict(state["last_active"])
         self._last_watermark = dict(state["last_said"])

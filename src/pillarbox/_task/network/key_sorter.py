@@ -1,9 +1,9 @@
-"""Sorts records by key, and by time within a key: an external merge sort, for batch mode.
+"""Sorts records by key, and by time within a key, with an external merge sort. For batch mode.
 
-A task holds a bounded number of records, and one key at a time.
+A task holds a bounded number of records in memory, and one key at a time.
 
-Keys need no order: they are sorted by their hash. If two keys share a hash, the records of the second wait. Source of
-the idea: Flink's sorted inputs (``SortingDataInput``).
+The order of keys does not matter, so records are sorted by the hash of their key. If two keys have the same hash, the
+records of the second are set aside. The idea is from Flink's sorted inputs (``SortingDataInput``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NO_KEY = object()
 
 
 class _Run:
-    """A sorted run, read block by block."""
+    """A sorted run, which is read block by block."""
 
     def __init__(self, index: int, blocks: Iterable[Portion]) -> None:
         self.index = index
@@ -59,7 +59,7 @@ class _Run:
         return self.block.hashes[-1], self.block.times[-1]
 
     def take(self, bound: tuple[np.uint64, np.int64], *, inclusive: bool) -> Portion | None:
-        """Remove the records before a bound, or up to it."""
+        """Remove and return the records before a bound. With ``inclusive``, also the records at the bound."""
         block = self.block
         assert block is not None
         first, last = (int(np.searchsorted(block.hashes, bound[0], side)) for side in ("left", "right"))
@@ -73,7 +73,7 @@ class _Run:
 
 
 def _merged(runs: Sequence[_Run]) -> Iterator[Portion]:
-    """Merge runs into sorted portions. Of equal hash and time, earlier runs are first."""
+    """Merge runs into sorted portions. If hash and time are equal, records of earlier runs are first."""
     while True:
         ends = [(run.last, number) for number, run in enumerate(runs) if run.block is not None]
         if not ends:
@@ -88,7 +88,7 @@ def _merged(runs: Sequence[_Run]) -> Iterator[Portion]:
 
 
 class KeySorter:
-    """Takes records in any order and returns them by key. Mailbox thread only."""
+    """Accepts records in any order, and returns them by key. Mailbox thread only."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator
@@ -105,7 +105,7 @@ class KeySorter:
         self._aside: dict[Any, RecordSpool] = {}
 
     def add(self, index: int, records: Records, keying: Keying, size: int) -> None:
-        """Add a run of an input, whose buffer has ``size`` bytes."""
+        """Add a run of an input. ``size`` is the number of bytes of its buffer."""
         if not len(records):
             return
         cache = self._hashes
@@ -162,7 +162,6 @@ class KeySorter:
         return [_Run(index, read_blocks(spool, keying, index, blocks)) for blocks in runs]
 
     def runs(self) -> Iterator[KeyedRun]:
-        """Yield each key's records, and its end."""
         for portion in _merged(self._final_runs()):
             bounds = _bounds(np.diff(portion.indexes) != 0)
             for start, end in pairwise(bounds):
@@ -172,7 +171,6 @@ class KeySorter:
         self.close()
 
     def _of_one_input(self, portion: Portion) -> Iterator[KeyedRun]:
-        """Divide one input's records by key."""
         hashes = portion.hashes
         begins = np.empty(len(portion), np.bool_)
         begins[0] = int(hashes[0]) != self._current_hash
@@ -204,7 +202,7 @@ class KeySorter:
         yield KeyedRun(index, portion.records, keys, ends)
 
     def _of_one_hash(self, portion: Portion, begins: npt.NDArray[np.bool_]) -> Iterator[KeyedRun]:
-        """Yield the current key's records. Sets other keys with its hash aside."""
+        """Yield the current key's records. Other keys with the same hash are set aside."""
         index, keys = int(portion.indexes[0]), portion.all_keys()
         if begins[0]:
             yield from self._ended(index)
@@ -240,5 +238,5 @@ class KeySorter:
 
 
 def _bounds(changes: npt.NDArray[np.bool_]) -> Sequence[int]:
-    """Return stretch boundaries. ``changes`` has whether each element but the first begins one."""
+    """Return the boundaries of stretches. ``changes`` flags elements, from the second, that begin one."""
     return [0, *(np.flatnonzero(changes) + 1).tolist(), len(changes) + 1]

@@ -1,4 +1,4 @@
-"""Distributes the records of an edge over the subtasks after it.
+"""Distributes the records of an edge over the receiving subtasks.
 
 Each task creates its own selector from the program's partitioner. Follows Flink's ``StreamPartitioner``.
 """
@@ -20,25 +20,25 @@ from pillarbox._operators.frame.user_code import raise_at_record
 
 
 class ChannelSelector(ABC):
-    """Divides the records of one sending subtask among the targets. Mailbox thread only."""
+    """Divides one sending subtask's records among the receivers. Mailbox thread only."""
 
     def __init__(self, targets: int) -> None:
         self._targets = targets
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        """Start over, so that a repeated epoch divides its records the same way."""
+        """Reset the selector, so that a repeated epoch divides its records in the same way."""
 
     @abstractmethod
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
-        """Yield (target index, its records) for each target that gets any."""
+        """Yield (target index, records) for each target that receives records."""
 
 
 class Partitioner:
-    """Distributes records over the targets of an edge.
+    """Decides how an edge's records are distributed over its targets.
 
     Attributes:
-        to_output: whether the edge leads to an output of the program, which gets no watermarks and barriers.
-        at_once: whether the task hands its output over after each run of records.
+        to_output: whether the edge leads to an output of the program. An output receives no watermarks and barriers.
+        at_once: whether the task passes on its output after each run of records.
     """
 
     to_output = False
@@ -48,7 +48,7 @@ class Partitioner:
     _selector: type[ChannelSelector]
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Create the selector of one sending subtask. ``senders`` is the number of sending subtasks, 0 for a source."""
+        """Create a sending subtask's selector. ``senders`` is the number of sending subtasks, or 0 for a source."""
         return self._selector(targets)
 
 
@@ -58,7 +58,7 @@ class _SingleTargetSelector(ChannelSelector):
 
 
 class OutputPartitioner(Partitioner):
-    """To an output of the program. ``at_once``: a caller waits for the records."""
+    """Sends records to an output of the program. ``at_once``: whether a caller is waiting for the records."""
 
     to_output = True
     label = "rows"
@@ -69,7 +69,7 @@ class OutputPartitioner(Partitioner):
 
 
 class KeyGroupPartitioner(Partitioner):
-    """To the subtask that owns the key's group. Flink's ``KeyGroupStreamPartitioner``."""
+    """Sends a record to the subtask that owns its key group. Flink's ``KeyGroupStreamPartitioner``."""
 
     def __init__(self, keying: Keying) -> None:
         self.keying = keying
@@ -112,7 +112,7 @@ class _BroadcastSelector(ChannelSelector):
 
 
 class BroadcastPartitioner(Partitioner):
-    """All records to every subtask. Flink's ``BroadcastPartitioner``."""
+    """Sends all records to every subtask. Flink's ``BroadcastPartitioner``."""
 
     label = "broadcast"
     _selector = _BroadcastSelector
@@ -139,10 +139,10 @@ class _RebalanceSelector(ChannelSelector):
 
 
 class RebalancePartitioner(Partitioner):
-    """In equal shares, regardless of the records.
+    """Sends an equal share of the records to each subtask.
 
-    Flink's ``RebalancePartitioner`` deals out single records. Here each run is cut into slices, without copying
-    columns. A repeated epoch deals the same records to the same subtasks if they arrive in the same order.
+    Flink's ``RebalancePartitioner`` distributes single records. Here, each run is divided into slices, without copying
+    columns. A repeated epoch sends the same records to the same subtasks if they arrive in the same order.
     """
 
     label = "rebalance"
@@ -162,7 +162,7 @@ class _ShuffleSelector(ChannelSelector):
 
 
 class ShufflePartitioner(Partitioner):
-    """At random, the same in a repeated epoch. Flink's ``ShufflePartitioner``."""
+    """Sends records to random subtasks, which are the same in a repeated epoch. Flink's ``ShufflePartitioner``."""
 
     label = "shuffle"
     _selector = _ShuffleSelector
@@ -181,7 +181,7 @@ class _ForwardSelector(ChannelSelector):
 
 
 class ForwardPartitioner(Partitioner):
-    """From each subtask to the subtask with the same index, and from a source's partitions in turn.
+    """Connects subtasks with the same index, and the partitions of a source with the subtasks in turn.
 
     Flink's ``ForwardPartitioner``.
     """
@@ -191,7 +191,7 @@ class ForwardPartitioner(Partitioner):
 
 
 class RescalePartitioner(Partitioner):
-    """From each sending subtask to its share of the receivers, in turn; or from several senders to one.
+    """Sends the records of each subtask to its share of the receivers, in turn. Several senders may share a receiver.
 
     Flink's ``RescalePartitioner``.
     """
@@ -225,14 +225,14 @@ class _RescaleSelector(ChannelSelector):
 
 
 class GlobalPartitioner(Partitioner):
-    """All records to the first subtask. Flink's ``GlobalPartitioner``."""
+    """Sends all records to the first subtask. Flink's ``GlobalPartitioner``."""
 
     label = "global"
     _selector = _SingleTargetSelector
 
 
 class CustomPartitioner(Partitioner):
-    """By a user function ``f(key, number of receivers)``. Flink's ``CustomPartitionerWrapper``."""
+    """Sends a record to the subtask ``f(key, number of receivers)``. Flink's ``CustomPartitionerWrapper``."""
 
     label = "partition custom"
 

@@ -1,6 +1,6 @@
-"""The output of a task: distributes records over subtasks and packs them into buffers.
+"""The output of a task. It distributes records over subtasks, and packs them into buffers.
 
-When the bounded queue of buffers is full, the task leaves its loop, and its caller takes the buffers. Mailbox thread
+When the bounded queue of buffers is full, the task leaves its loop, and its caller removes the buffers. Mailbox thread
 only.
 """
 
@@ -39,11 +39,7 @@ _QUEUE_BYTES = 4 * 1024 * 1024
 
 
 class RecordWriter:
-    """All edges of one task.
-
-    Attributes:
-        is_awaited: whether a caller waits for the queued buffers.
-    """
+    """Writes to all edges of one task."""
 
     def __init__(self, edges: list[Edge]) -> None:
         self._queue: list[Buffer] = []
@@ -72,7 +68,7 @@ class RecordWriter:
         return len(payload)
 
     def broadcast(self, element: Element) -> None:
-        """Pack one element for every subtask, after pending records. Outputs get only the records."""
+        """Pack an element for every subtask, after pending records. Outputs only receive records."""
         for edge in self.edges:
             edge.broadcast(element)
 
@@ -89,7 +85,7 @@ class RecordWriter:
 
 
 class _EdgeWriter:
-    """One edge, as the input of the sending operator."""
+    """Writes to one edge. It is an input of the sending operator."""
 
     def __init__(self, writer: RecordWriter, edge: Edge) -> None:
         self._writer = writer
@@ -181,17 +177,14 @@ class _EdgeWriter:
 
 
 def _row_bytes(records: Records) -> float | None:
-    """Return the size of equal rows, or None.
-
-    Measuring costs as much as dividing a run among many targets.
-    """
+    """Return the size of a row if all rows have the same size, otherwise None."""
     if isinstance(records, ArrowRecords) and all(map(pa.types.is_primitive, records.batch.schema.types)):
         return int(records.batch.nbytes) / len(records)
     return None
 
 
 class _Pending:
-    """Unpacked records of one target: runs of one kind, columnar or not."""
+    """The records of one target that are not packed yet. Either all runs are columnar, or all are not."""
 
     __slots__ = ("_columnar", "_count", "_looked_at", "_record_bytes", "_runs", "_share", "_unseen", "size")
 

@@ -1,6 +1,6 @@
-"""Records in the order of batch mode: by the hash of their key, and by time.
+"""Records in the order of batch mode, by the hash of their key, then by time.
 
-Rows without Python functions stay columnar if their keys are columns.
+Rows that no Python function has read stay columnar if their keys are columns.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Portion(NamedTuple):
     """Records with their sort keys.
 
     Attributes:
-        keys: the key of each record, or None if the keys are columns, and all records belong to one input.
-        times: the timestamps; the minimum for records without one.
+        keys: the key of each record, or None if keys are columns and all records belong to one input.
+        times: the timestamps. Records without a timestamp have the minimum.
     """
 
     keying: Keying
@@ -75,7 +75,7 @@ class Portion(NamedTuple):
         return self.keying.keys_of(columns.take(np.array(positions)))
 
     def changes(self) -> npt.NDArray[np.bool_]:
-        """Return where the key may differ from the previous record's."""
+        """Return flags of records whose key may differ from the previous record's."""
         if self.keys is None and isinstance(self.records, ArrowRecords) and self.keying.columns is not None:
             columns = [self.keying.column_of(self.records.batch, name) for name in self.keying.columns]
             if not any(column.null_count or pa.types.is_nested(column.type) for column in columns):
@@ -103,10 +103,7 @@ def _times_of(records: Records) -> npt.NDArray[np.int64]:
 
 
 def _order(hashes: npt.NDArray[np.uint64], times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the sorted positions, in half the time of ``np.lexsort((times, hashes))``.
-
-    Hash and position are combined into one number.
-    """
+    """Return the sorted positions, twice as fast as ``np.lexsort((times, hashes))``."""
     by_time = None if (times[1:] >= times[:-1]).all() else np.argsort(times, kind="stable")
     hashes = hashes if by_time is None else hashes[by_time]
     numbers = np.sort(hashes << _POSITION_BITS | np.arange(len(hashes), dtype=np.uint64))
@@ -115,7 +112,6 @@ def _order(hashes: npt.NDArray[np.uint64], times: npt.NDArray[np.int64]) -> npt.
 
 
 def together(parts: Sequence[Portion]) -> Portion:
-    """Concatenate portions."""
     if len(parts) == 1:
         return parts[0]
     keys: list[Any] | None = None
@@ -134,7 +130,7 @@ def together(parts: Sequence[Portion]) -> Portion:
 
 
 def _columns_together(parts: Sequence[Portion]) -> ArrowRecords | None:
-    """Concatenate columnar runs of one input, or return None if impossible."""
+    """Concatenate columnar runs of one input. Returns None if that is impossible."""
     first = parts[0].records
     if not isinstance(first, ArrowRecords):
         return None
@@ -176,7 +172,6 @@ def _write(spool: Spool, block: Portion) -> Block:
 
 
 def read_blocks(spool: Spool, keying: Keying, index: int, blocks: Sequence[Block]) -> Iterator[Portion]:
-    """Yield blocks of one input."""
     for of_records, of_keys in blocks:
         records = decode(spool.read(of_records))
         assert isinstance(records, Records)

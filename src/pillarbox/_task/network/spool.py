@@ -17,7 +17,7 @@ Extent = tuple[int, int]
 
 
 class Spool:
-    """Stores bytes: in memory up to a bound, beyond it in a temporary file."""
+    """Stores bytes in memory, up to a limit, then in a temporary file."""
 
     def __init__(self, memory: int | None = None) -> None:
         self._memory = memory
@@ -47,7 +47,7 @@ class Spool:
 
 
 class RecordSpool:
-    """Stores runs in order, each with the index of its input."""
+    """Stores runs of records in order, each with the index of its input."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator

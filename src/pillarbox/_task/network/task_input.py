@@ -1,7 +1,7 @@
-"""The reader of a task's elements (P2).
+"""Readers of a task's input.
 
-Inline readers pull from an iterator in the mailbox thread. :class:`ThreadedReader` uses another thread (P4), for tasks
-that work while the iterator blocks.
+An :class:`IteratorReader` reads in the mailbox thread. A :class:`ThreadedReader` uses another thread, for tasks that
+have work while the iterator blocks.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ EXHAUSTED = _Exhausted.EXHAUSTED
 
 
 class Reader(ABC, Generic[T]):
-    """Returns an epoch's items one by one. Mailbox thread only."""
+    """Returns the items of an epoch one by one. Mailbox thread only."""
 
     @abstractmethod
     def poll(self) -> T | _Exhausted | None:
-        """Return the next item, None if it has not arrived, or ``EXHAUSTED``."""
+        """Return the next item, None if it has not arrived yet, or ``EXHAUSTED``."""
 
     def when_available(self, callback: Callable[[], None]) -> None:
-        """Call ``callback``, in any thread, once :meth:`poll` has something new."""
+        """Call ``callback``, in any thread, when :meth:`poll` would return something else than None."""
         callback()
 
     def close(self) -> None: ...
 
 
 class IteratorReader(Reader[T]):
-    """Pulls from an iterator, which blocks the mailbox thread. ``waiting`` measures its waits."""
+    """Reads from an iterator, which blocks the mailbox thread. ``waiting`` measures the time it blocks."""
 
     def __init__(self, items: Iterable[T], waiting: PeriodTimer | None = None) -> None:
         self._items = iter(items)
@@ -67,9 +67,9 @@ class IteratorReader(Reader[T]):
 
 
 class ThreadedReader(Reader[T]):
-    """Pulls from an iterator in another thread, up to ``bound`` items ahead.
+    """Reads from an iterator in another thread, up to ``bound`` items ahead.
 
-    The thread reports its start, its end and its errors as mails (P4).
+    The thread reports its start, its end and its errors as mails.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class ThreadedReader(Reader[T]):
         callback()
 
     def close(self) -> None:
-        """Stop the thread, which ends at its next item."""
+        """Stop the thread after its current item."""
         with self._changed:
             self._closed = True
             self._changed.notify()

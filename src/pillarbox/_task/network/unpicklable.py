@@ -1,4 +1,4 @@
-"""Finds the record that cannot be pickled among many."""
+"""Finds the record among many that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ADVICE = "(connections, locks, generators and the like stay in the function tha
 def refuse_unpicklable(
     error: BaseException, operator: str, values: Sequence[Any], does: str, what: str, keys: Sequence[Any] = ()
 ) -> NoReturn:
-    """Raise an error that names the unpicklable record or key, or else ``error``.
+    """Raise an error that names the record or key that cannot be pickled. Otherwise, raise ``error``.
 
-    ``does`` is the operator's action, such as "emits", and ``what`` the failed step, such as "cannot be sent on".
+    ``does`` is the operator's action, such as "emits". ``what`` is the step that failed, such as "cannot be sent on".
     """
     for value in values:
         if not _is_picklable(value):

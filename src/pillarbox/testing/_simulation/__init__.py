@@ -1,5 +1,5 @@
-"""The simulation: a program under many schedules with faults.
+"""Simulation: runs a program under many schedules with faults.
 
 Imports the layers below ``testing``, and no Spark. Start with ``simulate``, then ``run`` and ``cluster`` (the faults).
-Weak spot: limits of the task runtime are patched by name during a run, so simulate in one thread at a time.
+Weak spot: a run patches limits of the task runtime for the whole process, so only one simulation can run at a time.
 """

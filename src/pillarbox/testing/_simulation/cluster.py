@@ -1,4 +1,4 @@
-"""A simulated cluster in this process: workers are lost, tasks fail and are repeated, buffers arrive in any order.
+"""A simulated cluster in this process. Workers are lost, tasks fail and are repeated, buffers arrive in any order.
 
 All decisions are random numbers from a seed, so a seed repeats a run exactly.
 """
@@ -42,17 +42,17 @@ class WorkerLostError(Exception):
 
 @dataclass
 class FaultRates:
-    """The probability of each fault, drawn per run, so that some runs have many faults of one kind only.
+    """The probability of each fault. It is drawn per run, so that some runs have many faults of a single kind.
 
     Attributes:
         move: a subtask moves to another worker.
         fail: an attempt at a subtask fails at some buffer.
         lose: a successful attempt is lost and repeated.
-        repeat: a completed epoch is not committed, and repeated.
+        repeat: a completed epoch is not committed, and is repeated.
         kill: a worker is lost with all its tasks, and replaced.
         restart: the query restarts from an earlier savepoint.
         delay: maximum advance of the clock before each step (milliseconds).
-        seeds: whether the process's random numbers are reseeded, as a user's function may do.
+        seeds: whether the process's random number generator is reseeded, as a user's function may do.
     """
 
     workers: int
@@ -93,7 +93,7 @@ class FaultRates:
 
 @dataclass
 class StepLog:
-    """The steps of a run, as text."""
+    """The steps of a simulated run, as lines of text."""
 
     lines: list[str] = field(default_factory=list)
 
@@ -125,7 +125,7 @@ class SimulatedJob(PatientJob):
         self._times: dict[int, int] = {}
 
     def attempt_epoch(self, inputs: dict[int, Any], *, bounded: bool) -> dict[str, list[Any]] | None:
-        """Run an epoch, and return its output, or None if it was not committed."""
+        """Run an epoch and return its output, or None if the epoch was not committed."""
         rng, rates = self._rng, self._rates
         for worker in range(rates.workers):
             if rng.random() < rates.kill:
@@ -224,10 +224,7 @@ class SimulatedJob(PatientJob):
         return task
 
     def _resident(self, task_id: tuple[int, int, int], store: EpochStore | None) -> MultipleInputStreamTask:
-        """Return a worker's task of a subtask, restored to the version in ``store``, as in Spark's workers.
-
-        In a batch, each attempt has its own task.
-        """
+        """Return a worker's task for a subtask, restored to the version in ``store``, as in Spark's workers."""
         if store is None and task_id in self._tasks:
             self._tasks.pop(task_id).close()
         for _ in range(2):
@@ -282,7 +279,7 @@ class SimulatedJob(PatientJob):
         return portions
 
     def _until_lost(self, items: Sequence[T]) -> Iterator[T]:
-        """Yield the input of an attempt, which may fail at any item."""
+        """Yield the input of an attempt. Raises WorkerLostError at an item if the attempt shall fail."""
         fails_at = None
         if self._rng.random() < self._rates.fail:
             fails_at = self._rng.randrange(len(items) + 1)

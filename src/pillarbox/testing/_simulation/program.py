@@ -1,8 +1,8 @@
-"""A simulated program: the conditions of its outcome, and the parts of the outcome that must agree between two runs.
+"""A simulated program, and the parts of its outcome that must be equal in two runs.
 
-An outcome may depend on nothing but the records of an epoch and of its partitions; a ``cut_free`` program's not even on
-these. A ``timed`` program must not depend on the exact times of epochs, so it needs a ``tail`` that makes all sources
-and subtasks idle.
+The outcome may only depend on the records of each epoch and partition. With ``cut_free``, it must not depend on the
+division into epochs and partitions, either. With ``timed``, it must not depend on the exact times of epochs, so
+``tail`` must advance the clock until all sources and subtasks are idle.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ Inputs = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class SimulatedProgram:
-    """A program and the conditions of its outcome.
+    """A program, its inputs, and the properties of its outcome.
 
     Attributes:
         inputs: draws the records of each source.
-        last: the last records, in their own epoch.
+        last: the last records, which form an epoch.
         tail: advances of the clock before the following epochs without input (milliseconds).
-        together: source -> a record's key. Records of a key in one epoch are in one partition, which keeps their order.
-        order: output -> a record's key. Records of one key are emitted in a defined order.
-        cut_free: the outcome does not depend on the cut into epochs and partitions.
-        timed: the program uses the clock.
-        bounded: the last epoch ends the input.
+        together: source -> function that returns a record's key. Within an epoch, all records of a key are in one
+            partition, in order.
+        order: output -> function that returns a record's key. Records of one key are emitted in a defined order.
+        cut_free: whether the outcome does not depend on the division into epochs and partitions.
+        timed: whether the program uses the clock.
+        bounded: whether the last epoch ends the input.
         view: extracts the comparable part of an output's records.
-        batch: runs in batch mode, with all input in one epoch.
-        key_by_key: in ordered outputs, the records of a key are consecutive.
-        event_time: event times after each epoch depend on the epochs and their times, not on faults.
+        batch: whether the program runs in batch mode, with all input in one epoch.
+        key_by_key: whether the records of a key are consecutive in ordered outputs.
+        event_time: whether event times after each epoch depend on the epochs and their times only, and not on faults.
         oracle: computes the outcome from the inputs without pillarbox, or None.
     """
 
@@ -57,7 +58,7 @@ class SimulatedProgram:
 
 
 def outcome(program: SimulatedProgram, outputs: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Return the comparable outcome: each output's records by key in order, or their counts."""
+    """Return the comparable outcome of each output: its records in order, by key, or the count of each record."""
     result: dict[str, Any] = {}
     for name, values in outputs.items():
         seen = program.view(name, list(values))

@@ -1,4 +1,4 @@
-"""Runs a program on a simulated cluster, under a schedule from a seed, and compares it with a run without faults."""
+"""Runs a program on a simulated cluster with faults, and compares the outcome with a run without faults."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ _RETURNS = 3
 
 
 class OutcomeMismatch(AssertionError):
-    """A run with faults has another outcome than the run without faults."""
+    """A run with faults has a different outcome from the run without faults."""
 
 
 class Compiled(NamedTuple):
-    """A program compiled for a parallelism, and the vertex that reads each source."""
+    """A program compiled for a parallelism, with the vertex of each source."""
 
     program: Program
     vertices: dict[str, int | None]
 
 
 class Programs:
-    """A program, compiled once per parallelism."""
+    """A program, compiled once for each parallelism."""
 
     def __init__(self, program: SimulatedProgram) -> None:
         self.simulated = program
@@ -72,7 +72,7 @@ class Run:
     Args:
         faults: the kinds of faults, or None for all.
         inputs: the records of each source, or None to draw them from the program.
-        turns: creates the scheduler that replaces threads.
+        turns: creates the ``Turns`` that replace threads.
     """
 
     def __init__(
@@ -105,10 +105,7 @@ class Run:
         self.steps.add(f"parallelism {self.parallelism}, {len(self.epochs)} epochs")
 
     def run_without_faults(self, schedule: Sequence[tuple[Epoch, int]] | None = None) -> list[dict[str, list[Any]]]:
-        """Run in order, in one worker, and return the output of each epoch.
-
-        ``schedule`` has the epochs and their times; None means the planned schedule.
-        """
+        """Run the epochs in order, in one worker, and return the output of each."""
         if schedule is None:
             schedule = list(zip(self.epochs, accumulate(epoch.step for epoch in self.epochs)))
         self.event_times = []
@@ -126,7 +123,6 @@ class Run:
         return outputs
 
     def run_with_faults(self) -> list[dict[str, list[Any]]]:
-        """Run on the simulated cluster, and return the output of each committed epoch."""
         rng = self.rng
         rates = FaultRates.draw(rng, self._faults)
         self.steps.add(str(rates))
@@ -250,7 +246,7 @@ class _FaultyRun:
         return self._outputs
 
     def _go_back(self) -> None:
-        """Restart from an earlier epoch. If the program allows it, cut the rest of the input differently."""
+        """Restart from an earlier epoch. If the program is ``cut_free``, divide the rest of the input differently."""
         run, rng, job = self._run, self._rng, self._job
         back = max(0, len(self._savepoints) - rng.choice([1, 1, 2, 3, 8]))
         parallelism, savepoint = self._savepoints[back]

@@ -1,4 +1,4 @@
-"""Runs a program under many schedules, and shrinks a failure's input and faults."""
+"""``simulate``: runs a program under many schedules, and shrinks a failure's input and faults."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class SimulationError(AssertionError):
     """A program has a wrong outcome under some schedule.
 
     Attributes:
-        seed: the failing seed, with the original inputs.
+        seed: the seed that fails with the original inputs.
         inputs: the smallest failing inputs.
-        faults: the needed kinds of faults, as far as known.
+        faults: the kinds of faults that the failure needs, if known.
     """
 
     def __init__(self, message: str, seed: int, inputs: dict[str, list[Any]], faults: tuple[str, ...]) -> None:
@@ -56,13 +56,14 @@ def simulate(
 ) -> None:
     """Run a program under many schedules, and check that faults do not change its outcome.
 
-    A seed determines a schedule: how the input is cut into epochs and partitions, the order of buffers, task failures,
-    lost workers, restarts from an earlier epoch, and parallelism. Small limits make a few records fill buffers that
-    take millions under Spark. Everything runs in this thread, on the task runtime of Spark's workers, without a JVM.
+    A seed determines a schedule: the division of the input into epochs and partitions, the order of buffers, task
+    failures, lost workers, restarts from an earlier epoch, and parallelism. Limits are small, so that a few records
+    fill buffers that hold millions under Spark. Everything runs in this thread, on the task runtime of Spark's workers,
+    without a JVM.
 
     Each run with faults is compared with a run of the same epochs without faults, and with ``oracle``. A failing run is
-    shrunk: records and kinds of faults are left out as long as it fails. The error has the remaining records, the steps
-    of the run, and the call that repeats it.
+    shrunk: records and kinds of faults are removed as long as the run still fails. The error contains the remaining
+    records, the steps of the run, and the call that repeats it.
 
     >>> from pillarbox import KeyedProcessFunction
     >>> from pillarbox.testing import SimulationError, simulate
@@ -84,13 +85,13 @@ def simulate(
     {'cards': ['ann', 'ann']}
 
     Args:
-        build: builds the program, as for a :class:`ProgramTestHarness`.
-        inputs: source -> its records in the order of writing.
-        seeds: number of schedules (seeds 0, 1, ...), or the seeds.
+        build: builds the program, as in :class:`ProgramTestHarness`.
+        inputs: source -> its records, in the order of writing.
+        seeds: the number of schedules (with seeds 0, 1, ...), or the seeds themselves.
         key_by: the key of a source's records: a column or a function, for all sources or by name. Records of one key
-            stay in order in one partition, as in Kafka. None: records arrive in any order within an epoch.
+            are in one partition, in order, as in Kafka. Without a key, records arrive in any order within an epoch.
         ordered_by: the key of an output's records, for all outputs or by name. Records of one key must be emitted in
-            the same order. None: the order is not compared.
+            the same order in all runs. Without a key, the order is not compared.
         oracle: computes the expected records by output (``"output"`` for a single stream) from ``inputs`` without
             pillarbox, for programs whose outcome does not depend on the epochs.
         parallelism: the parallelisms to try.
@@ -98,8 +99,8 @@ def simulate(
             ``"retry"`` (completed work is lost and repeated), ``"kill"`` (a worker is lost), ``"restart"`` (the query
             restarts from an earlier epoch), ``"rescale"`` (it restarts at another parallelism), ``"reorder"`` (buffers
             of different senders arrive in any order), ``"delay"`` (the clock advances while tasks run).
-        time_passes: for a program that uses the clock: how far it advances after the last record, so that timers and
-            timeouts fire. The outcome must not depend on the exact times of epochs.
+        time_passes: for a program that uses the clock: how far the clock advances after the last record, so that timers
+            and timeouts fire. The outcome must not depend on the exact times of epochs.
         end_input: whether the input ends with the last epoch, which fires all event-time timers.
 
     Raises:

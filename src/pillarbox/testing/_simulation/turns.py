@@ -1,6 +1,6 @@
-"""Event loops and inputs that take turns with the mailbox thread, within that thread.
+"""Event loops and inputs that alternate with the mailbox thread, within that thread.
 
-The seed determines the order and length of turns, so a run can be repeated.
+The seed determines the order and length of turns, so that a run can be repeated.
 """
 
 from __future__ import annotations
@@ -23,12 +23,7 @@ from pillarbox.testing._patience import Patience
 
 
 class _VirtualTimeSelector(selectors.SelectSelector):
-    """A selector with virtual time: instead of waiting, it leaves the loop or advances to the next timer.
-
-    Attributes:
-        now: the loop's time (seconds).
-        may_leap: whether it may advance the time, once.
-    """
+    """A selector with virtual time. Instead of waiting, it ends the loop's turn or advances to the next timer."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         super().__init__()
@@ -57,13 +52,13 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class SteppedEventLoop:
-    """Replaces an ``EventLoopThread``: the loop runs only within these methods."""
+    """Replaces an ``EventLoopThread``. The loop only runs within these methods."""
 
     def __init__(self) -> None:
         self.loop = _Loop()
 
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Call a function in the loop, and wait for its coroutine, if it returns one. The loop's time advances."""
+        """Call a function in the loop. If it returns a coroutine, wait for its result. The loop's time advances."""
 
         async def run() -> tuple[Any, BaseException | None]:
             try:
@@ -83,7 +78,7 @@ class SteppedEventLoop:
         return result
 
     def step(self) -> None:
-        """Run the callbacks that are ready, but not callbacks that they schedule."""
+        """Run the callbacks that are ready now, but not callbacks that they schedule."""
         self.loop.stop()
         self.loop.run_forever()
 
@@ -103,7 +98,7 @@ class SteppedEventLoop:
 
 
 class SteppedReader(Reader[Any]):
-    """Replaces a ``ThreadedReader``: items are available in the input's turn."""
+    """Replaces a ``ThreadedReader``. Items become available when it is the input's turn."""
 
     def __init__(
         self, turns: Turns, items: Iterable[Any], executor: MailboxExecutor, fail: Callable[[BaseException], None]
@@ -129,17 +124,18 @@ class SteppedReader(Reader[Any]):
         return item
 
     def when_available(self, callback: Callable[[], None]) -> None:
-        """Schedule ``callback`` after the pending mails. A failed input has ended, so it is not scheduled."""
+        """Schedule ``callback`` after the pending mails. Does nothing if the input has failed, because it has ended."""
         if not self._ended:
             self._executor.execute(callback, "input has come")
 
 
 class Turns(Patience):
-    """Draws the turns of the mailbox thread, its event loops and its input.
+    """Draws the order of turns of the mailbox thread, its event loops and its input.
 
     Args:
-        clock: processing time. If everything else is idle, it advances to the next timer or answer.
-        rng: draws the turns. None: loops run until nothing is ready, when the mailbox thread waits for them.
+        clock: the clock of processing time. If everything else is idle, it advances to the next timer or answer.
+        rng: the random numbers. If None, a loop only runs when the mailbox thread waits for it, until no callback is
+            ready.
     """
 
     def __init__(self, clock: ManualProcessingTimeService, rng: random.Random | None) -> None:
@@ -170,10 +166,7 @@ class Turns(Patience):
         return rng.random() >= self._input_late
 
     def answer(self, now: int) -> bool:
-        """Send a simulated service's answers that are due at ``now``. Returns whether there were any.
-
-        There are no services here, but a subclass may have some.
-        """
+        """Send a simulated service's answers that are due at ``now``. Returns whether there were any."""
         return False
 
     def times_of_answers(self) -> Iterable[int]:
@@ -188,7 +181,7 @@ class Turns(Patience):
                 loop.rest()
 
     def await_mail(self, executor: MailboxExecutor, name: str, chain: Iterable[StreamOperator]) -> None:
-        """Run one mail. Until there is one, the chain's loops take turns, and then time advances."""
+        """Run one mail. Until there is one, the chain's loops take turns; when they are idle, time advances."""
         operators = list(chain)
         loops: list[Any] = [op.in_flight.host.thread for op in operators if isinstance(op, AsyncWaitOperator)]
         keyed = [op for op in operators if isinstance(op, AsyncKeyedOperator)]

@@ -1,4 +1,4 @@
-"""Cached results by key, and one request for concurrent records of a key."""
+"""A cache of results by key. Concurrent records with the same key share a request."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from pillarbox._time.duration import DurationLike, positive_millis, to_millis
 class AsyncCache:
     """Caches results, and sends one request for concurrent records with the same key.
 
-    A partition's subtasks share it. Each record receives a copy of a mutable result.
+    The subtasks in a process share the cache. Each record receives its own copy of a mutable result.
 
     Attributes:
-        max_size: the maximum number of results; the least recently used are dropped.
-        ttl: validity of a result (an int is milliseconds), or None for no limit.
-        key: a function, or column names; None uses the record itself. ``1``, ``True`` and ``1.0`` are different keys.
+        max_size: the maximum number of results. The least recently used result is dropped first.
+        ttl: how long a result is valid (an int is milliseconds), or None for no limit.
+        key: a function or column names. By default, the record itself is the key. ``1``, ``True`` and ``1.0`` are
+            different keys.
 
     Example:
         >>> async def price(article):
@@ -74,7 +75,7 @@ class SharedResults:
 class ResultCache:
     """A task's view of the cache. Mailbox thread only.
 
-    A key's first request *leads*. Requests during it *follow* it, and share its outcome.
+    The first request for a key is its *leader*. Later requests *follow* it while it runs, and share its outcome.
     """
 
     def __init__(self, settings: AsyncCache, context: OperatorContext) -> None:
@@ -110,7 +111,7 @@ class ResultCache:
         return list(map(self._copied, results))
 
     def join(self, request: Request, key: Any) -> bool:
-        """Make a request lead, or follow its key's leader. Returns whether it leads and must be sent."""
+        """Make a request follow its key's leader or, without one, lead. Returns whether it leads and must be sent."""
         leader = self._leaders.setdefault(key, request)
         if leader is request:
             request.key = key

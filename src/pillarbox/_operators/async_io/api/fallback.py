@@ -12,7 +12,7 @@ from pillarbox._operators.functions.basic import check_call, check_plain
 
 @dataclass(frozen=True)
 class AsyncFallback:
-    """Computes the results of failed records; returned by :func:`fallback`."""
+    """Computes the results of failed records. :func:`fallback` creates it."""
 
     function: Callable[[Any, BaseException], Any]
 
@@ -24,7 +24,7 @@ class AsyncFallback:
 
 
 def fallback(function: Callable[[Any, BaseException], Any]) -> AsyncFallback:
-    """Return an ``on_failure`` that computes results for records that failed or timed out.
+    """Return a value for ``on_failure`` that computes the results of records that failed or timed out.
 
     ``function(record, error)`` returns the record's result; for an ``AsyncFunction``, a list of results. It runs in the
     mailbox thread and must not block. If it raises, the task fails.

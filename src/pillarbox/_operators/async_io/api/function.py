@@ -12,7 +12,7 @@ from pillarbox._unpickle import make
 
 
 class AsyncFunction(Function, ABC, Generic[In, Out]):
-    """Sends a request per record, many at a time; applied by ``AsyncDataStream``.
+    """Sends a request per record, many concurrently. For ``AsyncDataStream``.
 
     ``open`` and ``close`` may be ``async def``, and run once per task in the event loop's thread.
 
@@ -28,15 +28,15 @@ class AsyncFunction(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     async def async_invoke(self, value: In, /) -> list[Out]:
-        """Return a record's results. Runs in the event loop's thread."""
+        """Send a record's request and return its results. Runs in the event loop's thread."""
 
     def timeout(self, value: In, /) -> list[Out]:
-        """Return the results for a record whose request timed out. Runs in the mailbox thread. By default, raises."""
+        """Return the results of a record whose request timed out. By default, raises. Runs in the mailbox thread."""
         raise TimeoutError(f"no answer within the timeout for {shorten(value)}")
 
 
 class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
-    """Sends a request for several records; applied by ``AsyncDataStream.ordered_wait_batch``.
+    """Sends a request for several records. For ``AsyncDataStream.ordered_wait_batch``.
 
     ``open`` and ``close`` are as in :class:`AsyncFunction`.
 
@@ -51,15 +51,15 @@ class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     async def async_invoke_batch(self, values: list[In], /) -> list[Out]:
-        """Return a list with one result per record, in order. Runs in the event loop's thread."""
+        """Send a batch's request and return one result per record, in order. Runs in the event loop's thread."""
 
     def timeout_batch(self, values: list[In], /) -> list[Out]:
-        """Return one result per record of a batch that timed out. Runs in the mailbox thread. By default, raises."""
+        """Return one result per record of a batch that timed out. By default, raises. Runs in the mailbox thread."""
         raise TimeoutError(f"no answer within the timeout for a batch of {len(values)} records")
 
 
 class CombiningFunction(Function, ABC):
-    """A function whose results are cached and shared unchanged, then combined with each record on output.
+    """A function whose results are cached as they are, and combined with each record when it is emitted.
 
     Attributes:
         takes_failures: whether ``combine_failure`` also emits failed records.
@@ -83,7 +83,7 @@ class _Failure(NamedTuple):
 
 
 class AsyncFailure(_Failure):
-    """A record whose last attempt failed, in the side output of ``on_failure=OutputTag(...)``.
+    """A record whose last attempt failed. ``on_failure=OutputTag(...)`` emits it to the side output.
 
     Attributes:
         error: type and message of the last error.

@@ -1,4 +1,4 @@
-"""Libraries for single options of async I/O. Only workers with such requests need them."""
+"""Imports of libraries that single options of async I/O need. Workers without such requests do not need them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pillarbox._errors import ConfigurationError
 
 
 def import_library(name: str, option: str) -> Any:
-    """Import an option's library."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

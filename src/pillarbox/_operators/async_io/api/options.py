@@ -20,7 +20,7 @@ OnBarrier = Literal["drain", "carry"]
 
 
 class _JobRate(Budget):
-    """The ``job_rate_limit`` of one operator. Unnamed, so that no other operator shares it."""
+    """The ``job_rate_limit`` of one operator: a budget without a name, so that no other operator can share it."""
 
     @property
     def limits(self) -> Limits:
@@ -28,7 +28,7 @@ class _JobRate(Budget):
 
 
 class WaitKeywords(TypedDict, total=False):
-    """Options of ``AsyncDataStream`` methods that PyFlink lacks, for type checkers."""
+    """Types of the options that ``AsyncDataStream`` has and PyFlink lacks, for type checkers."""
 
     rate_limit: float | None
     job_rate_limit: float | None
@@ -39,7 +39,7 @@ class WaitKeywords(TypedDict, total=False):
 
 
 class AsyncKeywords(WaitKeywords, total=False):
-    """Options of ``map_async``, for type checkers."""
+    """Types of the options of ``map_async``, for type checkers."""
 
     capacity: int
     timeout: DurationLike | None
@@ -50,7 +50,7 @@ class AsyncKeywords(WaitKeywords, total=False):
 
 
 class BatchWaitKeywords(TypedDict, total=False):
-    """Options of the batch methods of ``AsyncDataStream``, for type checkers."""
+    """Types of the options of ``AsyncDataStream``'s batch methods, for type checkers."""
 
     retry: AsyncRetryStrategy | int | None
     rate_limit: float | None
@@ -61,12 +61,11 @@ class BatchWaitKeywords(TypedDict, total=False):
 
 
 class OptionsOfAsyncOperators:
-    """Options of all async operators.
+    """Options that all async operators have.
 
     Attributes:
         capacity: the maximum number of concurrent calls in a partition.
-        on_barrier: whether an epoch waits for its calls, or carries them over as state.
-        caller: the stream's method, for errors.
+        on_barrier: whether an epoch waits for its calls or carries them over as state.
     """
 
     capacity: int
@@ -104,7 +103,7 @@ class OptionsOfAsyncOperators:
 class AsyncOptions(OptionsOfAsyncOperators):
     """The options of one async operator, as in :meth:`DataStream.map_async`.
 
-    A partition's subtasks share ``capacity``; each may queue as many more requests. Invalid options raise
+    The subtasks in a process share ``capacity``, and each may queue as many additional requests. Invalid options raise
     ``ProgramError``.
     """
 

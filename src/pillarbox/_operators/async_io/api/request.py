@@ -1,4 +1,4 @@
-"""A request, and the events between requests."""
+"""``Request``, and the events that requests must not cross."""
 
 from __future__ import annotations
 
@@ -12,37 +12,36 @@ if TYPE_CHECKING:
     from pillarbox._operators.async_io.queue import Segment
 
 Event = Watermark | WatermarkStatus
-"""A watermark or status change: no request may cross it."""
+"""A watermark or status change. No request may cross it."""
 
 
 NO_KEY = object()
-"""The key of a request without a cached result: None may be a key."""
+"""The key of a request whose result is not cached. (None can be a cache key.)"""
 
 
 class RequestState(Enum):
     """The state of a request in the mailbox thread."""
 
     PENDING = "pending"
-    """Queued, running, or completed with an untaken result."""
+    """Queued, running, or completed without the mailbox thread having seen the result."""
     SETTLED = "settled"
-    """Its output is known; later outcomes are ignored."""
+    """Its output is final. Later outcomes are ignored."""
 
 
 class Request:
-    """A call of a service, for one element or a batch.
+    """A request to a service, for one element or a batch.
 
-    Belongs to the mailbox thread, but between submission and completion to the event loop's thread.
+    Belongs to the event loop's thread from submission to completion, otherwise to the mailbox thread.
 
     Attributes:
-        timestamps: event times (epoch ms, or None), or None if no element has one.
+        timestamps: event times of the elements (epoch ms), or None if no element has one.
         key: the cache key of its result, or ``NO_KEY``.
         followers: requests for the same key, which share its result.
-        outputs: the records to emit: one per element of a batch, or empty.
-        failure: the error of its last attempt, or None.
-        started: time of its first attempt (relative ms), in any process, or None. The loop's thread writes this and all
-            later attributes.
-        seconds: duration of the service's answer.
-        running: its worker's asyncio task.
+        outputs: the records to emit. A batch has one per element, or no records.
+        started: time of its first attempt (relative ms), in any process, or None. The loop's thread writes this
+            attribute and the following ones.
+        seconds: how long the service took to answer.
+        running: the asyncio task of its worker.
         given_up: whether that task was cancelled.
     """
 

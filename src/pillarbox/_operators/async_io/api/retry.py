@@ -1,4 +1,4 @@
-"""Retry strategies: when to repeat a request, and after which delay, as in PyFlink."""
+"""Retry strategies, as in PyFlink. They decide when to repeat a request, and after which delay."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class AsyncRetryStrategy(ABC, Generic[In]):
 
     @abstractmethod
     def can_retry(self, current_attempts: int) -> bool:
-        """Return whether another attempt may follow ``current_attempts``."""
+        """Return whether another attempt may follow attempt number ``current_attempts``."""
 
     @abstractmethod
     def get_backoff_time_millis(self, current_attempts: int) -> int:
         """Return the delay after ``current_attempts`` attempts, in milliseconds.
 
-        An error may require a longer delay: by its attribute ``retry_after`` (seconds), or by a ``Retry-After`` header
-        of the error or its response.
+        An error can require a longer delay, with an attribute ``retry_after`` (seconds) or with the ``Retry-After``
+        header of the error or its response.
         """
 
     @abstractmethod
@@ -55,7 +55,7 @@ class AsyncRetryStrategy(ABC, Generic[In]):
 
     @staticmethod
     def no_restart() -> AsyncRetryStrategy:
-        """Never retry."""
+        """Return a strategy that never retries."""
         return _Backoff(0, 1, 1, 1.0, None, None)
 
     @staticmethod
@@ -65,13 +65,13 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = any_exception,
     ) -> AsyncRetryStrategy:
-        """Retry after a fixed delay.
+        """Return a strategy that retries after a fixed delay.
 
         Args:
             max_attempts: the maximum number of *further* attempts, as in Flink.
             backoff_time_millis: milliseconds, or any other duration.
-            result_predicate: decides whether to retry after a result.
-            exception_predicate: exception types, or a function of the exception.
+            result_predicate: decides whether a result is retried. By default, results are not retried.
+            exception_predicate: the exception types to retry, or a function that decides.
         """
         pause = positive_millis(backoff_time_millis, "a retry strategy's backoff_time_millis")
         check_count(max_attempts, "a retry strategy's max_attempts", "a whole number of at least 1")
@@ -86,7 +86,7 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = any_exception,
     ) -> AsyncRetryStrategy:
-        """Retry after growing delays. Arguments are as in :meth:`fixed_delay`.
+        """Return a strategy that retries after growing delays. Arguments are as in :meth:`fixed_delay`.
 
         Args:
             multiplier: the factor between delays.
@@ -157,7 +157,7 @@ class _OfTypes:
 
 
 def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy | None:
-    """Return the strategy of a ``retry`` option. A number means further attempts with growing delays."""
+    """Return the strategy for a ``retry`` option. A number is the maximum number of retries, with growing delays."""
     if retry is None or isinstance(retry, AsyncRetryStrategy):
         return retry
     if not is_count(retry, 0):
@@ -169,7 +169,7 @@ def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy
 
 
 def is_retried(strategy: AsyncRetryStrategy | None, attempts: int, result: Any, error: Exception | None) -> bool:
-    """Return whether to make another attempt after a number of attempts, the last with a result or an error."""
+    """Return whether to make another attempt after ``attempts`` attempts, whose last had this result or error."""
     if strategy is None or not strategy.can_retry(attempts):
         return False
     predicate = strategy.get_retry_predicate()
@@ -181,7 +181,7 @@ def is_retried(strategy: AsyncRetryStrategy | None, attempts: int, result: Any, 
 
 
 def retry_after_millis(error: BaseException) -> int:
-    """Return the delay (ms) that an error's service requires, or 0."""
+    """Return the delay (ms) that the service requires with an error, or 0."""
     delay = getattr(error, "retry_after", None)
     for holder in (error, getattr(error, "response", None)):
         # urllib's headers are an email message's, not a Mapping.

@@ -42,7 +42,8 @@ class EventLoopThread:
     """Runs coroutines for the mailbox thread, on uvloop if installed, otherwise on asyncio's loop.
 
     Args:
-        blocked: called once, in the loop's thread, with the duration (s) of a block longer than a second.
+        blocked: called in the loop's thread when a callback blocks the loop for more than a second, with the duration
+            (s). Called once only.
 
     Attributes:
         loop: other threads may only use its ``call_soon_threadsafe``.
@@ -78,7 +79,7 @@ class EventLoopThread:
         self.loop.run_until_complete(run())
 
     def _run_guarded(self, run: Callable[..., Any], *args: Any) -> None:
-        """Run the loop. A callback's or task's error does not end it: the awaiting code gets it."""
+        """Run the loop. An error of a callback or task does not end it; the code that awaits it gets the error."""
         try:
             run(*args)
         except BaseException as error:
@@ -92,7 +93,7 @@ class EventLoopThread:
             self.loop.call_later(_BEAT, self._beat, now + _BEAT)
 
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Call a function in the loop's thread and return its result, awaited if it is a coroutine.
+        """Call a function in the loop's thread and return its result. If that is a coroutine, wait for its result.
 
         Raises :class:`CallFailed` with the function's error.
         """
@@ -142,10 +143,10 @@ async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 def hold_for_good(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Keep references to tasks that ignore cancellation until the process ends.
+    """Keep references to tasks that ignore cancellation, until the process ends.
 
-    Garbage collection would raise an exception in such a coroutine, in any thread; if it catches the exception and
-    awaits again, it loops there forever.
+    Otherwise garbage collection would raise an exception in such a coroutine, in any thread. If the coroutine catches
+    it and awaits again, it would loop there forever.
     """
     for task in tasks:
         if not task.done():

@@ -46,7 +46,7 @@ _BLOCKING = (
 
 
 def is_coroutine_function(function: Any) -> bool:
-    """Return whether ``function`` is an ``async def``, also as a method or in a ``partial``."""
+    """Return whether ``function`` is an ``async def``. Also recognizes methods and ``partial`` objects."""
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
@@ -62,12 +62,7 @@ def is_generator_function(function: Any) -> bool:
 
 
 class FunctionHost:
-    """Owns a function's event loop and threads. The mailbox thread creates and closes it.
-
-    Args:
-        tasks: before the first shuffle, the number of concurrent tasks.
-        notify: called in the loop's thread when there are completed requests.
-    """
+    """Owns a function's event loop and threads. The mailbox thread creates and closes it."""
 
     def __init__(
         self,
@@ -104,7 +99,7 @@ class FunctionHost:
                 self.thread,
                 call,
                 batched=options.batch_size is not None,
-                places=self._lease.resource.places,
+                call_slots=self._lease.resource.call_slots,
                 retry=options.retry_strategy,
                 turns=self.turns,
                 clock=context.processing_time_service.relative_time_millis,
@@ -145,7 +140,7 @@ class FunctionHost:
             self._pool.shutdown()
 
     def _call_user(self, what: str, seconds: float, function: Callable[..., Any], *args: Any) -> None:
-        """Call user code in the loop's thread, where not even KeyboardInterrupt is the user's Ctrl-C."""
+        """Call user code in the loop's thread. A KeyboardInterrupt there is not the user's Ctrl-C."""
         try:
             self.thread.call(function, *args, timeout=seconds)
             return
@@ -166,11 +161,11 @@ class FunctionHost:
 
 
 class _Loop:
-    """An operator's event loop, call slots and turns, shared by its subtasks in a process."""
+    """An operator's event loop, call slots and ``Turns``, shared by its subtasks in a process."""
 
     def __init__(self, context: OperatorContext, options: AsyncOptions, tasks: int) -> None:
         self._operator = context.name
-        self.places: CallSlots = CallSlots(options.capacity)
+        self.call_slots: CallSlots = CallSlots(options.capacity)
         self.turns: Turns | None = None
         if options.takes_turns:
             scope = context.budget_scope
@@ -195,9 +190,9 @@ class _Loop:
 
 
 class _PlainCalls:
-    """Makes a plain function awaitable, by calling it in a thread. Its result may be awaitable, too.
+    """Makes a plain function awaitable by calling it in a thread. If the result is awaitable, it is awaited.
 
-    Threads cannot be cancelled: a call is awaited until its thread returns.
+    Threads cannot be cancelled, so each call is awaited until it returns.
 
     Args:
         copied: copies a result in that thread, before other calls can change it.
@@ -237,7 +232,7 @@ def _as_it_is(result: Any) -> Any:
 
 
 class _AsyncRuntimeContext(RuntimeContext):
-    """A runtime context outside the mailbox thread, without keyed state."""
+    """A runtime context for use outside of the mailbox thread. Has no keyed state."""
 
     def _keyed_state(self, descriptor: StateDescriptor) -> Any:
         raise ProgramError(

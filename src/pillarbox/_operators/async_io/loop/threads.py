@@ -1,4 +1,4 @@
-"""Daemon threads for plain functions. They do not delay the end of the process."""
+"""Daemon threads for plain functions. A process can exit while they run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _Work = tuple["Future[Any]", Callable[[], Any]]
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """A pool of daemon threads; Python waits at exit for the threads of ``ThreadPoolExecutor``.
+    """A pool of daemon threads. At exit, Python waits for the threads of a ``ThreadPoolExecutor``, but not for these.
 
-    A subclass, because asyncio requires it of a default executor. Any thread may use it.
+    A subclass of it, because asyncio requires one as default executor. Any thread may use it.
     """
 
     def __init__(self, max_workers: int, thread_name_prefix: str) -> None:
@@ -85,7 +85,7 @@ def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 
 def outcome_of(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """Return a call's result or error. No future can hold a StopIteration, which becomes a RuntimeError."""
+    """Return a call's result or error. A StopIteration becomes a RuntimeError, because no future can hold it."""
     result, error = _outcome(call)
     if isinstance(error, StopIteration):
         stopped = RuntimeError("the function raised StopIteration")

@@ -1,4 +1,4 @@
-"""Orders an event loop's requests by rate limits and budgets."""
+"""Delays an event loop's requests to meet rate limits and budgets."""
 
 from __future__ import annotations
 
@@ -12,32 +12,26 @@ from typing import Any
 from pillarbox._operators.async_io.api.retry import retry_after_millis
 from pillarbox._operators.budgets.account import LATE, STOP
 from pillarbox._operators.budgets.budget import Budget
-from pillarbox._operators.budgets.gate import Gate
-from pillarbox._operators.budgets.ledger import BudgetScope, LedgerEnd, LocalLedger, Slot
+from pillarbox._operators.budgets.gate import BudgetGate
+from pillarbox._operators.budgets.ledger import BudgetScope, LedgerConnection, LocalLedger, Slot
 
 _LINE = 500
 
 
 class Turns:
-    """Admits an event loop's requests: each waits for all its budgets. Loop thread only.
-
-    Args:
-        own: the partition's budget, or None.
-        shared: the budgets of all subtasks together.
-        tasks: the number of concurrent tasks.
-    """
+    """Admits an event loop's requests, each when all its budgets allow it. Loop thread only."""
 
     def __init__(self, own: Budget | None, shared: Sequence[Budget], scope: BudgetScope, uid: str, tasks: int) -> None:
-        self._gates: list[Gate] = []
-        self._ends: list[LedgerEnd] = []
+        self._gates: list[BudgetGate] = []
+        self._ends: list[LedgerConnection] = []
         if own is not None:
             end = self._open(LocalLedger(scope.clock))
-            self._gates.append(Gate(own, own.limits, end))
+            self._gates.append(BudgetGate(own, own.limits, end))
         if shared:
             end = self._open(scope.ledger or LocalLedger(scope.clock))
             for budget in shared:
                 limits = budget.limits.of_operator(uid)
-                self._gates.append(Gate(budget, limits if scope.ledger else limits.shared_by(max(1, tasks)), end))
+                self._gates.append(BudgetGate(budget, limits if scope.ledger else limits.shared_by(max(1, tasks)), end))
         self._first = 0
         self._lock = asyncio.Lock()
         # Estimates of the waiting requests, in order: a number per gate.
@@ -46,19 +40,19 @@ class Turns:
         self._told = 0.0
         self._counts: dict[str, float] = {}
 
-    def _open(self, ledger: Any) -> LedgerEnd:
-        end: LedgerEnd = ledger.open()
+    def _open(self, ledger: Any) -> LedgerConnection:
+        end: LedgerConnection = ledger.open()
         self._ends.append(end)
         return end
 
     async def take(self, argument: Any) -> list[Slot]:
-        """Wait until a request may begin, and return its slots. Raises if a budget refuses the request."""
+        """Wait until a request may begin, and return its slots. Raises an error if a budget refuses the request."""
         request = object()
         estimates = self._line[request] = [gate.budget.estimate_of(argument) for gate in self._gates]
         try:
             async with self._lock:
                 # A slot may expire while the request waits for another gate.
-                while not all(map(Gate.is_open, self._gates, estimates)):
+                while not all(map(BudgetGate.is_open, self._gates, estimates)):
                     await self._wait()
                 slots = [gate.take() for gate in self._gates]
         finally:
@@ -86,23 +80,21 @@ class Turns:
             gate.end(slot, gate.budget.cost_of(result, slot.estimate), succeeded=True)
 
     def failed(self, slots: Sequence[Slot], error: BaseException) -> None:
-        """Report an error. It costs its estimate, and 429 or ``Retry-After`` stops the budgets."""
+        """Report a failed request. It costs its estimate; 429 or ``Retry-After`` pauses the budgets."""
         stop = retry_after_millis(error) / 1000 or (STOP if _is_429(error) else None)
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, slot.estimate, succeeded=False, stop=stop)
 
     def answered(self, slots: Sequence[Slot]) -> None:
-        """Report an error that is an answer of the service. It costs its estimate."""
+        """Report a request that the service answered with an error. It costs its estimate."""
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, slot.estimate, succeeded=True)
 
     def take_waited(self) -> float:
-        """Take the seconds waited. Any thread."""
         waited, self._told = self.waited - self._told, self.waited
         return waited
 
     def take_counts(self) -> dict[str, int]:
-        """Take the budgets' figures. Any thread."""
         counts = {}
         for gate in self._gates:
             for what in ("granted", "spent", "refused", "stops", "probes", "lost"):

@@ -1,7 +1,7 @@
-"""Workers that run a bounded number of requests on an event loop next to the mailbox thread.
+"""Workers that run a bounded number of requests on an event loop, next to the mailbox thread.
 
-The mailbox thread submits requests and takes results; everything else runs in the loop's thread (A8). Workers are
-asyncio tasks that take requests from a queue, so a request needs no new task.
+The mailbox thread submits requests and collects results; everything else runs in the loop's thread. Workers are asyncio
+tasks that take requests from a queue, so a request needs no new task.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pillarbox._operators.async_io.loop.turns import Turns
 _PATIENCE = 0.002
 _PLENTY = 16
 
-# Seconds for a cancelled coroutine to end, before another worker gets its place.
+# Seconds for a cancelled coroutine to end, before another worker gets its slot.
 _HEED = 1.0
 
-# Seconds with all places stuck before the operator gives up.
+# Seconds with all slots stuck before the operator gives up.
 _PARALYSED = 30.0
 
 # Seconds for the loop's thread to answer at the end, in addition to its own waiting.
@@ -40,11 +40,11 @@ def most_stuck(capacity: int) -> int:
     return max(capacity, 32)
 
 
-class PlaceOwner(Protocol):
-    """A subtask with workers."""
+class SlotOwner(Protocol):
+    """A subtask whose workers occupy call slots."""
 
     @property
-    def places_taken(self) -> int: ...
+    def slots_held(self) -> int: ...
 
     def start_workers(self) -> None: ...
 
@@ -52,37 +52,37 @@ class PlaceOwner(Protocol):
 class CallSlots:
     """Slots for running requests, shared by an operator's subtasks in a process. Loop thread only.
 
-    A subtask without a free slot waits in line. A subtask with no slot at all may always take one: otherwise another
-    subtask's hanging calls could block its epoch.
+    A subtask waits in line for a free slot. A subtask without any slot always gets one: otherwise, hanging calls of
+    another subtask could block its epoch.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._taken = 0
-        self.line: dict[PlaceOwner, None] = {}
+        self.line: dict[SlotOwner, None] = {}
 
-    def has_room(self, owner: PlaceOwner) -> bool:
-        return self._taken < self.most or not owner.places_taken
+    def has_room(self, owner: SlotOwner) -> bool:
+        return self._taken < self.most or not owner.slots_held
 
-    def take(self, owner: PlaceOwner) -> bool:
+    def take(self, owner: SlotOwner) -> bool:
         if not self.has_room(owner):
-            if owner.places_taken < self.most:
+            if owner.slots_held < self.most:
                 self.line[owner] = None
             return False
         self._taken += 1
         return True
 
-    def give(self) -> None:
+    def release(self) -> None:
         self._taken -= 1
         while self.line and self._taken < self.most:
             first = next(iter(self.line))
             del self.line[first]
             first.start_workers()
 
-    def are_wanted(self, owner: PlaceOwner) -> bool:
+    def are_wanted(self, owner: SlotOwner) -> bool:
         return next(iter(self.line), owner) is not owner
 
-    def leave(self, owner: PlaceOwner) -> None:
+    def leave(self, owner: SlotOwner) -> None:
         self.line.pop(owner, None)
 
     def close(self) -> None: ...
@@ -92,12 +92,13 @@ class RequestWorkers:
     """The workers of one operator.
 
     Args:
-        function: requests one element, or with ``batched`` a list of elements.
+        function: sends a request for one element or, with ``batched``, for a list of elements.
         turns: orders attempts by rate limits and budgets, or None.
         clock: returns relative time (ms), in the loop's thread.
-        notify: called in the loop's thread when there are completed requests; not again before they are taken.
-        copied: copies a result before anything else runs in the loop, because its function may change it later.
-        cancellable: whether calls can be cancelled; calls of plain functions cannot.
+        notify: called in the loop's thread when there are completed requests. Called again only after
+            :meth:`take_completed`.
+        copied: copies a result immediately, before the user's function can change it.
+        cancellable: whether calls can be cancelled. Calls of plain functions cannot.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class RequestWorkers:
         function: Callable[[Any], Awaitable[Any]],
         *,
         batched: bool,
-        places: CallSlots,
+        call_slots: CallSlots,
         retry: AsyncRetryStrategy | None,
         turns: Turns | None,
         clock: Callable[[], int],
@@ -120,14 +121,14 @@ class RequestWorkers:
         self._loop = thread.loop
         self._function = function
         self._batched = batched
-        self._places = places
+        self._call_slots = call_slots
         self._retry = retry
         self._turns = turns
         self._clock = clock
         self._notify = notify
         self._copied = copied
         self._cancellable = cancellable
-        self._plenty = max(_PLENTY, places.most // 2)
+        self._plenty = max(_PLENTY, call_slots.most // 2)
         # Appended by the mailbox thread, taken by the workers.
         self._waiting: deque[Request] = deque()
         # Appended by the workers, taken by the mailbox thread.
@@ -160,7 +161,7 @@ class RequestWorkers:
     def start(self) -> None:
         # Active workers take requests by themselves. A worker that stops leaves `_active` before its last look at the
         # queue: either it sees the queued requests, or this line sees that it stops.
-        if self._waiting and len(self._active) < self._places.most:
+        if self._waiting and len(self._active) < self._call_slots.most:
             self._loop.call_soon_threadsafe(self.start_workers)
 
     def take_completed(self) -> list[Request]:
@@ -190,8 +191,8 @@ class RequestWorkers:
     # -- loop thread --
 
     def start_workers(self) -> None:
-        for _ in range(min(len(self._waiting), self._places.most - len(self._active))):
-            if self._closing or not self._places.take(self):
+        for _ in range(min(len(self._waiting), self._call_slots.most - len(self._active))):
+            if self._closing or not self._call_slots.take(self):
                 break
             worker = self._context.run(self._loop.create_task, self._work())
             self._active.add(worker)
@@ -201,8 +202,8 @@ class RequestWorkers:
         worker = asyncio.current_task()
         assert worker is not None
         waiting, active, stuck = self._waiting, self._active, self._stuck
-        completed, plenty, places = self._completed, self._plenty, self._places
-        line = places.line
+        completed, plenty, call_slots = self._completed, self._plenty, self._call_slots
+        line = call_slots.line
         function, clock, batched, copied = self._function, self._clock, self._batched, self._copied
         simple = self._retry is None and self._turns is None
         clean = copy_context()
@@ -241,7 +242,7 @@ class RequestWorkers:
                     self._announce(len(waiting) <= plenty)
                 if stuck and worker in stuck:
                     return
-                if line and places.are_wanted(self):
+                if line and call_slots.are_wanted(self):
                     return
                 if differs(clean):
                     return
@@ -251,7 +252,7 @@ class RequestWorkers:
     def _leave(self, worker: asyncio.Task[None]) -> None:
         self._active.discard(worker)
         if self._stuck.pop(worker, None) is None:
-            self._give_place()
+            self._release_slot()
         elif self._paralysed:
             other, request = self._paralysed.popitem()
             self._replace(other, request)
@@ -259,12 +260,12 @@ class RequestWorkers:
         self.start_workers()
 
     @property
-    def places_taken(self) -> int:
+    def slots_held(self) -> int:
         return len(self._active)
 
-    def _give_place(self) -> None:
+    def _release_slot(self) -> None:
         if not self._has_left:
-            self._places.give()
+            self._call_slots.release()
 
     async def _ask(self, request: Request) -> None:
         argument = request.values if self._batched else request.values[0]
@@ -329,10 +330,10 @@ class RequestWorkers:
     def _replace(self, worker: asyncio.Task[None], request: Request) -> None:
         if request.running is not worker or self._closing:
             return
-        if len(self._stuck) < most_stuck(self._places.most):
+        if len(self._stuck) < most_stuck(self._call_slots.most):
             self._active.discard(worker)
             self._stuck[worker] = request
-            self._give_place()
+            self._release_slot()
             self.start_workers()
             return
         self._paralysed[worker] = request
@@ -342,7 +343,7 @@ class RequestWorkers:
             self._giving_up = self._loop.call_later(_PARALYSED, self._give_up)
 
     def _is_paralysed(self) -> bool:
-        return len(self._paralysed) == self.places_taken and not self._places.has_room(self)
+        return len(self._paralysed) == self.slots_held and not self._call_slots.has_room(self)
 
     def _give_up(self) -> None:
         if self._closing or not self._is_paralysed():
@@ -359,9 +360,9 @@ class RequestWorkers:
     async def _end_workers(self) -> None:
         await cancelled({*self._active, *self._stuck})
         self._has_left = True
-        self._places.leave(self)
-        for _ in range(self.places_taken):
-            self._places.give()
+        self._call_slots.leave(self)
+        for _ in range(self.slots_held):
+            self._call_slots.release()
 
 
 def differs(clean: Context) -> bool:

@@ -1,7 +1,7 @@
 """Keys of columnar joins as 64-bit codes. Equal keys have equal codes.
 
-A single key column of fixed-size values has distinct codes. Otherwise a code is a hash, and rows with equal codes must
-be compared. Codes are never stored.
+If a key is a single column of fixed-size values, different keys have different codes. Otherwise a code is a hash, and
+the keys of rows with equal codes must be compared. Codes are never stored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def are_exact(kinds: Sequence[pa.DataType]) -> bool:
 
 
 def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int64]:
-    """Return the codes of keys. ``exact`` needs :func:`are_exact` and keys without nulls."""
+    """Return the codes of keys. ``exact`` requires :func:`are_exact`, and keys without nulls."""
     if exact:
         return sketch.numbers_of(columns[0])
     codes = np.zeros(len(columns[0]), np.uint64)
@@ -47,7 +47,7 @@ def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int6
 
 
 def are_equal(columns: Sequence[pa.Array], others: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Return per row whether the keys are equal. Nulls equal each other, and so do NaNs."""
+    """Compare keys row by row. Nulls are equal to each other, and so are NaNs."""
     equal = np.ones(len(columns[0]), np.bool_)
     for column, other in zip(_leaves(columns), _leaves(others)):
         same = pc.equal(column, other)

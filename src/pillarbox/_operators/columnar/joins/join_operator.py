@@ -1,7 +1,7 @@
-"""Columnar interval joins: binary search pairs rows of two streams with equal keys and near event times.
+"""The operators of columnar interval joins.
 
 Rows are buffered until event time advances or the epoch ends, then sorted and joined. Each side stores sorted segments.
-There are no timers: rows are dropped as the watermark passes.
+There are no timers: rows are dropped when the watermark passes them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,7 @@ _BYTES = 64 * 1024 * 1024
 
 
 class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
-    """Finds pairs. Subclasses process them.
-
-    Attributes:
-        stored: both sides' rows, and which rows have been matched.
-    """
+    """Finds the pairs, which subclasses process."""
 
     own_states: Collection[str] = ("rows",)
     by_key = False
@@ -129,7 +125,7 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Join the buffered rows, emit rows that can no longer match, and store the rest.
 
-        A row may be unable to match on arrival, and the next watermark may be epochs away.
+        A row may be too old to match when it arrives, and the next watermark may be epochs away.
         """
         super().prepare_snapshot_pre_barrier(checkpoint_id)
         self.flush()
@@ -142,8 +138,8 @@ class ColumnarJoin:
     """A join with columnar results. Pickled to the workers.
 
     Attributes:
-        interval: the allowed distance from a left row to a right row.
-        dropped: right key columns that the results omit, because the left side has them.
+        interval: the bounds of the right row's time minus the left row's time.
+        dropped: right key columns that results omit, because the left side has them.
         names: the names of the other columns, the left side's first.
     """
 
@@ -161,7 +157,7 @@ class ColumnarJoin:
 
 
 class ColumnarJoinOperator(BaseJoinOperator):
-    """Joins two streams of columns into one."""
+    """Joins two columnar streams into one."""
 
     def __init__(self, context: OperatorContext, keying: Keying, join: ColumnarJoin) -> None:
         super().__init__(context, keying, (join.left, join.right), join.interval, outer=join.outer)

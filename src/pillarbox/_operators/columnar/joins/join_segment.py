@@ -12,7 +12,7 @@ import pyarrow as pa
 Ints = npt.NDArray[np.int64]
 
 BLOCK = 1 << 12
-"""Block size of the stored bits of matched rows."""
+"""Number of rows per stored block of ``matched`` flags."""
 
 _PIECE = 1 << 16
 _NONE = np.empty(0, np.int64)
@@ -21,10 +21,10 @@ _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 class _Grid:
-    """Encodes a row's key and time as one integer, in the order of both.
+    """Encodes a row's key and time as one integer, so that integers sort by key, then time.
 
-    It is the rank of the key's code, times the number of time ranks, plus the rank of the time. A rank is the distance
-    from the minimum, or the index among the distinct values.
+    The integer is the rank of the key's code, times the number of time ranks, plus the rank of the time. A rank is the
+    distance from the minimum, or the index among the distinct values.
     """
 
     def __init__(self, codes: Ints, times: Ints) -> None:
@@ -50,7 +50,7 @@ class _Grid:
         return integers
 
     def in_order(self, integers: Ints) -> tuple[Ints | None, Ints]:
-        """Return the stable sort order of integers, or None if they are sorted; and the sorted integers."""
+        """Return the stable sort order of integers (None if they are sorted) and the sorted integers."""
         if (integers[1:] >= integers[:-1]).all():
             return None, integers
         bits = (len(integers) - 1).bit_length()
@@ -63,7 +63,7 @@ class _Grid:
         return packed & ((1 << bits) - 1), packed >> bits
 
     def near(self, codes: Ints, times: Ints, lower: int, upper: int) -> tuple[Ints, Ints, Ints]:
-        """Return positions of rows that may have partners here, and the bounds of the partners' integers.
+        """Return the positions of rows that may have partners here, and the bounds of the partners' integers.
 
         Partners are ``lower`` to ``upper`` milliseconds later.
         """
@@ -91,11 +91,10 @@ class Segment:
     """Rows with their keys' codes and times, sorted by both.
 
     Attributes:
-        batch: the columns; only :meth:`columns` knows the order of its rows.
+        batch: the columns, in another order of rows: use :meth:`columns`.
         times: epoch milliseconds.
-        matched: which rows have been emitted, with a partner or alone; None if not tracked.
-        number: the segment's number in the state, or None.
-        changed: blocks of rows matched since they were last written.
+        matched: flags of rows that have been emitted, with a partner or alone. None if not tracked.
+        changed: blocks of ``matched`` that changed since they were last written.
     """
 
     def __init__(
@@ -153,7 +152,7 @@ class Segment:
             self.changed.update(np.unique(positions // BLOCK).tolist())
 
     def pairs_with(self, other: Segment, lower: int, upper: int) -> Iterator[tuple[Ints, Ints]]:
-        """Yield positions of pairs with equal keys, whose right rows are ``lower`` to ``upper`` milliseconds later."""
+        """Yield the positions of pairs with equal keys whose right row is ``lower`` to ``upper`` milliseconds later."""
         if self._grid.high + upper < other._grid.low or other._grid.high < self._grid.low + lower:
             return
         own, first, last = other._grid.near(self.codes, self.times, lower, upper)

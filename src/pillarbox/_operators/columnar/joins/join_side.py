@@ -32,7 +32,7 @@ _MATCHES = "matches"
 _NOT_KEPT = {b"pillarbox.matches": b"not kept"}
 
 TIME = "__pillarbox_time"
-"""The column with the event times of stored rows, epoch milliseconds."""
+"""The column of stored rows' event times, in epoch milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class JoinSide:
     """One side of a columnar join. Pickled to the workers.
 
     Attributes:
-        keys: the names of its key columns, in the order of the other side's.
-        encoder: converts rows that Python functions have used to columns, or None.
+        keys: the names of its key columns, in the same order as the other side's.
+        encoder: converts rows that are Python objects to columns, or None.
         late_tag: the side output for late rows, or None to drop and count them.
-        joins_nulls: whether null keys equal each other; otherwise rows with a null key join nothing.
+        joins_nulls: whether null keys equal each other. Otherwise, a row with a null key has no partner.
     """
 
     columns: spark.StructType
@@ -54,12 +54,7 @@ class JoinSide:
 
 
 class SideRows:
-    """The buffered and stored rows of one stream.
-
-    Args:
-        name: ``"left"`` or ``"right"``.
-        reach: how much later than a row its last partner may be (milliseconds).
-    """
+    """The buffered and stored rows of one stream."""
 
     def __init__(
         self, operator: BaseJoinOperator, name: str, side: JoinSide, reach: int, *, keeps_matches: bool
@@ -202,7 +197,7 @@ class SideRows:
         return batch_to_bytes(pa.RecordBatch.from_arrays(columns, schema=self._stored.with_metadata(self._notes)))
 
     def decode(self, payload: bytes) -> pa.RecordBatch:
-        """Decode stored rows without copying them. Refuses other columns, or missing information about partners."""
+        """Decode stored rows without copying them. Raises if columns or ``matched`` flags differ from the program's."""
         batch = batch_from_bytes(payload)
         if not batch.schema.equals(self._stored):
             had, has = (

@@ -1,4 +1,4 @@
-"""Interval joins that call a function with each pair. Rows stay columnar until then."""
+"""Columnar interval joins that call a function with each pair."""
 
 from __future__ import annotations
 

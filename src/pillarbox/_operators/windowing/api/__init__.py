@@ -1,5 +1,5 @@
 """The user's interface to windows: assigners, triggers, evictors and window functions, as in Flink.
 
 Imports `functions`, `frame` and the layers below `_operators`. Start with `assigner.py`, then `triggers.py`. Weak spot:
-windows of days in a time zone (`window_starts.py`), because a day may have 23 or 25 hours.
+with a time zone, a day may have 23 or 25 hours, so windows of days have no fixed length (`window_starts.py`).
 """

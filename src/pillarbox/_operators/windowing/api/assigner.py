@@ -1,4 +1,4 @@
-"""The window assigner, as in Flink. It has no state itself. All times are epoch milliseconds."""
+"""The window assigner, as in Flink. It must not store state in itself. All times are epoch milliseconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
     """Assigns elements to windows.
 
     Attributes:
-        window_type: the class of its windows: a ``NamedTuple``, whose fields are stored in state.
+        window_type: the class of its windows. It must be a ``NamedTuple``, whose fields are stored in state.
 
     Example:
         >>> class Odds(WindowAssigner):
@@ -45,7 +45,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
         @abstractmethod
         def get_runtime_context(self) -> RuntimeContext:
-            """Return the context for state of the current key (not of a window)."""
+            """Return the context for states of the current key, which all its windows share."""
 
     window_type: Callable[..., Any] = TimeWindow
 
@@ -54,7 +54,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
     @abstractmethod
     def assign_windows(self, element: Any, timestamp: int | None, context: WindowAssignerContext, /) -> Iterable[Any]:
-        """Return the element's windows. A duplicate window receives the element twice.
+        """Return the element's windows. If a window occurs twice, the element is added twice.
 
         Args:
             timestamp: epoch milliseconds, or None.
@@ -69,15 +69,15 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
     @abstractmethod
     def is_event_time(self) -> bool:
-        """Return whether the windows end by event time."""
+        """Return whether event time decides when the windows end."""
 
 
 class MergeCallback(ABC, Generic[In]):
-    """Receives an assigner's merges."""
+    """Receives the merges that an assigner requests."""
 
     @abstractmethod
     def merge(self, to_be_merged: Iterable[Any], merge_result: Any, /) -> None:
-        """Replace windows by one that covers them."""
+        """Replace windows by a window that covers them."""
 
 
 _MergeCallback: TypeAlias = MergeCallback
@@ -114,7 +114,7 @@ class MergingWindowAssigner(WindowAssigner[In, WindowOut], Generic[In, WindowOut
 
 
 class TimedAssigner(WindowAssigner):
-    """An assigner of windows by one of the clocks."""
+    """An assigner whose windows follow one of the clocks."""
 
     @abstractmethod
     def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int: ...
@@ -155,7 +155,7 @@ def assign_function(assigner: WindowAssigner) -> Callable[..., Iterable[Any]]:
 
 
 class EventTimeAssigner(TimedAssigner):
-    """Event-time windows."""
+    """Base class of assigners of event-time windows."""
 
     def get_default_trigger(self, env: Any = None, /) -> Trigger:
         return EventTimeTrigger.create()
@@ -178,7 +178,7 @@ class EventTimeAssigner(TimedAssigner):
 
 
 class ProcessingTimeAssigner(TimedAssigner):
-    """Processing-time windows: by the wall clock when the element is processed."""
+    """Processing-time windows. The wall clock when an element is processed decides its window."""
 
     def get_default_trigger(self, env: Any = None, /) -> Trigger:
         return ProcessingTimeTrigger.create()

@@ -48,9 +48,9 @@ class _ContinuousTrigger(Trigger):
 class ContinuousEventTimeTrigger(_ContinuousTrigger):
     """Fires at multiples of an event-time interval, and at the end of the window.
 
-    The first multiple follows the first element's timestamp. At the end of the data, all remaining multiples fire. A
-    global window fires only at the next multiple and its end. Multiples before 1970 are rounded down, as in PyFlink;
-    Java rounds up.
+    The first multiple follows the first element's timestamp. At the end of the data, a window fires for all
+    its remaining multiples, but a global window only for the next multiple and at its end. Multiples before 1970 are
+    rounded down, as in PyFlink; Java rounds up.
     """
 
     uses_processing_time: bool | None = False
@@ -108,7 +108,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 
 
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
-    """Fires at multiples of a wall-clock interval, until the window ends."""
+    """Fires at multiples of a wall-clock interval until the window ends."""
 
     uses_processing_time: bool | None = True
     _by_clock = True

@@ -20,12 +20,12 @@ from pillarbox._types.type_information import Types
 
 
 class GlobalWindows(WindowAssigner):
-    """One endless window per key. It needs a trigger."""
+    """One endless window per key, for use with a trigger."""
 
     window_type: Callable[..., Any] = GlobalWindow
 
     fires_at_end: bool = False
-    """Whether windows fire at the end of event time by default."""
+    """Whether windows without another trigger fire at the end of event time."""
 
     @staticmethod
     def create() -> GlobalWindows:
@@ -42,7 +42,7 @@ class GlobalWindows(WindowAssigner):
     def create_with_end_of_stream_trigger() -> GlobalWindows:
         """Return an assigner whose windows fire once, at the end of all input.
 
-        For collections and batch DataFrames; a streaming query only ends if it is drained.
+        For collections and batch DataFrames. The input of a streaming query only ends if the query is drained.
 
         Example:
             >>> words = env.from_collection(["to", "or", "not"]).key_by(len)
@@ -74,7 +74,7 @@ def _count(value: int, asked_by: str) -> int:
 
 
 class CountWindowAssigner(WindowAssigner):
-    """Windows with a number of a key's elements. The count is keyed state."""
+    """Windows of a number of a key's elements. The count is keyed state."""
 
     window_type: Callable[..., Any] = CountWindow
 
@@ -127,9 +127,9 @@ class CountTumblingWindowAssigner(CountWindowAssigner):
 
 
 class CountSlidingWindowAssigner(CountWindowAssigner):
-    """Windows of ``window_size`` elements of a key, one every ``window_slide`` elements.
+    """Windows of a key's last ``window_size`` elements, one after every ``window_slide`` elements.
 
-    Only full windows fire, as in PyFlink. For Java's first, smaller windows, use a global window with
+    Only full windows fire, as in PyFlink. In Java, the first windows are smaller; for these, use a global window with
     ``CountTrigger.of(slide)`` and ``CountEvictor.of(size)``.
     """
 

@@ -1,6 +1,6 @@
 """Evictors, which remove elements from a window, as in Flink.
 
-With an evictor, a window stores all elements with timestamps, even for an incremental function.
+A window with an evictor stores all elements and their timestamps, even if its function is incremental.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Evictor(ABC):
 
         @abstractmethod
         def get_current_watermark(self) -> int:
-            """Return the operator's watermark, initially -2**63."""
+            """Return the operator's watermark. Initially, it is -2**63."""
 
     @abstractmethod
     def evict_before(self, elements: list[TimestampedValue], window: Any, ctx: EvictorContext, /) -> None:
@@ -80,7 +80,7 @@ class _OneSided(Evictor):
 
 
 class CountEvictor(_OneSided):
-    """Retains the last ``max_count`` elements."""
+    """Keeps the last ``max_count`` elements."""
 
     def __init__(self, max_count: int, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
@@ -104,7 +104,7 @@ class CountEvictor(_OneSided):
 
 
 class TimeEvictor(_OneSided):
-    """Retains the elements within a time span before the latest element."""
+    """Keeps the elements within a time span before the latest element."""
 
     def __init__(self, window_size: DurationLike, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
@@ -112,7 +112,7 @@ class TimeEvictor(_OneSided):
 
     @staticmethod
     def of(window_size: DurationLike, do_evict_after: bool = False) -> TimeEvictor:
-        """Return an evictor of elements at least ``window_size`` (1 ms or more) older than the latest element.
+        """Return an evictor that removes elements if the latest element is at least ``window_size`` newer.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -132,7 +132,7 @@ class TimeEvictor(_OneSided):
 
 
 class DeltaEvictor(_OneSided):
-    """Retains elements whose distance to the last element is below a threshold."""
+    """Keeps the elements whose distance to the last element is below a threshold."""
 
     def __init__(
         self, threshold: float, delta_function: Callable[[Any, Any], float], do_evict_after: bool = False
@@ -147,7 +147,7 @@ class DeltaEvictor(_OneSided):
 
     @staticmethod
     def of(threshold: float, delta_function: Callable[[Any, Any], float], do_evict_after: bool = False) -> DeltaEvictor:
-        """Return an evictor of elements whose ``delta_function(element, last)`` reaches the threshold.
+        """Return an evictor that removes elements whose ``delta_function(element, last)`` reaches the threshold.
 
         Raises:
             ProgramError: the threshold is not a number, or the function is not callable.

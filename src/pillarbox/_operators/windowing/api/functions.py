@@ -1,4 +1,4 @@
-"""Window functions, which users implement, with PyFlink's names, and their contexts."""
+"""Window functions and their contexts, with PyFlink's names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pillarbox._state.descriptors import (
 
 
 class KeyedStateStore(ABC):
-    """State of a window function: per window, or per key."""
+    """States of a window function, per window or per key."""
 
     @abstractmethod
     def get_state(self, descriptor: ValueStateDescriptor[V], /) -> ValueState[V]:
@@ -59,13 +59,13 @@ class WindowContext(ABC, Generic[WindowOut]):
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Return the operator's watermark, initially -2**63."""
+        """Return the operator's watermark. Initially, it is -2**63."""
 
     @abstractmethod
     def window_state(self) -> KeyedStateStore:
         """Return the store for states of this key and window.
 
-        States last across firings. Remove them in ``clear``; otherwise they are never removed.
+        States last across firings. Only ``clear`` removes them.
 
         Raises:
             ProgramError: the windows may merge.
@@ -73,7 +73,7 @@ class WindowContext(ABC, Generic[WindowOut]):
 
     @abstractmethod
     def global_state(self) -> KeyedStateStore:
-        """Return the store for states of this key across windows. Windows that end do not remove them."""
+        """Return the store for states of this key, which all its windows share. They are never removed."""
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V, /) -> None:
@@ -97,7 +97,7 @@ class WindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
         """Process a firing window. Return or ``yield`` results, or None.
 
         Args:
-            inputs: the elements in order of arrival; after ``reduce`` or ``aggregate``, the one result.
+            inputs: the elements in order of arrival or, after ``reduce`` or ``aggregate``, the single result.
         """
 
 
@@ -138,11 +138,11 @@ class ProcessWindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
     def process(
         self, key: Key, context: ProcessWindowFunction.Context[Any], elements: Iterable[In], /
     ) -> Iterable[Out | SideOutput] | None:
-        """Process a firing window. Return or ``yield`` results, or None; ``(tag, value)`` goes to a side output.
+        """Process a firing window. Return or ``yield`` results, or None. ``(tag, value)`` is emitted to a side output.
 
         Args:
             context: the window, clocks, state and side outputs.
-            elements: the elements in order of arrival; after ``reduce`` or ``aggregate``, the one result.
+            elements: the elements in order of arrival or, after ``reduce`` or ``aggregate``, the single result.
         """
 
     def clear(self, context: ProcessWindowFunction.Context[Any], /) -> None:

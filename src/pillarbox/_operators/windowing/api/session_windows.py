@@ -21,7 +21,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 
 class SessionWindowTimeGapExtractor(ABC):
-    """Computes the gap after an element, in milliseconds.
+    """Computes the gap that ends a session after an element.
 
     Example:
         >>> class Gap(SessionWindowTimeGapExtractor):
@@ -33,7 +33,7 @@ class SessionWindowTimeGapExtractor(ABC):
 
     @abstractmethod
     def extract(self, element: Any, /) -> int:
-        """Return the gap, a positive number of milliseconds."""
+        """Return the gap in milliseconds, a positive number."""
 
 
 GapExtractor: TypeAlias = SessionWindowTimeGapExtractor | Callable[[Any], int]
@@ -73,7 +73,7 @@ class Sessions(TimedAssigner, MergingWindowAssigner):
 
 
 def merges_overlapping(assigner: MergingWindowAssigner[Any, Any]) -> bool:
-    """Return whether overlapping and touching windows merge, and no others."""
+    """Return whether windows merge exactly if they overlap or touch."""
     return type(assigner).merge_windows is Sessions.merge_windows
 
 
@@ -107,7 +107,7 @@ class _DynamicGap(Sessions):
 
 
 class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
-    """Event-time sessions: elements of a key that are at most a gap apart."""
+    """Event-time sessions. Elements of a key that are at most a gap apart are in one session."""
 
     @staticmethod
     def with_gap(size: DurationLike) -> EventTimeSessionWindows:
@@ -121,7 +121,7 @@ class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
 
     @staticmethod
     def with_dynamic_gap(extractor: GapExtractor) -> DynamicEventTimeSessionWindows:
-        """Return an assigner with a gap per element, in milliseconds.
+        """Return an assigner of sessions with a per-element gap in milliseconds.
 
         Example:
             >>> sessions = EventTimeSessionWindows.with_dynamic_gap(lambda click: 1_000 * len(click))
@@ -146,7 +146,7 @@ class ProcessingTimeSessionWindows(ProcessingTimeAssigner, _FixedGap):
 
     @staticmethod
     def with_dynamic_gap(extractor: GapExtractor) -> DynamicProcessingTimeSessionWindows:
-        """Return an assigner with a gap per element, in milliseconds.
+        """Return an assigner of sessions with a per-element gap in milliseconds.
 
         Example:
             >>> ProcessingTimeSessionWindows.with_dynamic_gap(lambda click: 1_000 * len(click)).is_event_time()
@@ -160,7 +160,7 @@ class DynamicEventTimeSessionWindows(EventTimeAssigner, _DynamicGap):
 
     @staticmethod
     def with_dynamic_gap(extractor: GapExtractor) -> DynamicEventTimeSessionWindows:
-        """Return an assigner with a gap per element, in milliseconds.
+        """Return an assigner of sessions with a per-element gap in milliseconds.
 
         Example:
             >>> DynamicEventTimeSessionWindows.with_dynamic_gap(len).assign_windows("buy", 90_000, None)
@@ -174,7 +174,7 @@ class DynamicProcessingTimeSessionWindows(ProcessingTimeAssigner, _DynamicGap):
 
     @staticmethod
     def with_dynamic_gap(extractor: GapExtractor) -> DynamicProcessingTimeSessionWindows:
-        """Return an assigner with a gap per element, in milliseconds.
+        """Return an assigner of sessions with a per-element gap in milliseconds.
 
         Example:
             >>> DynamicProcessingTimeSessionWindows.with_dynamic_gap(lambda click: 5_000).is_event_time()

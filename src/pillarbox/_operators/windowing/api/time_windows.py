@@ -1,6 +1,6 @@
 """Tumbling, sliding and cumulating windows, as in Flink.
 
-Windows start at multiples of a length since the epoch, or since local midnight with a time zone, moved by an offset.
+Windows start at multiples of a length plus an offset, counted from the epoch or, with a time zone, from local midnight.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ class FixedWindows(TimedAssigner):
     """Windows of fixed lengths. All lengths are milliseconds.
 
     Args:
-        lengths: error name -> length: first the (largest) size, last the distance between two ends.
+        lengths: name in error messages -> length. The first is the (largest) size, the last the distance between two
+            ends.
         offset: distance of starts from the multiples of ``starts_every``.
-        time_zone: for windows of days, the time zone of midnight; None for windows of milliseconds.
+        time_zone: for windows of days, the time zone of midnight. None for windows of milliseconds.
 
     Attributes:
         tumbles: whether windows are adjacent.
         cumulates: whether windows have one start and successive ends.
-        starts_every: distance between two starts.
-        ends_every: distance between two ends.
     """
 
     tumbles: bool = False
@@ -78,13 +77,13 @@ class TumblingEventTimeWindows(EventTimeAssigner, _Tumbling):
 
         Args:
             size: length of a window, at least 1 ms.
-            offset: distance of starts from multiples of ``size`` since the epoch; may be negative, but shorter than
-                ``size``.
-            time_zone: the time zone of midnight, for windows of whole days: ``"Europe/Berlin"``. A day with a clock
-                change has 23 or 25 hours.
+            offset: distance of starts from multiples of ``size`` since the epoch. May be negative, but must be shorter
+                than ``size``.
+            time_zone: for windows of whole days, the time zone of midnight, such as ``"Europe/Berlin"``. A day with a
+                clock change has 23 or 25 hours.
 
         Raises:
-            ProgramError: an invalid length, or an unknown time zone.
+            ProgramError: a length is invalid, or the time zone is unknown.
 
         Example:
             >>> TumblingEventTimeWindows.of("1 minute").assign_windows("click", 90_000, None)
@@ -100,7 +99,9 @@ class TumblingProcessingTimeWindows(ProcessingTimeAssigner, _Tumbling):
     def of(
         size: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
     ) -> TumblingProcessingTimeWindows:
-        """Return an assigner of adjacent processing-time windows. Arguments as in :class:`TumblingEventTimeWindows`.
+        """Return an assigner of adjacent processing-time windows.
+
+        Arguments are as in :class:`TumblingEventTimeWindows`.
 
         Example:
             >>> TumblingProcessingTimeWindows.of("1 minute").is_event_time()
@@ -127,7 +128,7 @@ class _Sliding(FixedWindows):
 
 
 class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
-    """Event-time windows of one length that start every slide. They may overlap."""
+    """Event-time windows of one length, one starting at every multiple of a slide. They may overlap."""
 
     @staticmethod
     def of(
@@ -139,8 +140,8 @@ class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
 
         Args:
             slide: distance between two starts. If it exceeds ``size``, elements between windows are in no window.
-            offset: distance of starts from multiples of ``slide`` since the epoch; may be negative, but shorter than
-                ``slide``.
+            offset: distance of starts from multiples of ``slide`` since the epoch. May be negative, but must be shorter
+                than ``slide``.
 
         Example:
             >>> SlidingEventTimeWindows.of("2 minutes", "1 minute").assign_windows("click", 90_000, None)
@@ -150,13 +151,15 @@ class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
 
 
 class SlidingProcessingTimeWindows(ProcessingTimeAssigner, _Sliding):
-    """Processing-time windows of one length that start every slide. They may overlap."""
+    """Processing-time windows of one length, one starting at every multiple of a slide. They may overlap."""
 
     @staticmethod
     def of(
         size: DurationLike, slide: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
     ) -> SlidingProcessingTimeWindows:
-        """Return an assigner of overlapping processing-time windows. Arguments as in :class:`SlidingEventTimeWindows`.
+        """Return an assigner of overlapping processing-time windows.
+
+        Arguments are as in :class:`SlidingEventTimeWindows`.
 
         Example:
             >>> SlidingProcessingTimeWindows.of("1 hour", "1 minute").is_event_time()
@@ -190,7 +193,7 @@ class _Cumulative(FixedWindows):
 
 
 class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
-    """Event-time windows with one start and successive ends (Flink SQL's ``CUMULATE``)."""
+    """Event-time windows that share a start and have successive ends (Flink SQL's ``CUMULATE``)."""
 
     @staticmethod
     def of(
@@ -201,10 +204,10 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
         ``time_zone`` is as in :class:`TumblingEventTimeWindows`.
 
         Args:
-            max_size: length of the longest window: a multiple of ``step``.
+            max_size: length of the longest window, a multiple of ``step``.
             step: difference between the lengths of successive windows, at least 1 ms.
-            offset: distance of starts from multiples of ``max_size`` since the epoch; may be negative, but shorter than
-                ``max_size``.
+            offset: distance of starts from multiples of ``max_size`` since the epoch. May be negative, but must be
+                shorter than ``max_size``.
 
         Example:
             >>> CumulativeEventTimeWindows.of("3 minutes", "1 minute").assign_windows("click", 90_000, None)
@@ -214,7 +217,7 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
 
 
 class CumulativeProcessingTimeWindows(ProcessingTimeAssigner, _Cumulative):
-    """Processing-time windows with one start and successive ends."""
+    """Processing-time windows that share a start and have successive ends."""
 
     @staticmethod
     def of(
@@ -222,7 +225,7 @@ class CumulativeProcessingTimeWindows(ProcessingTimeAssigner, _Cumulative):
     ) -> CumulativeProcessingTimeWindows:
         """Return an assigner of cumulating processing-time windows.
 
-        Arguments as in :class:`CumulativeEventTimeWindows`.
+        Arguments are as in :class:`CumulativeEventTimeWindows`.
 
         Example:
             >>> CumulativeProcessingTimeWindows.of("1 day", "1 hour").is_event_time()

@@ -1,6 +1,6 @@
 """Triggers, which decide when a window's function is called, as in Flink.
 
-One object serves all windows of an operator, so a trigger stores nothing itself: its context has the window's state.
+One trigger object serves all windows of an operator, so it must store state in its context, not in itself.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Trigger(ABC, Generic[In, WindowT]):
 
         @abstractmethod
         def get_current_watermark(self) -> int:
-            """Return the operator's watermark, initially -2**63."""
+            """Return the operator's watermark. Initially, it is -2**63."""
 
         @abstractmethod
         def register_event_time_timer(self, time: int) -> None:
@@ -90,25 +90,25 @@ class Trigger(ABC, Generic[In, WindowT]):
 
         @abstractmethod
         def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
-            """Merge a state of the merged windows into this window's.
+            """Merge a state of the merged windows into the state of this window.
 
             Raises:
-                ProgramError: a value or map state, which cannot be merged.
+                ProgramError: the state is a value or map state, which cannot be merged.
             """
 
     uses_processing_time: bool | None = None
-    """Whether the trigger sets processing-time timers, or None to search its code."""
+    """Whether the trigger sets processing-time timers. If None, its code is searched."""
 
     @abstractmethod
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext, /) -> TriggerResult:
         """Decide after an element has been added to the window."""
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide when event time reaches ``time``: a timer of this trigger, or the window's end."""
+        """Decide when event time reaches ``time``, which is a timer of this trigger or the window's end."""
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide when the wall clock reaches ``time``: a timer of this trigger, or the window's end."""
+        """Decide when the wall clock reaches ``time``, which is a timer of this trigger or the window's end."""
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
@@ -128,7 +128,7 @@ class Trigger(ABC, Generic[In, WindowT]):
 
 
 class EventTimeTrigger(Trigger):
-    """Fires when the watermark reaches the end of the window, or at once if it already has (T8)."""
+    """Fires when the watermark reaches the end of the window, or at once if it already has."""
 
     uses_processing_time: bool | None = False
 
@@ -225,7 +225,7 @@ class NeverTrigger(Trigger):
 
 
 class CountTrigger(Trigger):
-    """Fires after every ``window_size`` elements of a window, but not for the rest at its end."""
+    """Fires after every ``window_size`` elements of a window. Its end does not fire for the rest."""
 
     uses_processing_time: bool | None = False
 
@@ -270,7 +270,7 @@ class CountTrigger(Trigger):
 
 
 class DeltaTrigger(Trigger):
-    """Fires if an element's distance to the last firing element (or the first element) exceeds a threshold."""
+    """Fires if the distance between an element and the last firing (or first) element exceeds a threshold."""
 
     uses_processing_time: bool | None = False
 
@@ -319,7 +319,7 @@ class DeltaTrigger(Trigger):
 
 
 class PurgingTrigger(Trigger):
-    """Drops a window's elements when a nested trigger fires. Per-window state lasts until the window's end."""
+    """Drops a window's elements when a nested trigger fires. Per-window state is kept until the window ends."""
 
     def __init__(self, nested_trigger: Trigger) -> None:
         if not isinstance(nested_trigger, Trigger):

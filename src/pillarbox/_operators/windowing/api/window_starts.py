@@ -1,4 +1,4 @@
-"""Starts of fixed-length windows: at multiples of milliseconds, or at midnight in a time zone."""
+"""The starts of fixed-length windows, at multiples of milliseconds or at midnight in a time zone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Milliseconds:
         self.offset = offset
 
     def start(self, time: int, step: int) -> int:
-        """Return the last start at or before ``time``. Starts are ``step`` apart."""
+        """Return the last start at or before ``time``, if starts are ``step`` apart."""
         return time - (time - self.offset) % step
 
     def starts(self, times: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
@@ -36,7 +36,6 @@ class Milliseconds:
         return start + length
 
     def windows(self, time: int, size: int, slide: int) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of the windows that contain a time, latest first."""
         start = self.start(time, slide)
         while start + size > time:
             yield start, start + size
@@ -65,7 +64,7 @@ class Days:
         return (wall.replace(tzinfo=self._zone) - _EPOCH) // datetime.timedelta(milliseconds=1)
 
     def _day(self, time: int, step: int) -> int:
-        """Return the last day that has begun. Starts are ``step`` apart."""
+        """Return the last day that has begun, if starts are ``step`` apart."""
         try:
             wall = datetime.datetime.fromtimestamp(time // 1000, self._zone).replace(tzinfo=None)
             day = (wall - datetime.timedelta(milliseconds=self.offset)).toordinal()
@@ -110,13 +109,13 @@ class Days:
 
 
 def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, int]) -> Milliseconds | Days:
-    """Return the starts of windows.
+    """Return the rule for starts of windows.
 
     Args:
-        asked_by: the method, for errors.
+        asked_by: the method, for error messages.
         offset: milliseconds from the epoch, or from midnight.
         time_zone: the time zone of midnight, or None for multiples of milliseconds.
-        lengths: name -> milliseconds; whole days with a time zone.
+        lengths: name -> milliseconds. With a time zone, they must be whole days.
     """
     if time_zone is None:
         return Milliseconds(offset)

@@ -1,7 +1,7 @@
 """Windows: finite parts of a stream, as in Flink.
 
-A window's fields identify its state and timers. So a user-defined window class is a ``NamedTuple`` of numbers and text
-with ``max_timestamp()``.
+A window's fields identify its state and timers. So a user-defined window class must be a ``NamedTuple`` of numbers and
+text with a method ``max_timestamp()``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Window(Protocol):
     """A window: :class:`TimeWindow`, :class:`CountWindow`, :class:`GlobalWindow`, or a user-defined class."""
 
     def max_timestamp(self) -> int:
-        """Return the window's largest timestamp in epoch milliseconds: the timestamp of its results."""
+        """Return the window's largest timestamp (epoch milliseconds), which its results have."""
         ...
 
 
@@ -55,7 +55,7 @@ class TimeWindow(NamedTuple):
 
     @staticmethod
     def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
-        """Return the start of the adjacent window that contains a time. All arguments are milliseconds.
+        """Return the start of the tumbling window that contains a time. All arguments are milliseconds.
 
         Example:
             >>> TimeWindow.get_window_start_with_offset(90_000, 0, 60_000)
@@ -97,12 +97,12 @@ class GlobalWindow(NamedTuple):
 
 
 class CountWindow(NamedTuple):
-    """A window of a number of records: the ``id``-th of its key, from 0."""
+    """A window of a number of records. ``id`` counts a key's windows from 0."""
 
     id: int
 
     def max_timestamp(self) -> int:
-        """Return the end of event time: records, not the clock, end the window."""
+        """Return the end of event time, because records end the window and not a clock."""
         return MAX_WATERMARK
 
     def __reduce__(self) -> Any:

@@ -47,7 +47,7 @@ class _Booking:
 
 
 class _SharedAccount:
-    """An account and its waiting bookings, first come, first served. Server thread only."""
+    """An account and its waiting bookings, in order of arrival. Server thread only."""
 
     def __init__(self, limits: Limits, server: BudgetServer) -> None:
         # An earlier server may have booked slots until now.
@@ -98,7 +98,7 @@ class _SharedAccount:
             self._idle = asyncio.get_running_loop().call_later(_IDLE, self._give_back, self.account.period.spent)
 
     def _give_back(self, spent: float) -> None:
-        """Write the exact charge instead of the allowance, after a pause without requests."""
+        """Replace the allowance in the file by the exact charge, after a pause without requests."""
         self._idle = None
         account = self.account
         if account.period.spent != spent or self._is_writing or self._waiting:
@@ -108,7 +108,7 @@ class _SharedAccount:
             self._write_period(spent)
 
     def _write(self, estimate: float) -> None:
-        """Write the next part of a ceiling, before it may be spent."""
+        """Write the next part of a ceiling to the file, before requests may use it."""
         account = self.account
         allowance = account.next_allowance(estimate)
         if allowance is not None and not self._is_writing:
@@ -143,7 +143,6 @@ class _SharedAccount:
         asyncio.get_running_loop().run_in_executor(self._server.writer, write_all).add_done_callback(written)
 
     def replaced(self, limits: Limits) -> _SharedAccount:
-        """Return an account with other limits and the same charge."""
         other = _SharedAccount(limits, self._server)
         other.account.period, other.writes = self.account.period, self.writes
         other.account.allowance = self.account.allowance
@@ -212,7 +211,7 @@ class BudgetServer:
         return ceiling_names
 
     def resume(self, name: str, charges: Iterable[Period], write: Write) -> None:
-        """Charge a ceiling with a checkpoint's charges, and write it there from now on."""
+        """Charge a ceiling with the charges from checkpoints. From now on, write its charge with ``write``."""
 
         def resume() -> None:
             shared = self._shared[name]
@@ -260,7 +259,7 @@ _opening = threading.Lock()
 
 
 def server_of(spark: SparkSession) -> BudgetServer:
-    """Return this driver's ledger. The first program with a budget opens it."""
+    """Return this driver's ledger, opening it on first use."""
     settings = session_of(spark).settings()
     host = settings.get("spark.driver.host", "127.0.0.1")
     with _opening:
@@ -277,13 +276,13 @@ def server_of(spark: SparkSession) -> BudgetServer:
 
 
 def ceilings_of(programs: Iterable[str]) -> dict[str, BudgetServer]:
-    """Return the ledgers of programs' budgets with a ceiling, by budget name."""
+    """Return the ledgers of the programs' budgets with a ceiling, by budget name."""
     opened = list(_servers.values())
     return {name: server for program in programs for server in opened for name in server.ceilings(program)}
 
 
 def ledger_for(spark: SparkSession, program: Program) -> DriverLedger | None:
-    """Return the address of a program's budgets for its tasks, or None without budgets or with static shares."""
+    """Return the ledger's address for a program's tasks, or None without budgets or with static shares."""
     budgets = budgets_of(program.vertices)
     if not budgets:
         return None

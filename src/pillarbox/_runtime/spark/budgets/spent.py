@@ -1,6 +1,6 @@
-"""The charges of ceilings: files in the checkpoints of their queries.
+"""Files in checkpoints with the charges of ceilings.
 
-Each checkpoint has the charge of the whole budget, and a start takes the highest. A charge is written before it is
+Each checkpoint stores the charge of the whole budget; a start uses the highest. A charge is written before it may be
 spent.
 """
 
@@ -85,7 +85,7 @@ def _folder(checkpoint: object) -> str:
 
 
 def resume_ceilings(spark: SparkSession, programs: Iterable[str], checkpoint: Checkpoint | None) -> SpentFiles | None:
-    """Charge a starting query's ceilings with its checkpoint's charges. Returns the files, or None."""
+    """Charge ceilings with the charges in a starting query's checkpoint. Returns the files, if any."""
     folder = None if checkpoint is None else session_of(spark).hadoop_folder(_folder(checkpoint))
     servers = {} if folder is None else ceilings_of(programs)
     if checkpoint is None or folder is None or not servers:

@@ -40,9 +40,9 @@ _NEXT_WATERMARK = "nextBatchWatermarkMs"
 class Checkpoint:
     """A checkpoint location: its epochs, its programs, and their layouts.
 
-    Use an instance for one start or inspection, since it caches the files.
+    Caches the files, so an instance serves a single start or inspection.
 
-    A description holds from a batch number on, and has no effect if the program never commits a batch.
+    A program's description applies from a batch number on. It has no effect if the program never commits a batch.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
@@ -69,10 +69,10 @@ class Checkpoint:
     def layouts(self, compiled: Sequence[Layout], find: Callable[[], Sequence[Layout | None]]) -> list[Layout]:
         """Return the layouts of a query's programs in the checkpoint.
 
-        Notes new layouts only if certain, since a note is permanent.
+        New layouts are only noted if they are certain, because notes are permanent.
 
         Args:
-            find: searches the state for each program's layout if the note is lost. None for a program without state.
+            find: searches the state for the programs' layouts if the note is lost. A program without state has None.
         """
         noted, is_known = self._layouts_note, True
         if self.last_committed < 0:
@@ -99,7 +99,7 @@ class Checkpoint:
         self._write_description(self._descriptions, now, self.last_committed)
 
     def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
-        """Note programs without a check, so that their batches are not attributed to earlier programs."""
+        """Note programs without a check, so that their batches are not taken for an earlier program's."""
         every = self._descriptions
         if every:
             self._write_description(every, describe_programs(programs, layouts), self.last_committed)
@@ -118,7 +118,7 @@ class Checkpoint:
 
     @property
     def is_new(self) -> bool:
-        """Whether the query has committed no epoch, except one that restores a savepoint."""
+        """Whether the query has not committed an epoch yet. The epoch that restores a savepoint does not count."""
         return self.last_committed < (0 if self.savepoint is None else 1)
 
     def _compare(self, binding: dict[str, Any], now: dict[str, Any]) -> None:
@@ -156,7 +156,7 @@ class Checkpoint:
         )
 
     def binding(self, batch: int | None = None) -> dict[str, Any] | None:
-        """Return the description of the programs that committed a batch, by default the last one, or None."""
+        """Return the description of the programs that committed a batch (by default, the last one), or None."""
         last = self.last_committed if batch is None else batch
         committed = [description for description in self._descriptions if description["batch"] <= last]
         return committed[-1] if committed else None
@@ -166,7 +166,7 @@ class Checkpoint:
         return None if binding is None else binding["programs"]
 
     def renew_description(self) -> None:
-        """Renew the current description before a batch that belongs to no program is committed."""
+        """Write the current description again, before a batch that belongs to no program is committed."""
         binding, every = self.binding(), self._descriptions
         if binding is not None and binding is not every[-1]:
             self._write_description(
@@ -174,7 +174,7 @@ class Checkpoint:
             )
 
     def is_drained(self, epoch: int | None = None) -> bool:
-        """Return whether event time has ended by an epoch."""
+        """Return whether event time had ended by ``epoch``, or has ended now."""
         if not self._last_epochs:
             return False
         return min(self._last_epochs) <= (self.last_committed if epoch is None else epoch)
@@ -187,13 +187,13 @@ class Checkpoint:
         return following if following in self._last_epochs and self.unfinished is not None else None
 
     def note_last_epoch(self) -> int:
-        """Note that the next epoch, whenever it runs, is the query's last one. Returns its number."""
+        """Note that the next epoch is the query's last one. Returns its number."""
         number = self.last_committed + 1
         self._write(json.dumps({"last_epoch": number, "note": uuid.uuid4().hex}))
         return number
 
     def forget_last_epoch(self, number: int | None = None) -> None:
-        """Cancel the note of a committed last epoch, or of the next epoch if it has not begun."""
+        """Delete the note of a committed last epoch, or of the next epoch if it has not begun."""
         note = self._last_epochs.get(self.last_committed + 1 if number is None else number)
         if note is not None and (number is not None or self.unfinished is None):
             self._write(json.dumps({"forgotten": note}))
@@ -206,17 +206,17 @@ class Checkpoint:
 
     @property
     def parallelism(self) -> int | None:
-        """The number of state partitions as of the last committed batch."""
+        """The number of state partitions after the last committed batch, or None."""
         return self._last_partitions.get(self.last_committed)
 
     @property
     def cached_parallelism(self) -> int | None:
-        """`parallelism` without reading from the store, or None if not read yet."""
+        """The value of `parallelism` if it has already been read, or None."""
         return self.parallelism if "_last_partitions" in vars(self) else None
 
     @property
     def unfinished(self) -> int | None:
-        """The number of partitions of the uncommitted batch, or None."""
+        """The number of state partitions of the uncommitted batch, or None."""
         return self._last_partitions.get(self.last_committed + 1)
 
     @property
@@ -226,7 +226,7 @@ class Checkpoint:
 
     @property
     def uncommitted_epoch(self) -> int | None:
-        """The uncommitted epoch, or None. Ignores repartitioning."""
+        """The uncommitted epoch, or None. A repartitioning does not count."""
         return None if self.unfinished is None or self.interrupted is not None else self.last_committed + 1
 
     def newest(self) -> dict[str, Any] | None:
@@ -252,11 +252,7 @@ class Checkpoint:
             )
 
     def check_parallelism(self, requested: int | None, most: int | None) -> None:
-        """Check a program's parallelism before its start. Warn if the query will run with another one.
-
-        Args:
-            most: the number of its subtasks, or None if unknown.
-        """
+        """Check a program's parallelism before its start. Warns if the query will run with another one."""
         self.check_interrupted()
         present = self.parallelism
         if present is None or requested in (None, present):
@@ -297,7 +293,6 @@ class Checkpoint:
         return {batch: OffsetEntry(tuple(lines)) for batch, lines in entries.items()}
 
     def partitions(self, batches: Iterable[int]) -> dict[int, int]:
-        """Return the number of state partitions per batch. Skips batches whose entry lacks it."""
         settings = {
             batch: conf
             for batch, entry in self.offsets(batches).items()
@@ -328,13 +323,12 @@ class Checkpoint:
         return self._numbers("offsets")
 
     def watermark(self, epoch: int) -> int:
-        """Return Spark's watermark after a committed epoch (epoch milliseconds), or 0."""
+        """Return Spark's watermark after a committed epoch (epoch milliseconds), or 0 without one."""
         lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(epoch)])
         return max((json_object(line).get(_NEXT_WATERMARK, 0) for _, line in lines), default=0)
 
     @cached_property
     def state_format(self) -> str:
-        """The format of the state files, "1" or "2"."""
         if self.last_committed >= 0:
             lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(self.last_committed)])
             return "2" if any(line == "v2" for _, line in lines[:1]) else "1"

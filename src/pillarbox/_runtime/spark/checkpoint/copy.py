@@ -1,6 +1,6 @@
-"""A quick copy of one epoch's part of a checkpoint, for slow readers of a running query's checkpoint.
+"""A quick copy of one epoch of a running query's checkpoint, for slow readers.
 
-The copy suffices for Spark's state reader and for a repetition of the epoch. It has its own query id.
+The copy is enough for Spark's state reader, and to repeat the epoch. It has its own query id.
 """
 
 from __future__ import annotations
@@ -30,16 +30,11 @@ _REMOVALS = 5
 
 
 class RemovedError(CheckpointMismatchError):
-    """Spark has removed files of an epoch, or is about to."""
+    """Spark has removed files of an epoch, or will soon."""
 
 
 class CheckpointCopy:
-    """A copy of one epoch of a checkpoint, in a folder next to it.
-
-    Args:
-        before: whether to copy the state at the beginning of the epoch, too.
-        is_committed: whether there is state at its end.
-    """
+    """A copy of one epoch of a checkpoint, in a folder next to it."""
 
     def __init__(
         self, spark: SparkSession, checkpoint: str, epoch: int, *, before: bool = False, is_committed: bool = True
@@ -61,7 +56,7 @@ class CheckpointCopy:
         self._spark = spark
 
     def make(self, limit: int | None = None) -> None:
-        """Create the copy of at most ``limit`` bytes of state files.
+        """Create the copy. ``limit`` is the maximum size of state files in bytes.
 
         Raises:
             RemovedError: Spark has removed files of the epoch.
@@ -160,7 +155,7 @@ class CheckpointCopy:
             stream.close()
 
     def rewind(self) -> None:
-        """Undo the epoch in the copy, so that a query started on it repeats the epoch."""
+        """Remove the epoch from the copy's logs, so that a query started on the copy repeats it."""
         later = [f"commits/{self._epoch}"]
         for path in self._listed("state"):
             match = _VERSION.match(path.rpartition("/")[2])

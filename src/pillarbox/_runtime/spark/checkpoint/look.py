@@ -1,4 +1,4 @@
-"""Reads the checkpoint of a running query, while Spark removes old files."""
+"""Reads a checkpoint while its query runs and removes old files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_epoch(spark: SparkSession, checkpoint: str, epoch: int | None, read: Ca
     """Read an epoch's state. If the query has removed it, retry from a copy.
 
     Raises:
-        RemovedError: Spark removes the state of each epoch before it can be read.
+        RemovedError: Spark has removed the state of each epoch before it could be read.
     """
     files = CheckpointState(spark, checkpoint, epoch)
     try:
@@ -54,7 +54,7 @@ def read_epoch(spark: SparkSession, checkpoint: str, epoch: int | None, read: Ca
 
 
 def may_run(files: CheckpointState) -> bool:
-    """Return whether the query may be running, since its last epoch is recent."""
+    """Return whether the query may be running, because its last epoch is recent."""
     begun = max(files.checkpoint.epochs_begun, default=files.epoch)
     time_of_epoch = files.checkpoint.offsets([begun])[begun].time or 0
     return time.time() * 1000 - time_of_epoch < _RECENT

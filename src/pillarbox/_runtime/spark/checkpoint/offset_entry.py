@@ -17,7 +17,7 @@ _FIRST = 2
 
 
 class OffsetEntry:
-    """An entry of the offset log, without lines if it is missing."""
+    """An entry of the offset log. If it is missing, it has no lines."""
 
     def __init__(self, lines: tuple[str, ...] = ()) -> None:
         self.lines = lines
@@ -28,7 +28,7 @@ class OffsetEntry:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Spark's metadata of the epoch; empty if the log's format is unknown."""
+        """Spark's metadata of the epoch, or {} if the log's format is unknown."""
         return json_object(self.lines[1]) if len(self.lines) > 1 else {}
 
     @property
@@ -47,7 +47,7 @@ class OffsetEntry:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """Each source's end offset, in the source's format, by name (or position) in the log's order."""
+        """Source name (or position) -> end offset in the source's format, in the log's order."""
         if self.version not in _VERSIONS:
             raise CheckpointMismatchError(
                 f"Spark's offset log has version {shorten(self.version)}, and this version of pillarbox reads"
@@ -63,6 +63,6 @@ class OffsetEntry:
 
     @property
     def files(self) -> dict[str, int]:
-        """The number of each file source's last own log entry, by name or position."""
+        """Name (or position) of a file source -> number of the last entry in the source's own log."""
         offsets = {name: json_object(text) for name, text in self.sources.items()}
         return {name: int(offset["logOffset"]) for name, offset in offsets.items() if offset.keys() == {"logOffset"}}

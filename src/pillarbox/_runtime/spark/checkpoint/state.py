@@ -30,11 +30,7 @@ _COLUMNS = {"key": "target", "user_map_key": "chunk", "user_map_value": "payload
 
 
 class Stateful(NamedTuple):
-    """A Spark stateful operator with pillarbox's logs: the vertices of one level.
-
-    Attributes:
-        first: the oldest epoch whose state can be read.
-    """
+    """A stateful operator of Spark that contains the state logs of one level's vertices."""
 
     id: int
     partitions: int
@@ -42,11 +38,7 @@ class Stateful(NamedTuple):
 
 
 class CheckpointState:
-    """The state in a query's checkpoint, as of one epoch.
-
-    Args:
-        copy: path of a copy with the state of this epoch only, or None.
-    """
+    """The state in a query's checkpoint, as of one epoch."""
 
     def __init__(self, spark: SparkSession, checkpoint: str, epoch: int | None = None, copy: str | None = None) -> None:
         self.spark: SparkSession = spark
@@ -103,7 +95,7 @@ class CheckpointState:
         return operators
 
     def _check_whole(self, operators: Sequence[Stateful]) -> None:
-        """Refuse a checkpoint that lacks a level's state. Spark's reader silently skips missing folders."""
+        """Refuse a checkpoint that lacks a level's state, because Spark's reader silently skips missing folders."""
         programs = self.checkpoint.programs_at(self.epoch) or ()
         levels = sum(len({operator["level"] for operator in program["operators"]}) for program in programs)
         if len(operators) < levels:
@@ -115,9 +107,9 @@ class CheckpointState:
             )
 
     def logs(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
-        """Return a stateful operator's log values: the subtask's ``code``, ``number``, ``payload``.
+        """Return a stateful operator's log values, as columns ``code`` (the subtask's), ``number`` and ``payload``.
 
-        A subtask's values are consecutive, in one partition.
+        A subtask's values are consecutive and in one partition.
         """
         return self._read(operator, epoch).selectExpr(
             "key.target AS code", "user_map_key.chunk AS number", "user_map_value.payload AS payload"
@@ -139,7 +131,7 @@ class CheckpointState:
         return {code: view.head for code, view in self.views(operator).items()}
 
     def views(self, operator: Stateful) -> dict[int, LogView]:
-        """Return a stateful operator's logs with their heads only, by subtask code."""
+        """Return a stateful operator's logs by subtask code, reading only their heads."""
         views = {}
         for code, _, payload in self.logs(operator).where(f"number = {META}").collect():
             store = MemoryChunkStore()
@@ -152,7 +144,7 @@ class CheckpointState:
 
 
 def _is_log(schema: StructType) -> bool:
-    """Recognize logs by their columns: a user's ``StatefulProcessor`` may use the same name."""
+    """Recognize logs by their columns. A user's ``StatefulProcessor`` may have a state of the same name."""
     fields = {field.name: getattr(field.dataType, "names", None) for field in schema.fields}
     return all(fields.get(column) == [field] for column, field in _COLUMNS.items())
 
@@ -160,9 +152,9 @@ def _is_log(schema: StructType) -> bool:
 def map_logs(
     read: Callable[[int, MemoryChunkStore], Iterator[pa.RecordBatch]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Collect each log's values and yield the batches that ``read`` returns for it.
+    """Yield the batches that ``read`` returns for each log.
 
-    One log is in memory at a time: about twice a subtask's pickled rows.
+    One log is in memory at a time, which takes about twice the size of a subtask's pickled rows.
     """
     store = MemoryChunkStore()
     current: int | None = None

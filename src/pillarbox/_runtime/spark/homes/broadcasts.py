@@ -1,6 +1,6 @@
 """Spark's broadcast variables in workers and homes.
 
-Workers read values from files, or with ``spark.io.encryption.enabled`` from a socket.
+Workers read values from files or, with ``spark.io.encryption.enabled``, from a socket.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _lock = threading.Lock()
 
 
 class _RecordingFile:
-    """Records the bytes that ``pickle`` reads."""
+    """A file that records the bytes that ``pickle`` reads from it."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -45,7 +45,7 @@ class _RecordingFile:
 
 
 def keep_pickled_values() -> None:
-    """Make workers forked from this process keep pickled values without a file, for homes."""
+    """Make workers that are forked from this process keep pickled values that have no file, for homes."""
     from pyspark.core.broadcast import Broadcast
 
     begin: Callable[..., None] = Broadcast.__init__
@@ -62,7 +62,7 @@ def keep_pickled_values() -> None:
 
 
 def files() -> dict[int, str | None]:
-    """Return this worker's broadcast variables: ``{number: file of the value, or None}``."""
+    """Return this worker's broadcast variables: number -> file of the value, or None if it has no file."""
     from pyspark.core.broadcast import _broadcastRegistry
 
     return {number: getattr(broadcast, "_path", None) for number, broadcast in _broadcastRegistry.items()}
@@ -90,7 +90,7 @@ def _pickled(value: Any) -> bytes:
 
 
 def use_values(values: Mapping[int, bytes]) -> None:
-    """Replace the broadcast variables of a process that is neither a worker nor a home."""
+    """Set the broadcast variables of a process that is neither a worker nor a home."""
     from pyspark.core.broadcast import _broadcastRegistry
 
     _broadcastRegistry.clear()
@@ -98,7 +98,7 @@ def use_values(values: Mapping[int, bytes]) -> None:
 
 
 def enter(files: dict[int, str | None], value_of: Callable[[int], bytes]) -> None:
-    """Use these broadcast variables in the calling thread of a home. Values are read on first use."""
+    """Use broadcast variables in the calling thread of a home. A value is read when it is first used."""
     from pyspark.core.broadcast import Broadcast, _broadcastRegistry
 
     for number, file in files.items():

@@ -1,7 +1,7 @@
 """A home: the process that holds a state partition's tasks from epoch to epoch.
 
-Each guest (see `partition_tasks.py`) serves relays in a thread, the first guest in the main thread. The ``door`` thread
-accepts connections, detects lost relays and newer attempts during an epoch, and ends the process.
+Each guest (see `partition_tasks.py`) serves relays in a thread of its own; the first guest uses the main thread. The
+``door`` thread accepts connections, detects lost relays and newer attempts during an epoch, and ends the process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger("pillarbox")
 
 
 def run_home(facts: HomeDescription, listening: socket.socket) -> NoReturn:
-    """Run a home in the main thread and end the process with it."""
+    """Run a home in the main thread, then exit."""
     _Home(facts, listening).run()
 
 

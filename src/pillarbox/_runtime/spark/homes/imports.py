@@ -35,7 +35,7 @@ def import_all() -> None:
 
 
 def import_and_freeze() -> None:
-    """Import the modules of homes and workers, and freeze them: forked processes share their memory."""
+    """Import the modules of homes and workers, and freeze their objects, so that forked processes share the memory."""
     import_all()
     keep_pickled_values()
     packages_here()
@@ -49,7 +49,6 @@ def import_and_freeze() -> None:
 
 
 def _separate_forks() -> None:
-    """Give child processes their own random numbers and exit handlers."""
     importer = os.getpid()
 
     def begin() -> None:

@@ -1,4 +1,4 @@
-"""Processes identified by pid and start time, since the kernel reuses pids."""
+"""Processes, identified by pid and start time because the kernel reuses pids."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from pillarbox._runtime.spark.tasks.leaving import flush_output, run_exit_handle
 
 
 class Process(NamedTuple):
-    """A process of this machine.
-
-    Attributes:
-        start: clock ticks since boot, or 0 if the system does not provide it.
-    """
+    """A process of this machine."""
 
     pid: int
     start: int
@@ -30,7 +26,7 @@ class Process(NamedTuple):
         return Process(pid, 0)
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended. Zombies count as ended."""
+        """Return whether the process has exited. A zombie has exited."""
         try:
             if sys.platform != "linux":
                 os.kill(self.pid, 0)
@@ -63,7 +59,7 @@ class Process(NamedTuple):
                 os.close(watched)
 
     def watch(self) -> int | None:
-        """Return a descriptor that becomes readable at the process's end, or None if the process must be polled."""
+        """Return a descriptor that becomes readable when the process exits, or None if the process must be polled."""
         if not hasattr(os, "pidfd_open"):
             return None
         try:
@@ -73,7 +69,7 @@ class Process(NamedTuple):
 
 
 def watch_all(processes: Iterable[Process]) -> tuple[list[int], list[Process]]:
-    """Return descriptors that become readable at a process's end, and processes that must be polled."""
+    """Return descriptors that become readable when their process exits, and the processes that must be polled."""
     files, others = [], []
     for process in processes:
         file = process.watch()
@@ -85,13 +81,13 @@ def watch_all(processes: Iterable[Process]) -> tuple[list[int], list[Process]]:
 
 
 def status(pid: int) -> list[str]:
-    """Return the fields of ``/proc/PID/stat`` from the state on (``man proc_pid_stat``)."""
+    """Return the fields of ``/proc/PID/stat``, beginning with the process's state (``man proc_pid_stat``)."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()
 
 
 def leave(code: int) -> NoReturn:
-    """End this process without waiting for user threads. Runs exit handlers if the code is 0."""
+    """Exit without waiting for user threads. Exit handlers only run if the code is 0."""
     if code == 0:
         run_exit_handlers()
     flush_output()

@@ -1,6 +1,6 @@
-"""A worker's side of a home: relays Spark tasks' epochs to the home of their state partition.
+"""The worker's side of a home: relays Spark tasks' epochs to the home of their state partition.
 
-All access to Spark happens here, in the worker's main thread.
+Only this module talks to Spark, in the worker's main thread.
 """
 
 from __future__ import annotations
@@ -40,11 +40,7 @@ _AHEAD_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class Homes:
-    """A level's settings to find homes. Pickled with the level's host.
-
-    Attributes:
-        level: digest of the level's vertices.
-    """
+    """A level's settings for finding its homes. Pickled with the level's host."""
 
     secret: str
     level: str
@@ -58,7 +54,7 @@ class Homes:
     def place(self, run: str, layout: Layout, partitions: int, code: int) -> str:
         """Return the digest that identifies a state partition's home.
 
-        Excludes Spark's partition number, which differs if a plan unites two outputs.
+        The digest does not depend on Spark's partition number, which differs if a plan unites two outputs.
         """
         identity = [
             run,
@@ -89,12 +85,7 @@ class Homes:
 
 @dataclass
 class _Connection:
-    """A connection to a home.
-
-    Attributes:
-        process: the pickled process state that the home received last.
-        subtasks: subtasks that have run an epoch through the connection, so their logs exist.
-    """
+    """A connection to a home."""
 
     channel: Channel
     pid: int
@@ -107,9 +98,9 @@ _idle: dict[str, _Connection] = {}
 
 
 class Relay:
-    """Relays epochs to a home. Raises `NoHomesError` if none is available.
+    """Relays epochs to a home. Raises `NoHomesError` if no home is available.
 
-    ``attempt`` is the Spark task's number, higher for later attempts.
+    ``attempt`` is the Spark task's number, which is higher for later attempts.
     """
 
     def __init__(
@@ -198,7 +189,7 @@ class Relay:
     ) -> tuple[Kind, list[Any]]:
         """Begin an epoch and return the home's first message.
 
-        Before it, a home does nothing, so another home can be tried.
+        Until that message, the home has done nothing, so another home can be tried.
 
         Raises:
             NoHomesError: no home is available.
@@ -280,7 +271,7 @@ def _with_report(buffers: list[Buffer], change: Callable[[TaskReport], TaskRepor
 
 
 def _with_time_here(report: TaskReport, elapsed: float, taking: float) -> TaskReport:
-    """Count the time Spark took to consume the output as back-pressure, which the home counts as idle."""
+    """Count the time that Spark took to consume output as back-pressured. The home counts it as idle."""
     accounted_ms = report.busy_ms + report.idle_ms + report.back_pressured_ms + report.state_ms
     after = max(0, round(elapsed * 1000) - accounted_ms)
     back_pressured_ms = max(0, min(round(taking * 1000) - report.back_pressured_ms, report.idle_ms + after))
@@ -297,14 +288,13 @@ def _with_origin(report: TaskReport, origin: str) -> TaskReport:
 
 
 class _Answers:
-    """Pickled answers to ``MORE``, each prepared in advance."""
+    """Pickled answers to ``MORE``. Each is prepared before the home requests it."""
 
     def __init__(self, buffers: Iterable[list[Buffer]]) -> None:
         self._buffers = iter(buffers)
         self._next: bytes | None = None
 
     def ahead(self) -> list[bytes]:
-        """Return up to two first answers, if small."""
         ahead: list[bytes] = []
         while len(ahead) < 2:
             self.prepare()

@@ -16,10 +16,10 @@ MODE = "spark.pillarbox.homes"
 """How homes are started: ``fork``, ``spawn``, or ``off`` to run tasks in Spark's workers."""
 
 MOST = "spark.pillarbox.homes.max"
-"""The maximum number of a query's homes on an executor; further state partitions share them."""
+"""The maximum number of a query's homes on an executor. Further state partitions share homes."""
 
 IDLE = "spark.pillarbox.homes.idle"
-"""How long an unused home lives."""
+"""How long an unused home is kept."""
 
 _IDLE = "2 hours"
 _MODES = ("fork", "spawn", "off")
@@ -27,7 +27,7 @@ _MODES = ("fork", "spawn", "off")
 
 @dataclass(frozen=True)
 class HomeSettings:
-    """A query's settings of homes."""
+    """A query's settings for homes."""
 
     mode: str
     most: int
@@ -35,7 +35,6 @@ class HomeSettings:
 
 
 def settings_of(setting: Callable[[str], str | None]) -> HomeSettings | None:
-    """Return the settings of homes, or None if homes are off."""
     return _settings(setting(MODE), setting(MOST), setting(IDLE))
 
 
@@ -59,7 +58,7 @@ def _default_most() -> int:
 
 
 def processors(root: str = "/sys/fs/cgroup") -> float:
-    """Return the number of processors, limited by affinity and the container's quota."""
+    """Return the number of processors that affinity and the container's quota allow."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _numbers(f"{root}/cpu.max") or [
         *_numbers(f"{root}/cpu/cpu.cfs_quota_us"),

@@ -1,9 +1,10 @@
-"""Unix sockets of an executor's processes: names and access.
+"""Unix sockets between an executor's processes: names and access.
 
-Sockets are files in a folder that only the user may enter. Both ends check the peer's user, and a secret if Spark's
-daemon has one.
+Sockets are files in a folder that only the user may enter. Both ends check the user of the other process, and a secret
+if Spark's daemon has one.
 
-A starter is named ``EXECUTOR-DAEMON``, a home ``EXECUTOR-DAEMON.HOME``. One PySpark daemon's workers share a starter.
+A starter's name is ``EXECUTOR-DAEMON``, a home's ``EXECUTOR-DAEMON.HOME``. The workers of one PySpark daemon share a
+starter.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _LEFT_SECONDS = 60.0
 
 
 class Pollable(Protocol):
-    """An object with a descriptor."""
+    """An object with a file descriptor."""
 
     def fileno(self) -> int: ...
 
 
 def executor_pid() -> int:
-    """Return the pid of this Python worker's executor, a JVM. Raises OSError if the worker's daemon has ended."""
+    """Return the pid of this worker's executor, which is a JVM. Raises OSError if the worker's daemon has exited."""
     return _parent_of(os.getppid())
 
 
@@ -56,7 +57,7 @@ def _parent_of(pid: int) -> int:
 
 
 def executor_name(pid: int) -> str:
-    """Return an executor's unique name on this machine, never reused on Linux."""
+    """Return an executor's name, which is unique on this machine. On Linux, it is never reused."""
     if sys.platform != "linux":
         return f"{pid}"
     return f"{pid}-{Process.of(pid).start}-{os.stat('/proc/self/ns/pid').st_ino}"
@@ -78,7 +79,7 @@ def daemons_of(executor: int) -> set[int]:
 
 
 def homes_of(starter: str) -> list[str]:
-    """Return the names of a starter's homes. Some may have ended."""
+    """Return the names of a starter's homes. Some of the homes may have ended."""
     return [name for name in _names() if name.startswith(f"{starter}.")]
 
 
@@ -118,7 +119,7 @@ def write_holder(file: int, process: Process) -> None:
 
 
 def holder(name: str) -> Process | None:
-    """Return the process that holds the lock on a name, or None if unknown."""
+    """Return the process that holds a name's lock, or None if unknown."""
     try:
         with open(_address(name) + _LOCK, encoding="ascii") as file:
             pid, start = map(int, file.read().split())
@@ -129,12 +130,12 @@ def holder(name: str) -> Process | None:
 
 @cache
 def secret() -> bytes:
-    """Return the secret of this executor's processes, empty if Spark has none."""
+    """Return the secret of this executor's processes, or b"" if Spark has no secret."""
     return os.environ.get("PYTHON_WORKER_FACTORY_SECRET", "").encode()
 
 
 def is_secret(line: bytes) -> bool:
-    """Compare with the secret in constant time."""
+    """Return whether a line is the secret. Takes constant time."""
     return hmac.compare_digest(line, secret())
 
 
@@ -160,7 +161,7 @@ def remove(name: str) -> None:
 
 
 def connect(name: str, timeout: float) -> socket.socket:
-    """Connect to a listening process, and send the secret. ``timeout`` also holds for later calls (seconds)."""
+    """Connect to a listening process, and send the secret. ``timeout`` (seconds) also applies to later calls."""
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.settimeout(timeout)
@@ -174,7 +175,7 @@ def connect(name: str, timeout: float) -> socket.socket:
 
 
 def accept(listening: socket.socket, timeout: float) -> socket.socket:
-    """Accept a connection whose peer sends the secret within ``timeout`` seconds. Raises OSError for others."""
+    """Accept a connection whose peer sends the secret within ``timeout`` seconds. Raises OSError otherwise."""
     connected, _ = listening.accept()
     try:
         peer_pid(connected)
@@ -202,7 +203,7 @@ def _first_line(connected: socket.socket, timeout: float) -> bytes:
 
 
 def peer_pid(connected: socket.socket) -> int:
-    """Return the pid of the peer's connect or listen, or 0. Raises PermissionError for another user's process."""
+    """Return the pid of the peer, or 0 if unknown. Raises PermissionError for another user's process."""
     if sys.platform == "darwin":
         return connected.getsockopt(_LOCAL, _PEER_PID)
     if sys.platform != "linux":
@@ -221,7 +222,7 @@ def is_disconnected(connected: Pollable) -> bool:
 
 
 def sweep() -> None:
-    """Remove the files of killed processes, of any executor."""
+    """Remove files of processes that were killed, of all executors."""
     for name in os.listdir(_folder()):
         path = _address(name)
         with suppress(OSError):

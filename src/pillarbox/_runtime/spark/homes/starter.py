@@ -1,20 +1,21 @@
 """The starter: the process that starts, tracks and ends the homes of one daemon's workers.
 
-It never runs user functions. A client without an answer for two seconds kills the starter and starts another, which
-adopts the homes.
+It never runs user functions. A client that gets no answer for two seconds kills the starter and starts another one,
+which adopts the homes.
 
 A connection begins with the executor's secret. Requests and answers are lines of JSON:
 
-- ``home`` (:class:`HomeRequest`): the home's socket name, pid and origin, or the reason as ``refused``.
-- ``fate``: how the home with a pid ended, or null.
-- ``end``: the number of a run's homes, once they have ended. Needs no secret, which a driver lacks.
-- ``holds``, ``closed``: a worker holds a run's tasks and wants a signal at the run's end, or has closed them.
-- ``over``: the given runs that have ended.
+- ``home`` (:class:`HomeRequest`): the answer is the home's socket name, pid and origin, or ``refused`` with the reason.
+- ``fate``: the answer is how the home with a pid ended, or null.
+- ``end``: ends a run's homes. The answer is their number, after they have ended. Needs no secret, because drivers do
+  not have it.
+- ``holds``, ``closed``: a worker holds a run's tasks and requests a signal when the run ends, or has closed them.
+- ``over``: the answer is which of some runs have ended.
 
-The answer ``wait`` announces a later answer; ``error`` is a failed request.
+The answer ``wait`` means that the answer will take time; ``error`` means that the request has failed.
 
-A home ends with its run, with a newer run of its query, after its partition has moved to another executor, after a long
-idle time, and with the executor or its daemon.
+A home ends when its run, its executor or its daemon ends, when a newer run of its query begins, after its partition has
+moved to another executor, and after a long idle time.
 """
 
 from __future__ import annotations
@@ -360,7 +361,7 @@ class _Starter:
         return process.pid
 
     def adopt(self) -> None:
-        """Adopt earlier starters' homes. Kill homes that do not answer."""
+        """Adopt the homes of earlier starters. Kills homes that do not answer."""
         asked = {}
         for name in sockets.homes_of(self._name):
             try:
@@ -411,7 +412,7 @@ class _Starter:
 
 
 def fork_starter(executor: int) -> None:
-    """Fork the starter from a PySpark daemon that has imported the modules of homes."""
+    """Fork the starter from a PySpark daemon, which has imported the modules of homes."""
     daemon = os.getpid()
     name = sockets.starter_name(executor, daemon)
     lock = sockets.lock(name)
@@ -442,7 +443,7 @@ def run_spawned(facts: list[Any], listening: int) -> NoReturn:
 
 
 def main(name: str, lock: int, watched: list[list[int]]) -> NoReturn:
-    """Run the starter. ``lock`` is the descriptor that locks the name."""
+    """Run the starter. ``lock`` is the file descriptor that holds the lock on its name."""
     # The kernel sends SIGHUP to a killed starter's process group if a home is stopped.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.setpgid(0, 0)  # protects the worker and PySpark's daemon from signals

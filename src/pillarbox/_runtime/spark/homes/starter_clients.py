@@ -1,4 +1,4 @@
-"""The starter's connections with its clients and the homes."""
+"""The starter's connections to its clients and to homes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Client:
 
 @dataclass
 class Ending:
-    """A client that waits for a run's end."""
+    """A client that waits until a run's homes have ended."""
 
     run: str
     client: Client
@@ -47,7 +47,7 @@ class Ending:
 
 
 class HoldThread:
-    """A thread that accepts clients and asks them to wait, while the main thread is busy."""
+    """A thread that accepts clients and answers ``wait``, while the main thread is busy."""
 
     def __init__(self, listening: socket.socket, clients: Iterable[socket.socket] = ()) -> None:
         self._listening = listening
@@ -83,7 +83,7 @@ def send(connected: socket.socket, answer: dict[str, Any]) -> None:
 
 
 class HomeChannel:
-    """The starter's connection with a home."""
+    """The starter's connection to a home."""
 
     def __init__(self, name: str) -> None:
         connected = sockets.connect(name, _TALK_SECONDS)
@@ -94,7 +94,6 @@ class HomeChannel:
         self._channel.send_bytes(json.dumps(Hello("", "")._asdict()).encode())
 
     def ask(self) -> None:
-        """Request the home's facts, unless already asked."""
         if not self._is_asked:
             self._is_asked = True
             with suppress(LostError):
@@ -113,7 +112,7 @@ class HomeChannel:
 
 
 def readable(channels: list[HomeChannel], within: float) -> list[HomeChannel]:
-    """Return the channels that have an answer within ``within`` seconds."""
+    """Return the channels that receive an answer within ``within`` seconds."""
     with selectors.DefaultSelector() as selector:
         for channel in channels:
             selector.register(channel, selectors.EVENT_READ, channel)

@@ -1,4 +1,4 @@
-"""The connection of workers and drivers to the starter of homes. A worker starts a missing starter."""
+"""The connection of workers and drivers to the starter of homes. If there is no starter, a worker starts it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NoHomesError(Exception):
 
 
 class StarterConnection:
-    """A connection to a starter. Used by one thread at a time."""
+    """A connection to a starter. Only for one thread at a time."""
 
     def __init__(self, executor: int, daemon: int) -> None:
         self._watched = [Process.of(executor), Process.of(daemon)]
@@ -49,7 +49,7 @@ class StarterConnection:
     def ask(
         self, request: str, *, starts: bool = True, timeout: float = _SILENT_SECONDS, **fields: Any
     ) -> dict[str, Any]:
-        """Send a request and return the starter's answer. ``timeout``: longest silence (seconds)."""
+        """Send a request and return the starter's answer. ``timeout`` is the longest silence (seconds)."""
         with self._lock:
             self.is_asked = True
             try:
@@ -103,7 +103,7 @@ class StarterConnection:
         self._lines = self._connected.makefile("rb")
 
     def prepare(self) -> None:
-        """Start a missing starter, without waiting for its imports, which take a second."""
+        """Start a missing starter. Does not wait for its imports, which take a second."""
         with self._lock:
             try:
                 if self._connected is None or sockets.is_disconnected(self._connected):
@@ -145,14 +145,13 @@ class StarterConnection:
         return True
 
     def _kill_deaf_starter(self, waited: float) -> None:
-        """Kill a starter that is old enough to listen."""
+        """Kill a starter that does not answer, if it has had time to begin listening."""
         holder = sockets.holder(self._name)
         age = None if holder is None else holder.age()
         if (waited if age is None else age) > _BEGIN_SECONDS:
             self._kill_starter()
 
     def _kill_starter(self) -> None:
-        """Kill a hanging starter. Its homes keep running."""
         holder = sockets.holder(self._name)
         if holder is None:
             return
@@ -164,7 +163,7 @@ class StarterConnection:
 def start_python(function: str, arguments: Sequence[Any], files: Sequence[int]) -> subprocess.Popen[bytes]:
     """Start a Python process that calls a function of `starter`.
 
-    Arguments are passed in a file, since all users of the machine can read command lines.
+    Arguments are passed in a file, because all users of the machine can read command lines.
     """
     with tempfile.TemporaryFile() as file:
         file.write(json.dumps([sys.path, *arguments]).encode())
@@ -175,7 +174,7 @@ def start_python(function: str, arguments: Sequence[Any], files: Sequence[int]) 
 
 
 def python_command(function: str, file: int) -> list[str]:
-    """Return the command line for `start_python`."""
+    """Return the command line that calls a function with the arguments in a file."""
     code = "import json, sys; arguments = json.load(open(int(sys.argv[1]))); sys.path[:] = arguments[0]"
     code += f"; from pillarbox._runtime.spark.homes import starter; starter.{function}(*arguments[1:])"
     return [sys.executable, "-c", code, str(file)]

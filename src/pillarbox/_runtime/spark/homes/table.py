@@ -1,6 +1,6 @@
-"""The starter's table of runs and homes, which decides which requests are granted.
+"""The starter's table of runs and homes. It decides whether a request is granted.
 
-A run is alive, superseded by a newer run of its query, or over. Only live runs get homes.
+A run is live, superseded by a newer run of its query, or over. Only live runs get homes.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ Origin = Literal["known", "new", "restarted", "adopted"]
 
 
 class BadRequestError(Exception):
-    """A request with a missing or invalid field."""
+    """A field of a request is missing or invalid."""
 
 
 class RefusedError(Exception):
-    """An ended run or an ending executor requested a home."""
+    """A home was requested by a run that has ended, or while the executor ends."""
 
 
 class HomeRequest(NamedTuple):
-    """A worker's request for the home of a place.
+    """A worker's request for the home of one of its state partitions.
 
     Attributes:
-        place: digest of level, layout, state partition and secret.
-        attempt: the Spark task's number, higher in later runs, or None if unknown.
+        place: identifies the home: a digest of level, layout, state partition and secret.
+        attempt: the Spark task's number, which is higher in later runs, or None if unknown.
     """
 
     place: str
@@ -78,13 +78,13 @@ def _typed(fields: Any, name: str, kind: Any) -> Any:
 
 
 def text_of(fields: dict[str, Any], name: str) -> str:
-    """Return a string field of a request. Raises BadRequestError without it."""
+    """Return a field of a request that must be a string. Raises BadRequestError."""
     text: str = _typed(fields, name, str)
     return text
 
 
 def texts_of(fields: dict[str, Any], name: str) -> list[str]:
-    """Return a string list of a request."""
+    """Return a field of a request that must be a list of strings. Raises BadRequestError."""
     texts: list[str] = _typed(fields, name, list)
     if not all(isinstance(text, str) for text in texts):
         raise BadRequestError(f"{name!r} is not a list of strings")
@@ -92,7 +92,7 @@ def texts_of(fields: dict[str, Any], name: str) -> list[str]:
 
 
 def number_of(fields: dict[str, Any], name: str) -> float:
-    """Return a number of a request."""
+    """Return a field of a request that must be a number. Raises BadRequestError."""
     number: float = _typed(fields, name, (int, float))
     return number
 
@@ -102,9 +102,9 @@ class HomeEntry:
     """The starter's entry for a home.
 
     Attributes:
-        used_at: the time of its last known visit (seconds of the table's clock).
+        used_at: when it was last used, as far as known (seconds of the table's clock).
         kill_at: when to kill it, or None if it is not ending.
-        is_reported: whether a worker has received the origin ``adopted``.
+        is_reported: whether a worker has been informed that the home was adopted.
     """
 
     process: Process
@@ -130,11 +130,7 @@ class _Run:
 
 
 class Table:
-    """The runs and homes of an executor.
-
-    Attributes:
-        homes: homes by pid, including ending ones.
-    """
+    """The runs and homes of an executor."""
 
     def __init__(self, clock: Callable[[], float], end: Callable[[HomeEntry], None]) -> None:
         self._clock = clock
@@ -152,9 +148,10 @@ class Table:
         return run in self._ended
 
     def end_run(self, run: str, secrets: Iterable[str]) -> list[HomeEntry]:
-        """End a run and its homes; return the homes.
+        """End a run and its homes, and return these homes.
 
-        ``secrets`` of its plans identify homes without a run id (``foreachBatch`` under Spark Connect).
+        ``secrets`` are the secrets of the run's plans. They identify homes without a run id (``foreachBatch`` under
+        Spark Connect).
         """
         self._forget_run(run, "its query has ended")
         plan_secrets = {*secrets}
@@ -219,7 +216,7 @@ class Table:
         return home, origin
 
     def adopt(self, home: HomeEntry, since: int | None) -> None:
-        """Add an earlier starter's home, or end it. ``since`` is its first Spark task."""
+        """Add an earlier starter's home, or end it. ``since`` is the number of its run's first Spark task."""
         self.homes[home.process.pid], home.is_adopted = home, True
         if self.is_ending or home.run in self._ended or any(digest in self._by_place for digest in home.places):
             self._end_home(home)

@@ -1,21 +1,20 @@
 """Messages between a relay and a home.
 
-A worker keeps its connection between epochs, since Spark usually gives it the same state partition again. A relay sends
-the executor's secret (a line), a ``Hello`` (JSON), and an ``EpochRequest`` for each epoch. During an epoch it only
-answers requests, so both ends never block by sending at the same time. The home sends:
+A worker keeps its connection between epochs, because Spark usually assigns the same state partition to it again. A
+relay sends the executor's secret (a line), a ``Hello`` (JSON), and an ``EpochRequest`` for each epoch. During an epoch,
+it only answers requests, so that the two ends never block each other by sending at the same time. The home sends:
 
-- ``VALUE`` number: requests a broadcast variable's value.
-- ``WELCOME``: the epoch is running; sent only after a silence.
-- ``LATE``: refuses the epoch, since a newer attempt has begun.
+- ``VALUE`` number: requests the value of a broadcast variable.
+- ``WELCOME``: the epoch is running. Only sent if nothing else was sent for a while.
+- ``LATE``: refuses the epoch, because a newer attempt has begun.
 - ``LEVEL``: requests the level's vertices.
-- ``MORE``: requests the next buffers, a list, or None at the end.
+- ``MORE``: requests the next list of buffers. The answer is None at the end.
 - ``GET`` chunk, ``PUT`` chunk bytes, ``REMOVE`` chunk: access Spark's state.
-- ``OUT`` buffers: emits them.
+- ``OUT`` buffers: emits buffers.
 - ``DONE`` wake-up accumulators: the epoch has ended.
-- ``FAILED`` kind text: the epoch has failed; the connection ends.
+- ``FAILED`` kind text: the epoch has failed. The home closes the connection.
 
-A starter connects with a ``Hello`` without a place. The home answers this and each ``ASK`` with a ``HomeDescription``
-(JSON).
+A starter connects with an empty ``Hello``. The home answers this and each ``ASK`` with a ``HomeDescription`` (JSON).
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ ASK = b"?"
 
 
 class Hello(NamedTuple):
-    """A client's first message to a home. Empty for a starter."""
+    """A client's first message to a home. A starter's is empty."""
 
     place: str
     secret: str
@@ -59,8 +58,9 @@ class EpochRequest(NamedTuple):
     """A request to run a subtask's epoch for a Spark task.
 
     Attributes:
-        environment: the worker's environment, or None if unchanged since the connection's previous request.
-        head: the log's head, or None if unread.
+        environment: the worker's environment, or None if it has not changed since the previous request on the
+            connection.
+        head: the log's head, or None if the worker has not read it.
     """
 
     attempt: int
@@ -73,11 +73,11 @@ class EpochRequest(NamedTuple):
 
 
 class HomeDescription(NamedTuple):
-    """Facts about a home: the starter's parameters for a new one, and its own answer.
+    """The description of a home, which the starter passes to a new home, and which a home answers.
 
     Attributes:
-        idle: lifetime without an epoch (seconds).
-        watched: (pid, start time) of processes. The home ends with any of them.
+        idle: how long the home is kept without an epoch (seconds).
+        watched: (pid, start time) of processes. The home exits when one of them does.
     """
 
     name: str

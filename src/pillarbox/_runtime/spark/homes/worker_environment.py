@@ -1,7 +1,7 @@
 """A Spark worker's environment, reproduced in a home.
 
-A home may serve several workers, each in a thread, with its own task context. All workers of an application share the
-rest.
+A home may serve several workers, each in a thread with its own task context. The rest of the environment is the same
+for all workers of an application.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _log = logging.getLogger("pillarbox")
 
 
 class WorkerEnvironment(NamedTuple):
-    """A worker's environment in a task.
+    """A worker's environment while it runs a task.
 
-    Plain data, since a home reads it before it can import the user's modules.
+    Consists of plain data, because a home reads it before it can import the user's modules.
 
     Attributes:
-        process: the process state, or None if unchanged since the connection's previous request.
+        process: the process state, or None if it has not changed since the previous request on the connection.
     """
 
     context: dict[str, Any]
@@ -53,7 +53,7 @@ class _ProcessState(NamedTuple):
 
     @staticmethod
     def bytes_here() -> bytes:
-        """Return this process's state, the same object until it changes."""
+        """Return this process's state, pickled. Returns the same object until the state changes."""
         from pyspark import SparkFiles
 
         # Faster than decoding.
@@ -82,7 +82,7 @@ def _directory() -> str | None:
 
 
 def here(sent: bytes | None) -> WorkerEnvironment:
-    """Return this worker's environment, without the process state if it equals ``sent``."""
+    """Return this worker's environment, without the process state if that equals ``sent``."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -97,7 +97,6 @@ def here(sent: bytes | None) -> WorkerEnvironment:
 
 
 def value(number: int) -> bytes:
-    """Return a broadcast variable's pickled value."""
     return broadcasts.value(number)
 
 
@@ -109,7 +108,6 @@ _lock = threading.Lock()
 
 
 def enter(worker: WorkerEnvironment, value_of: Callable[[int], bytes]) -> None:
-    """Apply a worker's environment to the calling thread."""
     with _lock:
         if worker.process is not None:
             _set_process(_ProcessState.of_bytes(worker.process))
@@ -120,22 +118,22 @@ def enter(worker: WorkerEnvironment, value_of: Callable[[int], bytes]) -> None:
 
 
 def take_updates() -> bytes | None:
-    """Return the calling thread's accumulator updates, or None."""
+    """Return and reset the accumulator updates of the calling thread, or None."""
     return accumulators.take_sums()
 
 
 def drop() -> None:
-    """Drop a failed epoch's accumulator updates."""
+    """Discard the accumulator updates of a failed epoch."""
     accumulators.drop()
 
 
 def add(added: bytes | None) -> None:
-    """Apply a home's accumulator updates in this worker."""
+    """Add a home's accumulator updates to this worker's."""
     accumulators.add(added)
 
 
 def _set_process(new: _ProcessState) -> None:
-    """Apply the worker's changes, except to values that user functions have changed here."""
+    """Apply the changes of the worker's process state. Values that user functions have changed here are kept."""
     from pyspark import SparkFiles
 
     old = _last_process[0] if _last_process else _ProcessState.here()
@@ -183,7 +181,7 @@ def _set_context(fields: dict[str, Any]) -> None:
 
 
 def _context_of_thread() -> Any:
-    """Return a task context with separate fields per thread. User threads see the latest fields."""
+    """Return a task context whose fields differ per thread. Threads of user code see the latest fields."""
     from pyspark import TaskContext
 
     class _ContextOfThread(TaskContext):

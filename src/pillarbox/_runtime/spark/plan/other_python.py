@@ -19,7 +19,7 @@ _OURS = re.compile(
 
 
 def runs_other_python(start: Start) -> bool:
-    """Return whether a query may pass rows to other Python functions."""
+    """Return whether a query may pass rows to Python functions that are not pillarbox's."""
     # for_each_batch() unsets the setting for its function.
     if start.calls_function and not start.function_reads_all:
         return True

@@ -1,4 +1,4 @@
-"""Plans a program as one DataFrame: sources, levels, outputs."""
+"""Plans a program as one DataFrame, from sources through levels to outputs."""
 
 from __future__ import annotations
 
@@ -66,13 +66,7 @@ def _one_time(millis: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 
 @dataclass(frozen=True)
 class FirstEpoch:
-    """The first epoch of a query that starts from a savepoint.
-
-    Attributes:
-        sources: a DataFrame in place of the program's sources. Its rows are dropped.
-        state: returns the state rows of some vertices, in the columns of ``STATE_SCHEMA``.
-        watermark: Spark's watermark after the epoch (epoch milliseconds).
-    """
+    """The first epoch of a query that starts from a savepoint."""
 
     sources: DataFrame
     state: Callable[[Sequence[int]], DataFrame]
@@ -81,7 +75,7 @@ class FirstEpoch:
 
 
 class _Plan:
-    """A program's plan, or with ``first`` the plan of its restoring epoch."""
+    """A program's plan. With ``first``, the plan of the epoch that restores a savepoint."""
 
     def __init__(self, program: Program, spark: SparkSession, first: FirstEpoch | None = None) -> None:
         self._first = first
@@ -106,7 +100,7 @@ class _Plan:
         self._time: SparkTime | None = next((factory.spark_time for factory in factories if factory.spark_time), None)
 
     def rows(self, output: Output, schema: str | StructType, metrics: _Metrics | None = None) -> DataFrame:
-        """Return the DataFrame for the program's output, without the metrics column."""
+        """Return the DataFrame of one of the program's outputs, without the metrics column."""
         report = None if metrics is None else metrics.column
         last = len(self.program.levels) - 1
         rows: DataFrame | None = None
@@ -171,7 +165,7 @@ class _Plan:
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
     def _no_rows(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
-        """Read the sources, drop their rows, and advance Spark's watermark if an operator follows it."""
+        """Read the sources and drop their rows. Advance Spark's watermark if an operator follows Spark's time."""
         assert isinstance(schema, str)
         rows = first.sources.where("false")
         if self._time is not None and first.watermark > 0:
@@ -202,15 +196,14 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Metrics:
-    """Takes task metrics out of a streaming program's plan.
+    """Removes task metrics from a streaming program's rows.
 
-    They are observed and dropped after each level. So no shuffle contains them, and a retried task shuffles the same
-    data.
+    Metrics are observed and dropped after each level. So no shuffle contains them, and a repeated task shuffles the
+    same data.
 
     Attributes:
-        column: the column with the metrics.
-        program: the alias of the program's rows, and the name of the last level's metrics. It is the prefix of other
-            levels' names.
+        program: the alias of the program's rows. Metrics of the last level are observed under this name, metrics of
+            other levels under names with this prefix.
     """
 
     column: str
@@ -234,7 +227,7 @@ def plan_first_epoch(program: Program, spark: SparkSession, first: FirstEpoch) -
 def write_for_each_batch(
     rows: DataFrame, schemas: dict[str, StructType], function: Callable[[dict[str, DataFrame], int], None]
 ) -> DataStreamWriter:
-    """Return a writer that calls ``function`` with each micro-batch's outputs, by name."""
+    """Return a writer that calls ``function`` for each micro-batch, with its outputs by name."""
     named = getattr(function, "__name__", type(function).__name__)
     outputs = ", ".join(map(repr, schemas))
     if not rows.isStreaming:
@@ -262,7 +255,7 @@ def write_for_each_batch(
 
 
 def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> DataFrame:
-    """Plan a program's outputs. Several outputs are struct columns; each row sets one."""
+    """Plan a program's outputs. Several outputs are struct columns; each row sets one of them."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     outputs: dict[int, tuple[str, pa.Schema]] = {}
@@ -290,12 +283,11 @@ def _rows_of(batch: DataFrame, name: str) -> DataFrame:
 
 
 def _report_names() -> Iterator[str]:
-    """Generate names for the metrics column, to find one that no user column has."""
     return (f"__pillarbox_report{number or ''}" for number in count())
 
 
 def collect_objects(program: Program, spark: SparkSession) -> Generator[list[Any], None, None]:
-    """Run a bounded program and yield its output's records, a list per buffer."""
+    """Run a bounded program, and yield its output's records buffer by buffer."""
     plan = _Plan(program, spark)
     if plan.is_streaming:
         raise ProgramError(

@@ -1,6 +1,6 @@
 """The programs that this process has planned.
 
-The alias of a program's rows in a query's plan names the program, also through views, SQL and joins.
+A query's plan identifies a program by the alias of its rows, which survives views, SQL and joins.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _programs: WeakValueDictionary[str, PlannedProgram] = WeakValueDictionary()
 
 @dataclass(frozen=True)
 class ProgramSummary:
-    """A program's properties that a query start needs.
+    """The properties of a program that are needed to start a query.
 
     Attributes:
         has_narrow_rows: whether no source row can be large.
-        begins: the program itself if it starts from a savepoint, because its first epoch has a plan of its own.
+        begins: the program itself if it starts from a savepoint, whose first epoch needs another plan. Otherwise None.
     """
 
     description: ProgramDescription
@@ -78,7 +78,7 @@ class PlannedProgram:
     Attributes:
         parallelism: the number of Spark partitions that contain its subtasks, or 0 without state.
         secret: admits the plan's tasks to the program's homes. Empty for a restored description.
-        registered: the program as planned, if the query has renamed it. The reference keeps it registered.
+        registered: the originally planned program, if the query has renamed it. The reference keeps it in the registry.
     """
 
     id: str
@@ -100,10 +100,7 @@ class PlannedProgram:
 def vertex_with(
     programs: Sequence[PlannedProgram], uid: str, number: int | None = None
 ) -> tuple[PlannedProgram, PlanVertex]:
-    """Return the vertex that contains the operator ``uid``, and its program.
-
-    A uid may be a name; ``number`` is the vertex's number, if known.
-    """
+    """Return the vertex that contains the operator ``uid``, and its program."""
     operators = [
         (program, vertex, operator)
         for program in programs
@@ -130,7 +127,6 @@ def vertex_with(
 
 
 def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:
-    """Return a vertex as shipped to workers."""
     for candidate in _shipped.get(program.id, ()):
         if candidate.number == vertex.number:
             return candidate
@@ -156,7 +152,7 @@ def note_start(spark: SparkSession) -> None:
 
 
 def is_one_unstarted(spark: SparkSession) -> bool:
-    """Return whether the session has a planned, unstarted program."""
+    """Return whether the session has planned a program that has not been started."""
     return spark in _unstarted
 
 
@@ -188,7 +184,6 @@ def _named(program: PlannedProgram, name: str) -> PlannedProgram:
 
 
 def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:
-    """Return the parallelism that a query's programs set."""
     parallelisms = sorted(
         {program.parallelism for program in programs if program.parallelism and program.sets_parallelism}
     )

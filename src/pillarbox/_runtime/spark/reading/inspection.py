@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None = None, top: int = 5) -> dict[str, Any]:
-    """Return a checkpoint's content as plain data. Reads all state once."""
+    """Return a checkpoint's contents as plain data. Reads all state once."""
     return read_epoch(spark, checkpoint, epoch, partial(_inspect, top))
 
 
@@ -69,7 +69,7 @@ def _inspect(top: int, files: CheckpointState) -> dict[str, Any]:
 
 
 def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
-    """Return a savepoint's content as plain data. Verifies all files."""
+    """Return a savepoint's contents as plain data. Verifies all files."""
     opened = open_savepoint(spark, directory)
     manifest = opened.manifest
     marks: dict[str, int | None] = dict(opened.tasks.groupBy("uid").agg({"watermark": "min"}).collect())
@@ -176,10 +176,10 @@ def _merge(operators: dict[str, dict[str, Any]], facts: dict[str, Any], top: int
 
 
 def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, list[str]]:
-    """Return the changes if another checkpoint's newest program resumed from this one.
+    """Return the changes if another checkpoint's newest program resumed from this checkpoint.
 
-    Returns changes that prevent a resume (``refused``), may prevent it (``doubtful``), or are made by the first epoch
-    (``carried_out``).
+    ``refused`` changes prevent a resume, ``doubtful`` changes may prevent it, and ``carried_out`` changes are made by
+    the first epoch.
     """
     then, now = Checkpoint(spark, checkpoint).binding(), Checkpoint(spark, other).newest()
     for description, where in ((then, checkpoint), (now, other)):
@@ -205,7 +205,6 @@ def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, li
 
 
 def _lost_requests(uid: str, views: list[LogView], chain: list[str] | None) -> Iterator[str]:
-    """Yield a message for each operator whose carried requests the program would lose."""
     if chain is None:
         return
     every = {other: part for view in views for other, part in (view.task_state().get("operators") or {}).items()}

@@ -1,4 +1,4 @@
-"""The rows of one key in the state of an operator by columns."""
+"""The rows of one key in the state of a columnar operator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PARTS = ("partials", "left", "right")
 def rows_in_columns(
     files: CheckpointState, operator: Stateful, epoch: int, heads: Mapping[int, LogHead], keys: Sequence[Any]
 ) -> dict[int, list[dict[str, Any]]]:
-    """Return a key's rows by subtask, in the format of `key_life`'s facts."""
+    """Return a key's rows by subtask, in the form that `key_life` uses."""
     codes = ", ".join(map(str, heads))
     _, table = table_of_logs(files.logs(operator, epoch).where(f"code IN ({codes})"), list(heads.values()))
     parts = [part for part in _PARTS if part in table.columns]
@@ -52,7 +52,7 @@ def rows_in_columns(
 
 
 def shorten_json(text: str, limit: int = 2000) -> str:
-    """Remove null fields from JSON and truncate it."""
+    """Remove null fields from a JSON text, and truncate it."""
     value = {name: field for name, field in json.loads(text).items() if field is not None}
     shown = json.dumps(value, ensure_ascii=False)
     return shown if len(shown) <= limit else f"{shown[: limit - 3]}..."

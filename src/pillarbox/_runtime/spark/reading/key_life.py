@@ -1,7 +1,7 @@
 """A key's history: its state and timers in the last epochs that Spark retains.
 
-Spark's state reader cannot look up a key. It reads the level's partitions, in a job that can be cancelled. A process
-runs one such job at a time.
+Spark's state reader cannot look up a key, so a job reads all partitions of the level. The job can be cancelled. A
+process runs one such job at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _EPOCHS = 5
 # Maximum characters of a value.
 _VALUE = 2000
-# Maximum elements of a key's queue.
+# Maximum number of listed elements of a key and operator.
 _QUEUE = 20
 _reading = threading.Lock()
 
@@ -51,32 +51,34 @@ _reading = threading.Lock()
 def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dict[str, Any]:
     """Return the state of one key in the last five epochs that Spark retains, as plain data.
 
-    Reads the checkpoint of a running or stopped query, without the program and its classes. Reads all state of the
-    operator's level, since Spark cannot look up a key.
+    Reads the checkpoint of a running or stopped query, without the program and its classes. Spark cannot look up a key,
+    so all state of the operator's level is read.
 
     Args:
         spark: the session that reads the checkpoint.
         checkpoint: the ``checkpointLocation`` of the query.
-        uid: the operator's, as in ``.uid("count")``.
-        key: the key. Text is parsed by the keys' declared type, or by the keys in state: "10040" may be text or a
-            number, "2026-05-01" a date, and '["a", 1]' a key of two columns. Any other value is the key itself.
+        uid: the operator's uid, as in ``.uid("count")``.
+        key: the key. A string is parsed according to the keys' declared type or, without one, compared with the keys in
+            state: "10040" may be a string or a number, "2026-05-01" a date, and '["a", 1]' a key of two columns. Any
+            other value is the key itself.
 
     Returns:
-        - ``key``, as text; ``subtask``, the index of its subtask;
-        - ``epoch``, the last committed epoch; ``epochs``, the epochs that were read;
-        - ``watermark`` of the subtask (epoch milliseconds), or None;
-        - ``state``: a list of ``name``, ``value`` as text, ``changed``, the last of these epochs that changed it, or
-          None; and ``values``, one per epoch. An operator by columns has the rows of the key;
-        - ``timers``: a list of ``domain``, ``at`` (epoch milliseconds) and ``waits``, the reason why it has not fired;
-        - ``calls``: requests, and the first 20 records and timers of async keyed functions, that the epoch has carried
-          into the next one: ``uid``; ``record`` as text, or the kind of the timers; ``asked``, the time of the
-          request, or None; ``arrived``, the epoch of the record, or None; ``waits``, the reason why it is pending;
-          ``recorded``, its recorded calls with their outcome: "begun", "result" or "error";
-        - ``messages``, as text, and ``took_ms``.
+        - ``key``: the key as text; ``subtask``: the index of its subtask;
+        - ``epoch``: the last committed epoch; ``epochs``: the epochs that were read;
+        - ``watermark``: the subtask's watermark (epoch milliseconds), or None;
+        - ``state``: a list of states, with ``name``, ``value`` as text, ``changed`` (the last of these epochs that
+          changed the state, or None) and ``values`` (one per epoch). For a columnar operator, the rows of the key;
+        - ``timers``: a list of timers, with ``domain``, ``at`` (epoch milliseconds) and ``waits`` (the reason why the
+          timer has not fired);
+        - ``calls``: requests for the key, and the first 20 records and timers of async keyed functions, that are
+          carried into the next epoch, with ``uid``, ``record`` (as text, or the kind of the timers), ``asked`` (the
+          time of the request, or None), ``arrived`` (the epoch of the record, or None), ``waits`` (the reason why it
+          is pending) and ``recorded`` (its recorded calls with their outcome: "begun", "result" or "error");
+        - ``messages``: notices as text; ``took_ms``: the duration of the call.
 
     Raises:
-        CheckpointMismatchError: there is no such checkpoint or operator, or it cannot be read.
-        ProgramError: the text is not a key, or is ambiguous; or another thread is reading a key's state.
+        CheckpointMismatchError: the checkpoint or operator does not exist, or cannot be read.
+        ProgramError: the string is not a key or is ambiguous, or another thread is reading a key's state.
 
     Example:
         >>> key_history(spark, "/checkpoints/flights", "count", "AA")["state"]  # doctest: +SKIP
@@ -87,7 +89,6 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
 
 
 def key_life(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[str, Any]:
-    """Return a key's history as text."""
     check_text(uid, "the uid")
     if isinstance(text, str):
         check_text(text, "the key")
@@ -150,7 +151,7 @@ def _looks(
 
 
 def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any]) -> Any:
-    """Choose the key that an operator's state contains."""
+    """Return the key that a text denotes, given an operator's state."""
     operator, heads = operator_with(files, uid)
     head = next(iter(heads.values()))
     subtasks = {_subtask(key, head) for key in keys}
@@ -162,7 +163,7 @@ def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any
 
 
 def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[str, Any]]) -> Any:
-    """Choose the key that the state contains, or else the only one with a suitable type."""
+    """Return the candidate key that is in the state, or else the only candidate of a suitable type."""
     present = sorted({index for look in looks for index in look["present"]})
     types = {name for look in looks for name in look["types"]}
     alike = [index for index, key in enumerate(keys) if type(key).__name__ in types]
@@ -217,7 +218,7 @@ def _rows_of(rows: ViewedRows, keys: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
-    """Return a task's carried requests and elements: counts by operator, and the calls and visits of some keys."""
+    """Return a task's carried requests and elements: counts by operator, and the calls and visits of given keys."""
     carried: dict[str, int] = {}
     calls: list[dict[str, Any]] = []
     visits: list[tuple[str, int]] = []
@@ -259,8 +260,8 @@ def _domain(visit: tuple[Any, ...]) -> str:
 
 
 def _elements(entries: list[tuple[Any, ...]], keys: list[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the records and running timers of async keyed functions."""
-    ahead: Counter[int | None] = Counter()  # of each key
+    """Yield the unfinished records and timers of async keyed functions."""
+    ahead: Counter[int | None] = Counter()  # earlier elements, by index of the key
     for entry in entries:
         kind, arrival, calls = entry[0], *entry[-2:]
         count = ahead[_index_of(entry, keys)]
@@ -280,7 +281,6 @@ def _elements(entries: list[tuple[Any, ...]], keys: list[Any]) -> Iterator[dict[
 
 
 def _contains_key(record: Any, key: Any) -> bool:
-    """Return whether a record is a key, or has all of its columns as fields."""
     if is_same_key(record, key):
         return True
     if isinstance(record, dict):
@@ -303,7 +303,7 @@ def _as_text(value: Any) -> str:
 
 
 def describe_key(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a key's history from some epochs' facts."""
+    """Describe a key's history, given facts from several epochs."""
     by_epoch = {number: [look for look in looks if look["epoch"] == number] for number in epochs}
     now = by_epoch.get(epoch, [])
     subtask = next((look["subtask"] for look in now if look["rows"]), now[0]["subtask"] if now else None)
@@ -374,5 +374,4 @@ def _waits(domain: str, at: int, watermark: int | None, visits: Sequence[tuple[s
 
 
 def no_checkpoint() -> CheckpointMismatchError:
-    """Return the error for a missing checkpoint."""
     return CheckpointMismatchError("the query has no checkpoint location of its own, so its state cannot be read")

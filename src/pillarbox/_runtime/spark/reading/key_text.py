@@ -1,4 +1,4 @@
-"""Parses a key from a user's text, by the keys' declared type or by the state."""
+"""Parses a key from a user's text, given the declared type of keys or the state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NUMBERS = (int, float, Decimal)
 
 
 def keys_of_text(text: str) -> list[Any]:
-    """Return the keys that a text can denote, such as JSON or a date."""
+    """Return the keys that a text can denote, for example as JSON or as a date."""
     keys: list[Any] = [text]
     readings: list[Callable[[str], Any]] = [
         lambda text: _as_key(json.loads(text)),
@@ -49,7 +49,6 @@ def _as_key(value: Any) -> Any:
 
 
 def is_same_key(key: Any, other: Any) -> bool:
-    """Return whether two values are the same key."""
     # True equals 1, but they are different keys.
     if isinstance(key, bool) != isinstance(other, bool):
         return False
@@ -60,7 +59,7 @@ def is_same_key(key: Any, other: Any) -> bool:
 
 
 def possible_keys(text: str, notes: Iterable[KeyNote | None]) -> list[Any]:
-    """Return the keys that a text can denote, limited by a declared type."""
+    """Return the keys that a text can denote. If the type of keys is declared, only keys of that type."""
     types, _ = declared_key(notes)
     classes = [None if (scalar := scalar_of_spark(spark_type)) is None else scalar.classes[0] for spark_type in types]
     if not types or not all(kind in _READINGS for kind in classes):
@@ -89,7 +88,6 @@ def _read(part: Any, kind: Any) -> Any:
 
 
 def described_keys(keys: Sequence[Any]) -> list[str]:
-    """Describe keys for messages."""
     return [
         f"{shorten(key)} as {_READINGS[type(key)][0] if type(key) in _READINGS else f'a {type(key).__name__}'}"
         for key in keys
@@ -97,7 +95,6 @@ def described_keys(keys: Sequence[Any]) -> list[str]:
 
 
 def several_keys(text: str, uid: str, keys: Sequence[Any], why: str, advice: str) -> ProgramError:
-    """Return the error for an ambiguous text."""
     return ProgramError(
         f"the key {shorten(text)} of {uid!r} may be {' or '.join(described_keys(keys))}, and {why}: write text in"
         f" double quotes ({json.dumps(text)}), or {advice}"

@@ -1,7 +1,8 @@
 """State as columns: names, types, and Arrow arrays.
 
-A column has its state's declared type if the operator's state is plain (docs/security.md). Other columns are VARIANT,
-which Spark parses from JSON. In Arrow, they are structs with JSON, or a pickle for values without a JSON form.
+If an operator's state is plain (docs/security.md), columns have the declared types of their states. Other columns are
+VARIANT, which Spark parses from JSON. In Arrow, they are structs with JSON, or with a pickle for values that JSON
+cannot express.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class StateColumn:
     """A column of an operator's state table.
 
     Attributes:
-        name: unique in the table, ignoring case.
+        name: the column's name, unique in the table ignoring case.
         type: its Spark type, or None for VARIANT.
-        name_of_type: its plain type, as in heads.
+        name_of_type: the name of its plain type in log heads.
     """
 
     name: str
@@ -58,7 +59,7 @@ class StateColumn:
 
 
 def type_of_name(name: str) -> spark.DataType | None:
-    """Return the Spark type for a plain type's name in a head, or None."""
+    """Return the Spark type for a type name from a log head, or None."""
     parsed = parse(name)
     return _spark_type(parsed) if parsed.is_plain else None
 
@@ -79,7 +80,7 @@ def _struct(names: Sequence[str], parts: Sequence[spark.DataType]) -> spark.Stru
 
 
 def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -> spark.DataType | None:
-    """Return an operator's key type, or None if unknown or different between inputs."""
+    """Return the type of an operator's keys, or None if it is unknown or differs between inputs."""
     types, names = declared_key(head.key for head in heads)
     kinds = list(map(parse, types))
     if len(kinds) < 2:
@@ -193,7 +194,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def as_json(value: Any) -> str | None:
-    """Return a state value as JSON, or None without a JSON form."""
+    """Return a state value as JSON, or None if JSON cannot express it."""
     kind = type(value)
     if value is None:
         return None

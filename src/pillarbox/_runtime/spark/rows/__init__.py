@@ -1,5 +1,5 @@
 """Buffers as Spark rows, and the Arrow batches exchanged with Spark.
 
-Start with `buffer_rows.py`, then `output.py`. Weak spot: Arrow batches become pandas frames for Spark's stateful
-operator, and back (`arrow_frame.py`).
+Start with `buffer_rows.py`, then `output.py`. Weak spot: Spark's stateful operator takes pandas frames only, so Arrow
+batches are wrapped in frames that other code must not touch (`arrow_frame.py`).
 """

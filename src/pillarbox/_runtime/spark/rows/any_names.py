@@ -1,4 +1,4 @@
-"""Arbitrary column names for ``DataFrame.mapInArrow``, which parses a dot as a struct field."""
+"""``DataFrame.mapInArrow`` with any column names. Spark's method parses a dot as a struct field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ _Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def quoted(name: str) -> str:
-    """Return a column name quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -30,7 +29,7 @@ def with_plain_names(df: DataFrame) -> DataFrame:
 
 
 def map_in_arrow(df: DataFrame, task: str, function: _Function, schema: StructType | str) -> DataFrame:
-    """Apply ``df.mapInArrow(function, schema)`` with arbitrary column names."""
+    """Apply ``df.mapInArrow(function, schema)`` to a DataFrame with any column names."""
     return with_plain_names(df).mapInArrow(_Mapped(task, function, df.columns), schema)
 
 

@@ -1,6 +1,6 @@
 """Arrow batches as pandas frames, for Spark's stateful operator.
 
-A pandas column may hold an Arrow array, which Spark uses without conversion.
+A pandas column may contain an Arrow array, which Spark uses without a conversion.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 class _Column(pd.Series):  # type: ignore[misc]
-    """An Arrow array of its final type. PySpark's conversion by ``apply`` leaves it alone."""
+    """A pandas column that contains an Arrow array. PySpark's conversion by ``apply`` does not change it."""
 
     @property
     def _constructor(self) -> Callable[..., Any]:
@@ -34,7 +34,7 @@ class _Frame(pd.DataFrame):  # type: ignore[misc]
 
 
 def arrow_frame(batch: pa.RecordBatch) -> pd.DataFrame:
-    """Return a batch as a frame, without copying. Only Spark may use its columns."""
+    """Return a batch as a frame without copying. Only Spark may use the frame's columns."""
     columns = zip(batch.schema.names, batch.columns)
     return _Frame(
         {name: pd.arrays.ArrowExtensionArray(pa.chunked_array([array])) for name, array in columns}, copy=False

@@ -1,7 +1,7 @@
 """Buffers as Spark rows, for a shuffle.
 
-Each row has at most `_ROW_BYTES`, so Spark's limit of rows per Arrow batch also limits its bytes. Spark's own limit of
-bytes takes a third of the transfer time.
+Each row has at most `_ROW_BYTES`, so Spark's limit of rows per Arrow batch also limits the bytes of batches. Spark's
+own limit of bytes would take a third of the transfer time.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def in_portions(buffers: Iterable[Buffer]) -> Iterator[list[Buffer]]:
 
 
 class BufferRows:
-    """Reassembles buffers from rows in any order."""
+    """Reassembles buffers from rows, which may arrive in any order."""
 
     def __init__(self) -> None:
         # Incomplete buffers.
@@ -100,10 +100,7 @@ class BufferRows:
 
 
 def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narrow: bool) -> dict[str, str]:
-    """Return the settings of Arrow batches that a query needs.
-
-    With narrow source rows, the bytes of batches are unlimited unless the user limits them.
-    """
+    """Return the settings for Arrow batches of a query."""
     needed: dict[str, str] = {}
     if not 0 < int(spark.conf.get(BATCH_ROWS) or 0) <= _MOST_ROWS:
         needed[BATCH_ROWS] = str(_MOST_ROWS)
@@ -113,7 +110,7 @@ def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narro
 
 
 def has_narrow_rows(program: Program) -> bool:
-    """Return whether all sources have few columns, all of fixed width."""
+    """Return whether all sources have few columns, each of fixed width."""
     from pyspark.sql.types import BooleanType, DateType, NumericType, TimestampNTZType, TimestampType
 
     fixed = (BooleanType, DateType, NumericType, TimestampNTZType, TimestampType)

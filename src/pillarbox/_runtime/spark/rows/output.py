@@ -1,6 +1,6 @@
 """Converts the output of a level's tasks to Arrow batches for Spark.
 
-Task metrics are rows with their own column.
+Task metrics are rows with a column of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BATCH_TIMESTAMP = "batch_timestamp"
 
 
 class Output(ABC):
-    """Converts task output to Arrow batches in workers."""
+    """Converts the output of a task to Arrow batches, in a worker."""
 
     def __call__(self, buffers: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:
         # An Arrow batch has a cost.
@@ -32,7 +32,7 @@ class Output(ABC):
 
 
 class BufferOutput(Output):
-    """Buffers for the next level, as rows."""
+    """Converts buffers for the next level to rows."""
 
     def __init__(self, report: str | None) -> None:
         self._has_reports = report is not None
@@ -53,10 +53,10 @@ class BufferOutput(Output):
 
 
 class ColumnOutput(Output):
-    """Typed columns of a program's outputs.
+    """Converts records of a program's outputs to typed columns.
 
-    A row has either one output's columns or a task's metrics. A single output has top-level columns, several outputs
-    have a struct column each.
+    A row contains the columns of one output, or a task's metrics. A single output has top-level columns; several
+    outputs have a struct column each.
 
     Args:
         outputs: (name, columns) of each output, by its code.

@@ -1,10 +1,10 @@
 """Ends queries between two epochs, so that no epoch is left uncommitted.
 
-``query.stop()`` interrupts the running epoch. But Spark checks the query's state before each epoch, so the driver
-changes the state, and the running epoch completes. Spark checks again after planning an epoch, and would drop the
-planned epoch. So the driver changes the state only after the second check, under the lock that the query's thread takes
-at the begin and end of an epoch. Under Spark Connect, the state is out of reach, and an interrupted epoch is repeated
-in a separate query.
+``query.stop()`` interrupts the running epoch. Spark checks the query's state before each epoch, so the driver changes
+the state instead, and the running epoch completes. Spark checks the state again after planning an epoch, and would drop
+the planned epoch. So the driver only changes the state after the second check, under the lock that the query's thread
+takes at the beginning and end of an epoch. Under Spark Connect, the state cannot be accessed, so an interrupted epoch
+is repeated in a separate query.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WAITS_FOR_LOCK = ".withProgressLocked("
 def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
     """End a query after the running epoch, or at once if time runs out. Any thread.
 
-    Returns whether the checkpoint is complete. If not, the next start repeats the uncommitted epoch.
+    Returns whether all epochs are committed. If not, the next start repeats the last one.
     """
     query: Any = started.query
     with started.held():
@@ -56,7 +56,7 @@ def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
 
 def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
     """End a query after the running epoch. Returns False on timeout."""
-    gate, seen = Gate(query), _batch(query)
+    gate, seen = EpochGate(query), _batch(query)
     while gate.is_running:
         if gate.exists:
             # Behind a closed gate, a query ends by itself, unless it sleeps until its next trigger.
@@ -76,7 +76,7 @@ def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
 
 
 def finish_epoch(start: Start, has_time: Callable[[], bool]) -> bool:
-    """Complete the uncommitted epoch, if any. Returns whether all epochs are committed."""
+    """Run the uncommitted epoch, if there is one. Returns whether all epochs are committed."""
     half = Checkpoint(start.spark, str(start.checkpoint)).uncommitted_epoch
     if half is None:
         return True
@@ -100,11 +100,11 @@ def _batch(query: Any) -> int | None:
     return None if progress is None else int(progress["batchId"])
 
 
-class Gate:
-    """The point between two epochs of a query. While it is closed, no epoch begins.
+class EpochGate:
+    """A gate between the epochs of a query. While it is closed, no epoch begins.
 
-    Uses private methods of Spark in a classic session. While it is closed, ``isActive`` is False, though an epoch may
-    still run. Single-threaded: locks in the JVM belong to this thread's JVM thread.
+    Uses private methods of Spark, in a classic session. While the gate is closed, ``isActive`` is False, even if an
+    epoch is running. Only for one thread, because locks in the JVM belong to its JVM thread.
     """
 
     def __init__(self, query: Any) -> None:
@@ -136,7 +136,7 @@ class Gate:
         return _WAITS_FOR_TRIGGER in self.stack()
 
     def close(self) -> bool:
-        """Block new epochs. Returns False while one begins."""
+        """Block new epochs. Returns False if an epoch is just beginning: call again."""
         if self._open is not None:
             return True
         state = self._state.get()
@@ -193,6 +193,6 @@ class Gate:
             self.mark_ended()
 
     def mark_ended(self) -> None:
-        """Set an ended query's state to ended, which the gate may have reset."""
+        """Set the state of an ended query, which the gate may have reset, to ended."""
         if self._closed is not None and not self.is_running:
             self._state.set(self._closed)

@@ -1,7 +1,8 @@
-"""The heartbeat of a query's driver: its activity, each second in memory, every 15 seconds in the checkpoint.
+"""The heartbeat of a query's driver, updated every second in memory and every 15 seconds in the checkpoint.
 
-A start reads it, since a second driver on one checkpoint would make the first fail minutes later. The tools read it,
-since only the driver knows that an epoch hangs. Under Spark Connect it stays in memory, since files cannot be removed.
+A start reads it, because a second driver on the same checkpoint would make the first one fail minutes later. The tools
+read it, because only the driver knows that an epoch hangs. Under Spark Connect it is only in memory, because files
+cannot be removed.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class Heartbeat:
     """A driver's activity at a time (epoch milliseconds).
 
     Attributes:
-        process: the driver's pid on ``host``, started at ``process_start`` (clock ticks since boot, or 0 if unknown).
-        reported: time of Spark's last progress report, also of an idle one, or None before the first.
+        process: the driver's pid on ``host``.
+        process_start: when that process started (clock ticks since boot), or 0 if unknown.
+        reported: time of Spark's last progress report, which may be of an idle query, or None before the first report.
     """
 
     at: int
@@ -169,7 +171,7 @@ def _path(checkpoint: str) -> str:
 
 
 def _files_of(spark: SparkSession, checkpoint: str) -> _Files | None:
-    """Return the heartbeat files, or None under Spark Connect, since writing them takes a job."""
+    """Return the heartbeat files, or None under Spark Connect, where writing a file takes a job."""
     folder = session_of(spark).hadoop_folder(_path(checkpoint))
     return None if folder is None else _Files(folder)
 
@@ -190,10 +192,10 @@ def newest_heartbeat(spark: SparkSession, checkpoint: str) -> Heartbeat | None:
 
 
 def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_over: bool) -> None:
-    """Check that no other driver runs the checkpoint's query.
+    """Check that no other driver is running the checkpoint's query.
 
-    Of another machine, it waits for the next heartbeat, since a killed driver leaves its last one. With ``take_over``
-    it asks the other driver to stop.
+    If the heartbeat is from another machine, waits for the next one, because a killed driver leaves its last heartbeat.
+    With ``take_over``, requests the other driver to stop.
     """
     files = None if checkpoint is None else _files_of(spark, checkpoint)
     if checkpoint is None or files is None:

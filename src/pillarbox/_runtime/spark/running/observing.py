@@ -22,8 +22,6 @@ TIMEOUT = 600.0
 
 
 class _Server:
-    """A server in this process."""
-
     url: str
     port: int
 
@@ -44,7 +42,7 @@ class _Server:
 
 
 class Dashboard(_Server):
-    """An open dashboard, as returned by :func:`pillarbox.dashboard`.
+    """An open dashboard. :func:`pillarbox.dashboard` returns it.
 
     Attributes:
         url: the address for a browser, with the token.
@@ -52,7 +50,7 @@ class Dashboard(_Server):
 
 
 class MetricsServer(_Server):
-    """A server for Prometheus, as returned by :func:`pillarbox.serve_metrics`.
+    """A server for Prometheus. :func:`pillarbox.serve_metrics` returns it.
 
     Attributes:
         url: the address to scrape.
@@ -64,25 +62,26 @@ def dashboard(
 ) -> Dashboard:
     """Open the dashboard of this process, and show a query in it.
 
-    It shows plan, epochs, event time, heavy keys, calls, state and failures. A process has one dashboard, and each call
-    adds a query. It requires the extra ``pillarbox[dashboard]``, and ends with the process, under Spark Connect with
-    the client.
+    The dashboard shows plan, epochs, event time, heavy keys, calls, state and failures. A process has one dashboard;
+    each call adds a query. It requires the extra ``pillarbox[dashboard]``, and ends with the process (under Spark
+    Connect, with the client).
 
-    By default, only this machine has access. Everyone with access sees keys and records: see docs/security.md before
-    you listen on another address.
+    By default, only this machine has access. Everyone with access can see keys and records, so read docs/security.md
+    before you listen on another address.
 
     Args:
-        query: as returned by :func:`pillarbox.start`, or by the ``start()`` of its writer.
-        port: the port to listen on, 0 for any free port, or None for the open dashboard's, or 8082.
-        host: the address to listen on, or None for the open dashboard's, or 127.0.0.1.
-        token: the credential for browsers. None: no token on loopback, elsewhere a random token in ``url``.
+        query: a query from :func:`pillarbox.start`, or from the ``start()`` of its writer.
+        port: the port to listen on, or 0 for any free port. By default, the open dashboard's port, or 8082.
+        host: the address to listen on. By default, the open dashboard's address, or 127.0.0.1.
+        token: the credential for browsers. By default, a loopback address needs no token; for other addresses, ``url``
+            contains a random token.
 
     Returns:
         The dashboard. Open its ``url`` in a browser.
 
     Raises:
-        ConfigurationError: the token is empty; the dashboard is open with another host, port or token; or Starlette or
-            uvicorn is missing.
+        ConfigurationError: the token is empty, the dashboard is already open with another host, port or token, or
+            Starlette or uvicorn is missing.
         ProgramError: the query has no program of pillarbox, or was started by another process.
 
     Example:
@@ -100,21 +99,22 @@ def dashboard(
 def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str = "127.0.0.1") -> MetricsServer:
     """Serve the metrics of a query at ``/metrics``, for Prometheus to scrape.
 
-    Metrics are sums over an operator's subtasks. Counters begin at the query's start, and continue if this process
-    starts it again. A process has one server, and each call adds a query. It requires the extra ``pillarbox[metrics]``,
-    and ends with the process, under Spark Connect with the client. See docs/monitoring.md for a Grafana board and alert
-    rules.
+    Metrics are sums over an operator's subtasks. Counters begin when the query starts, and continue if this process
+    starts it again. A process has one server; each call adds a query. It requires the extra
+    ``pillarbox[metrics]``, and ends with the process (under Spark Connect, with the client). See docs/monitoring.md for
+    a Grafana board and alert rules.
 
     Args:
-        query: as returned by :func:`pillarbox.start`, or by the ``start()`` of its writer.
+        query: a query from :func:`pillarbox.start`, or from the ``start()`` of its writer.
         port: the port to listen on, or 0 for any free port.
-        host: the address to listen on. By default, only this machine has access; "0.0.0.0" is every address.
+        host: the address to listen on. By default, only this machine has access; with "0.0.0.0", every machine.
 
     Returns:
         The server. Scrape its ``url``.
 
     Raises:
-        ConfigurationError: the port is in use; the server is open on another one; or prometheus-client is missing.
+        ConfigurationError: the port is in use, the server is already open on another port, or prometheus-client is
+            missing.
         ProgramError: the query has no program of pillarbox, or was started by another process.
 
     Example:
@@ -130,10 +130,10 @@ def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str 
 class QueryCollector:
     """A collector for a ``prometheus_client`` registry, for processes that already serve metrics.
 
-    It has the metrics of :func:`pillarbox.serve_metrics`. Register one collector, and ``add`` further queries.
+    Exports the metrics of :func:`pillarbox.serve_metrics`. Register one collector, and ``add`` other queries to it.
 
     Args:
-        queries: as returned by :func:`pillarbox.start`.
+        queries: queries from :func:`pillarbox.start`.
 
     Raises:
         ConfigurationError: prometheus-client is missing.
@@ -158,12 +158,12 @@ class QueryCollector:
         self._collector.add(query)
 
     def collect(self) -> Iterator[Metric]:
-        """Return the current metrics. Called by the registry, in any thread."""
+        """Return the current metrics. The registry calls it in any thread."""
         metrics: Iterator[Metric] = self._collector.collect()
         return metrics
 
     def describe(self) -> Iterator[Metric]:
-        """Return the metrics without samples, for the registry's check of duplicate names."""
+        """Return the metrics without samples, so that the registry can detect duplicate names."""
         metrics: Iterator[Metric] = self._collector.describe()
         return metrics
 
@@ -171,17 +171,17 @@ class QueryCollector:
 def export_otel(query: StreamingQuery, meter_provider: MeterProvider | None = None) -> None:
     """Register a query's metrics with OpenTelemetry, once per query.
 
-    It has the metrics of :func:`pillarbox.serve_metrics`, with dots in their names and UCUM units. It requires the
-    extra ``pillarbox[otel]``. Configure metrics, destination and interval in the provider.
+    Exports the metrics of :func:`pillarbox.serve_metrics`, with dots in their names and UCUM units. It requires the
+    extra ``pillarbox[otel]``. Choice of metrics, destination and interval are configured in the provider.
 
     Args:
-        query: as returned by :func:`pillarbox.start`, or by the ``start()`` of its writer.
+        query: a query from :func:`pillarbox.start`, or from the ``start()`` of its writer.
         meter_provider: the provider, or None for the global provider, which the program may set later.
 
     Raises:
         ConfigurationError: OpenTelemetry is missing.
-        ProgramError: the query has no program of pillarbox, or was started by another process; or the provider is not a
-            meter provider.
+        ProgramError: the query has no program of pillarbox or was started by another process, or ``meter_provider`` is
+            not a meter provider.
 
     Example:
         >>> reader = PeriodicExportingMetricReader(OTLPMetricExporter())  # doctest: +SKIP
@@ -204,27 +204,28 @@ def record(
     timeout: float = TIMEOUT,
     **options: Any,
 ) -> str:
-    """Record one task of an epoch of a query: its input, its state before the epoch, and its program.
+    """Record a task in one epoch: its input, its state before the epoch, and its program.
 
-    ``pillarbox replay DIRECTORY`` runs the task again on your machine, without Spark and Java, and stops where it
-    failed.
+    ``pillarbox replay DIRECTORY`` runs the task again on your machine, without Spark and Java, and stops at its
+    failure.
 
-    The sources and earlier levels run again, on a copy of the checkpoint. Nothing is written to the sink or the
-    checkpoint. The recording contains the task's records and state, so it is as private as the checkpoint. Requires a
-    classic session.
+    To record the input, sources and earlier levels run again, on a copy of the checkpoint. Nothing is written to the
+    sink or the checkpoint. The recording contains the task's records and state, so it is as private as the checkpoint.
+    Requires a classic session.
 
     Args:
-        writer: the writer, as for :func:`pillarbox.start`.
+        writer: as in :func:`pillarbox.start`.
         directory: a new folder on the driver's machine.
-        epoch: Spark's number of the micro-batch, or None for the micro-batch that failed, or else the last.
-        uid: the operator's uid or name, or None for the operator that failed.
+        epoch: Spark's number of the micro-batch. By default, the micro-batch that failed or, without a failure, the
+            last one.
+        uid: the operator's uid or name. By default, the operator that failed.
         subtask: the subtask's index, or a source's partition.
-        key: a key of the subtask, instead of ``subtask``, as text; JSON for several columns. Parsed by the declared
-            type of the keys, or by the keys in state.
-        allow_calls: repeat calls of asynchronous operators of earlier levels, instead of refusing the epoch. Calls by
-            other functions are always repeated.
-        limit: maximum size of the task's input, and of the copied state (bytes each). Neither is ever truncated.
-        timeout: maximum time for repeating the epoch, up to the task (seconds).
+        key: a key of the subtask as text, instead of ``subtask``. Several columns are written as JSON. The text is
+            parsed according to the declared type of keys or, without one, compared with the keys in state.
+        allow_calls: whether to repeat the calls of async operators in earlier levels, instead of refusing the epoch.
+            Calls by other functions are always repeated.
+        limit: maximum size in bytes, both of the task's input and of the copied state. Neither is truncated.
+        timeout: maximum time for running the earlier levels (seconds).
         options: options of the writer's ``start``, such as ``checkpointLocation``.
 
     Returns:
@@ -232,9 +233,9 @@ def record(
 
     Raises:
         CheckpointMismatchError: the epoch or its state no longer exists.
-        ConfigurationError: an earlier level would make calls, a limit or the timeout is exceeded, the folder exists, or
-            the session is a Spark Connect session.
-        ProgramError: the task does not exist, no task is named and no task has failed, or the key is ambiguous.
+        ConfigurationError: an earlier level would make calls, ``limit`` or ``timeout`` is exceeded, the folder exists,
+            or the session is a Spark Connect session.
+        ProgramError: the task does not exist, the key is ambiguous, or no task is given and no task has failed.
 
     Example:
         >>> pillarbox.record(writer, "failed")  # doctest: +SKIP

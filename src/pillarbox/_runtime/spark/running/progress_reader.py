@@ -1,6 +1,6 @@
 """Reads each progress report of a query once, in order.
 
-Polls, since a listener's reports cost PySpark a call to Java per field.
+The reader polls, because a listener's reports cost PySpark a call to Java per field.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pillarbox._runtime.spark.tools import Progress
 
 
 class ProgressReader:
-    """Reads the progress reports of a query. Single-threaded."""
+    """Reads the progress reports of a query, in one thread."""
 
     def __init__(self, query: Any) -> None:
         self._query = query
@@ -28,7 +28,7 @@ class ProgressReader:
         return reports
 
     def epochs_in(self, reports: Sequence[Progress]) -> list[Progress | None]:
-        """Return the reports of epochs, with None for dropped ones."""
+        """Return the reports of epochs. None stands for reports that Spark has dropped."""
         seen = self._seen
         epochs: list[Progress] = [report for report in reports if not is_idle(report)]
         if not epochs:

@@ -1,7 +1,7 @@
-"""Managed queries: :func:`start` instead of the writer's own.
+"""Managed queries, started with :func:`start` instead of the writer's own method.
 
-A driver thread watches the query. It ends an ``availableNow`` query, which Spark would run forever if the program uses
-processing time.
+A thread of the driver watches the query. It ends an ``availableNow`` query, which Spark would run forever if the
+program uses processing time.
 """
 
 from __future__ import annotations
@@ -58,28 +58,28 @@ def start(
 
     - Refuses a program that cannot resume from the checkpoint: shuffles or sources were added or removed, or a key, the
       max parallelism or a uid has changed. Logs doubtful changes.
-    - Refuses a checkpoint whose query another driver runs, and one whose rescaling was interrupted.
-    - Rescales a checkpoint to the program's parallelism after ``env.set_auto_rescale(True)``. Otherwise it runs the
-      query with the checkpoint's parallelism, and logs a warning.
-    - With ``trigger(availableNow=True)``, ends also a query with processing time: when all input is read, the
-      processing-time timers that were due by then have fired, and requests carried between epochs are answered. Later
-      timers stay in the checkpoint.
+    - Refuses a checkpoint if another driver runs its query, or if its rescaling was interrupted.
+    - With ``env.set_auto_rescale(True)``, rescales a checkpoint to the program's parallelism. Otherwise, the query runs
+      with the checkpoint's parallelism, and a warning is logged.
+    - With ``trigger(availableNow=True)``, also ends a query that uses processing time, after all input has been read,
+      timers that were due by then have fired, and carried requests have been answered. Later timers are kept in the
+      checkpoint.
     - ``pillarbox stop CHECKPOINT`` and ``pillarbox savepoint CHECKPOINT DIR --stop`` find the query on any machine.
       :func:`pillarbox.run` waits for its end, and for signals.
-    - After the query's end, its functions' ``close()`` is called, with a limit of five seconds. Then
-      ``awaitTermination()`` returns.
+    - When the query has ended, calls the functions' ``close()``, for at most five seconds. Then ``awaitTermination()``
+      returns.
 
     Args:
-        writer: of a program's ``to_dataframe(...).writeStream``, or of ``for_each_batch``.
+        writer: from a program's ``to_dataframe(...).writeStream`` or ``for_each_batch``.
         path: as in ``DataStreamWriter.start``.
         table: a table to write to, as in ``DataStreamWriter.toTable``.
-        take_over: stop another driver's query first, between two epochs, instead of refusing its checkpoint.
+        take_over: whether to stop another driver's query first, between two epochs, instead of refusing its checkpoint.
         options: as in ``start`` or ``toTable``.
 
     Raises:
         CheckpointMismatchError: the checkpoint belongs to another program, or its rescaling was interrupted.
-        ConfigurationError: another driver runs the query; or this Spark cannot rescale, which
-            ``env.set_auto_rescale(True)`` requires.
+        ConfigurationError: another driver runs the query, or ``env.set_auto_rescale(True)`` is set and this Spark
+            cannot rescale.
         ProgramError: the query has no program of pillarbox.
     """
     if not hasattr(writer, "foreachBatch"):
@@ -116,7 +116,7 @@ _instead: ContextVar[Callable[[Start], NoReturn] | None] = ContextVar("pillarbox
 
 @contextmanager
 def instead_of_starting(call: Callable[[Start], NoReturn]) -> Iterator[None]:
-    """Replace :func:`start` by ``call`` in this thread, as ``pillarbox record`` does."""
+    """Within the block, make :func:`start` call ``call`` instead in this thread. ``pillarbox record`` uses it."""
     token = _instead.set(call)
     try:
         yield
@@ -141,7 +141,7 @@ def _adapt(start: Start, planned: Sequence[PlannedProgram]) -> None:
 
 
 class EndOfWork:
-    """Detects the last micro-batch with work of an ``availableNow`` query."""
+    """Detects the last micro-batch of an ``availableNow`` query that has work."""
 
     def __init__(self) -> None:
         # Epoch milliseconds.
@@ -151,10 +151,10 @@ class EndOfWork:
         self._last: dict[tuple[str, str, int], TaskReport] = {}
 
     def is_reached(self, progress: Any) -> bool:
-        """Return whether a batch's progress report ends the work. None stands for lost reports.
+        """Return whether there is no work after a batch, given its progress report, or None if the report was lost.
 
-        A batch without input runs only tasks with due work. The end is reached when no work is left that was due when
-        the input ended. A run's first batch is never the end: the previous run may have planned it.
+        A batch without input only runs tasks with due work. The end is reached when all work that was due when the
+        input ended is done. A run's first batch is never the end, because the previous run may have planned it.
         """
         if progress is None:
             self._last.clear()
@@ -178,7 +178,7 @@ class EndOfWork:
 
 
 class _Watch(threading.Thread):
-    """Waits for the end of a query, or with ``ends`` ends it when no work is left. Polls for commands."""
+    """Waits for the end of a query or, with ``ends``, ends it when no work is left. Polls for commands."""
 
     def __init__(self, started: StartedQuery, *, ends: bool) -> None:
         super().__init__(name=f"pillarbox query {started.query.id}", daemon=True)
@@ -237,7 +237,7 @@ class _Watch(threading.Thread):
                 end_query(self._managed, lambda: True)
 
     def _take_progress(self) -> list[Progress]:
-        """Pass on new progress reports. After an error, the next read has the missing reports."""
+        """Pass on new progress reports. After an error, the next call reads the missing reports."""
         try:
             reports = self._progress.new()
         except Exception as error:
@@ -275,7 +275,6 @@ _watches: set[_Watch] = set()
 
 @atexit.register
 def _close_before_leaving() -> None:
-    """Close ended queries' functions before Spark ends with the process."""
     deadline = time.monotonic() + _LEAVING
     for watch in list(_watches):
         try:

@@ -1,14 +1,14 @@
-"""Commands to a running query, in a folder next to its checkpoint, which commands and drivers can always access.
+"""Commands to a running query, in a folder next to its checkpoint, which both sides can always access.
 
-Each line is a JSON object in its own file, which is never changed or removed.
+Each line is a JSON object in a file of its own, which is never changed or removed.
 
-Whether the query runs is a state: a command writes the :class:`Desired` state, the driver the :class:`Observed` state,
-and the highest generation is current. Savepoints and recordings are requests: a :class:`Request` and the lines of its
-:class:`Status`.
+To stop a query, a command writes a :class:`DesiredState`, and the driver writes :class:`ObservedState`. The state with
+the highest generation is current. To get a savepoint or recording, a command writes a :class:`QueryRequest`, and the
+driver writes its :class:`RequestStatus`.
 
-A driver takes a request in writing before it acts, and then checks that the command has not withdrawn it. At its
-query's end, a driver answers all open requests. A start marks earlier requests as over. A killed command can be called
-again: it reads its request, or the outcome.
+Before a driver acts, it writes that it has taken the request, and then checks that the command has not withdrawn it.
+When its query ends, a driver answers all open requests. When a query starts, earlier requests are marked as over. A
+command that was killed can be called again: it finds its request, or the outcome.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ OPEN, TAKEN, DONE, FAILED, WITHDRAWN, OVER, LOST = "open", "taken", "done", "fai
 
 
 @dataclass(frozen=True)
-class Desired:
-    """The state that a command wants for the query.
+class DesiredState:
+    """The state of the query that a command requests.
 
     Attributes:
         state: ``stopped``, or ``running`` if the stop is withdrawn.
@@ -49,11 +49,11 @@ class Desired:
 
 
 @dataclass(frozen=True)
-class Observed:
-    """The state of the query, from its driver.
+class ObservedState:
+    """The state of the query, as written by its driver.
 
     Attributes:
-        state: ``stopping``, ``stopped``, or ``running`` if it was started since, or could not be stopped.
+        state: ``stopping``, ``stopped``, or ``running`` if the query was started again or could not be stopped.
     """
 
     observed: int
@@ -62,12 +62,12 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Request:
+class QueryRequest:
     """A request to the driver of a query.
 
     Attributes:
-        what: ``savepoint``: stop, and write a savepoint; ``record``: record a task of an epoch.
-        until: deadline for a driver to take it (epoch ms).
+        what: ``savepoint`` to stop and write a savepoint, or ``record`` to record a task of an epoch.
+        until: deadline for a driver to take the request (epoch ms).
         drain: whether event time ends before the savepoint.
     """
 
@@ -85,11 +85,11 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Status:
+class RequestStatus:
     """The outcome of a request.
 
     Attributes:
-        status: ``taken``, ``withdrawn``, ``done``, ``failed``, or ``over`` if the query was started again since.
+        status: ``taken``, ``withdrawn``, ``done``, ``failed``, or ``over`` if the query has been started again.
     """
 
     of: str
@@ -97,55 +97,57 @@ class Status:
     error: str = ""
 
 
-class Outcome(NamedTuple):
-    """The outcome of a wish: ``open``, a status, or ``lost`` if its driver ended first."""
+class RequestOutcome(NamedTuple):
+    """The outcome of a command: ``open``, a status, or ``lost`` if its driver ended first."""
 
     status: str
     error: str = ""
 
 
-class Lines:
-    """All lines of a folder that this version can parse."""
+class RequestLog:
+    """All lines in a requests folder that this version can parse."""
 
     def __init__(self, lines: Sequence[dict[str, Any]]) -> None:
-        self.desired: Desired = max(_all(Desired, lines), key=lambda line: line.desired, default=Desired(0, RUNNING))
-        order = (STOPPING, STOPPED, RUNNING)
-        self._observed = [line for line in _all(Observed, lines) if line.state in order]
-        self.newest: Observed = max(
-            self._observed, key=lambda line: (line.observed, order.index(line.state)), default=Observed(0, RUNNING)
+        self.desired: DesiredState = max(
+            _all(DesiredState, lines), key=lambda line: line.desired, default=DesiredState(0, RUNNING)
         )
-        self.requests: list[Request] = _all(Request, lines)
-        self._statuses = _all(Status, lines)
+        order = (STOPPING, STOPPED, RUNNING)
+        self._observed = [line for line in _all(ObservedState, lines) if line.state in order]
+        self.newest: ObservedState = max(
+            self._observed, key=lambda line: (line.observed, order.index(line.state)), default=ObservedState(0, RUNNING)
+        )
+        self.requests: list[QueryRequest] = _all(QueryRequest, lines)
+        self._statuses = _all(RequestStatus, lines)
 
     @property
     def is_to_stop(self) -> bool:
-        """Whether a command wants the query to stop, and no driver has read it."""
+        """Whether a command requests the query to stop, and no driver has answered."""
         return self.desired.state == STOPPED and self.desired.desired > self.newest.observed
 
-    def outcome(self, wish: Desired | Request) -> Outcome:
-        return self._of_desired(wish) if isinstance(wish, Desired) else self._of_request(wish)
+    def outcome(self, wish: DesiredState | QueryRequest) -> RequestOutcome:
+        return self._of_desired(wish) if isinstance(wish, DesiredState) else self._of_request(wish)
 
-    def _of_desired(self, wish: Desired) -> Outcome:
+    def _of_desired(self, wish: DesiredState) -> RequestOutcome:
         if any(line.state == STOPPED and line.observed >= wish.desired for line in self._observed):
-            return Outcome(DONE)
+            return RequestOutcome(DONE)
         states = {line.state: line.error for line in self._observed if line.observed == wish.desired}
         if states.get(RUNNING):
-            return Outcome(FAILED, states[RUNNING])
+            return RequestOutcome(FAILED, states[RUNNING])
         if STOPPING in states:
-            return Outcome(LOST if self.newest.state == RUNNING else TAKEN)
+            return RequestOutcome(LOST if self.newest.state == RUNNING else TAKEN)
         if self.newest.observed >= wish.desired:
-            return Outcome(OVER)
-        return Outcome(OPEN if self.desired.state == STOPPED else WITHDRAWN)
+            return RequestOutcome(OVER)
+        return RequestOutcome(OPEN if self.desired.state == STOPPED else WITHDRAWN)
 
-    def _of_request(self, wish: Request) -> Outcome:
+    def _of_request(self, wish: QueryRequest) -> RequestOutcome:
         statuses = {line.status: line.error for line in self._statuses if line.of == wish.request}
         if OVER in statuses and TAKEN in statuses and not statuses.keys() & {DONE, FAILED}:
-            return Outcome(LOST)
+            return RequestOutcome(LOST)
         status = next((name for name in (DONE, FAILED, OVER, TAKEN, WITHDRAWN) if name in statuses), OPEN)
-        return Outcome(status, statuses.get(status, ""))
+        return RequestOutcome(status, statuses.get(status, ""))
 
-    def is_withdrawn(self, request: Request) -> bool:
-        return Status(request.request, WITHDRAWN) in self._statuses
+    def is_withdrawn(self, request: QueryRequest) -> bool:
+        return RequestStatus(request.request, WITHDRAWN) in self._statuses
 
 
 def _all(kind: type[T], lines: Sequence[dict[str, Any]]) -> list[T]:
@@ -164,19 +166,19 @@ class Requests:
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._folder = session_of(spark).folder(f"{checkpoint.rstrip('/')}/pillarbox/requests")
 
-    def write(self, line: Desired | Observed | Request | Status) -> None:
+    def write(self, line: DesiredState | ObservedState | QueryRequest | RequestStatus) -> None:
         self._folder.add_line(json_of(line))
 
     def files(self) -> frozenset[str]:
         return frozenset(self._folder.names())
 
-    def lines(self) -> Lines:
-        return Lines([json_object(line) for _, line in self._folder.lines()])
+    def lines(self) -> RequestLog:
+        return RequestLog([json_object(line) for _, line in self._folder.lines()])
 
     def make_folder(self) -> None:
-        """Create the folder, with an empty observation.
+        """Create the folder, with an empty observed state.
 
-        For object stores, checking an existing folder is cheaper than a missing one. Under Spark Connect, a missing one
-        logs a stack trace.
+        In object stores, checking a folder is cheaper if it exists. Under Spark Connect, checking a missing folder logs
+        a stack trace.
         """
-        self.write(Observed(0, RUNNING))
+        self.write(ObservedState(0, RUNNING))

@@ -1,4 +1,4 @@
-"""``run``: ends a query between two epochs when its process gets a signal."""
+"""``run``: ends a query between two epochs when its process receives a signal."""
 
 from __future__ import annotations
 
@@ -31,25 +31,26 @@ _LOOK_EVERY = 0.2
 
 
 def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings: str | None = None) -> None:
-    """Wait until a query ends; at SIGTERM or SIGINT, end it between two epochs.
+    """Wait until a query ends. On SIGTERM or SIGINT, end it between two epochs.
 
-    For a program that runs as a service: Kubernetes, systemd and Ctrl-C send these signals. After the first signal no
-    epoch begins, and the query ends when the running epoch is committed. The next start repeats nothing. If the epoch
-    takes longer than ``grace``, or at another signal, the query stops at once, and its next start repeats that epoch,
-    with correct results. In either case, the functions' ``close()`` is called.
+    For a program that runs as a service: Kubernetes, systemd and Ctrl-C send these signals. After the first signal, no
+    epoch begins, and the query ends when the running epoch is committed, so the next start repeats nothing. If the
+    epoch takes longer than ``grace``, or if a second signal arrives, the query stops at once, and its next start
+    repeats that epoch, with correct results. In either case, the functions' ``close()`` is called.
 
-    In a terminal, a line on standard error shows the progress with ``trigger(availableNow=True)``, or while the query
-    lags its input.
+    In a terminal, a line on standard error shows the progress of a query with ``trigger(availableNow=True)``, and of
+    any query that lags behind its input.
 
-    Only the main thread receives signals. In another thread, this just waits for the end. On return, and at a second
+    Only the main thread receives signals; in another thread, ``run`` only waits for the end. On return, and on a second
     signal, the previous signal handlers are restored.
 
     Args:
-        query: as returned by :func:`pillarbox.start`.
-        grace: maximum time for the running epoch to end. Give the process some more seconds:
-            ``terminationGracePeriodSeconds`` in Kubernetes, ``TimeoutStopSec`` in systemd.
-        recordings: a folder on this machine for recordings of tasks that make the query fail, or None. As by
-            :func:`pillarbox.record`, within ten minutes, and with at most 1 GiB of input. A failed recording is logged.
+        query: a query from :func:`pillarbox.start`.
+        grace: maximum time for the running epoch to end. Give the process a few seconds more, with
+            ``terminationGracePeriodSeconds`` in Kubernetes or ``TimeoutStopSec`` in systemd.
+        recordings: a folder on this machine, or None. If a task makes the query fail, it is recorded there as with
+            :func:`pillarbox.record`, within ten minutes and with at most 1 GiB of input. If recording fails, that is
+            logged.
 
     Raises:
         StreamingQueryException: the query has failed.
@@ -113,9 +114,9 @@ def _end(started: StartedQuery, seconds: float, signals: _Signals) -> None:
 
 
 class _Signals:
-    """Counts termination signals. Does nothing outside the main thread.
+    """Counts termination signals, if created in the main thread.
 
-    A handler may run during a call to Java or with any lock held, so it only counts.
+    The handler only counts, because it may run during a call to Java, or while any lock is held.
     """
 
     def __init__(self) -> None:

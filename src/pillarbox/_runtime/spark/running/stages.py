@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """A Spark stage of the running epoch.
-
-    Attributes:
-        level: the program's level, or None if unknown: Spark runs further stages.
-    """
+    """One of Spark's stages of the running epoch."""
 
     number: int
     tasks: int
@@ -30,9 +26,9 @@ class Stage:
 
 
 def stages_of(spark: SparkSession, run: str, levels: int = 0) -> list[Stage]:
-    """Return the stages of a query's running jobs, empty under Spark Connect. Any thread.
+    """Return the stages of a query's running jobs, or [] under Spark Connect. Any thread.
 
-    ``levels`` is 0 for several programs.
+    ``levels`` is the number of levels of the program, or 0 for several programs.
     """
     jobs = session_of(spark).running_jobs(run)
     if not jobs:

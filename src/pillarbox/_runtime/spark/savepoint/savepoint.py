@@ -1,6 +1,6 @@
-"""Writes and reads savepoints, only through Spark's readers and writers.
+"""Writes and reads savepoints, through Spark's readers and writers only.
 
-The manifest, written last, makes a savepoint complete (docs/savepoint-format.md).
+A savepoint is complete when its manifest has been written, as the last file (docs/savepoint-format.md).
 """
 
 from __future__ import annotations
@@ -56,23 +56,23 @@ _ROWS_IN_FILE = 200_000
 
 
 def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: int | None = None) -> None:
-    """Write a savepoint: a query's state as plain Parquet. A query with another parallelism can start from it.
+    """Write a savepoint, which contains a query's state as plain Parquet.
 
-    Reads one committed epoch from the checkpoint of a running or stopped query, without the program and its classes.
-    All state is read and verified once; a task has one subtask's log in memory. docs/savepoint-format.md describes the
-    format.
+    A query with another parallelism can start from it. Reads one committed epoch from the checkpoint of a running or
+    stopped query, without the program and its classes. All state is read and verified once; a Spark task holds one
+    subtask's log in memory. docs/savepoint-format.md describes the format.
 
     An interrupted call leaves an incomplete savepoint, which the same call overwrites.
 
     Args:
         spark: the session that reads the checkpoint and writes the savepoint.
         checkpoint: the ``checkpointLocation`` of the query.
-        directory: a new directory, anywhere that Spark writes.
+        directory: a new directory, on any file system that Spark can write to.
         epoch: the number of a micro-batch whose state Spark retains, or None for the last committed one.
 
     Raises:
-        CheckpointMismatchError: there is no such checkpoint or epoch, it cannot be read, or Spark removes it; or the
-            directory is not empty.
+        CheckpointMismatchError: the checkpoint or epoch does not exist or cannot be read, Spark has removed the epoch,
+            or the directory is not empty.
         ProgramError: ``epoch`` is not a number of a micro-batch.
 
     Example:
@@ -114,7 +114,7 @@ def _write(directory: str, files: CheckpointState) -> None:
 
 
 def check_new(spark: SparkSession, directory: str) -> None:
-    """Check that a directory is new or has an incomplete savepoint."""
+    """Check that a directory is new or contains an incomplete savepoint."""
     directory = directory.rstrip("/")
     is_incomplete = (
         text_of(spark, f"{directory}/{STARTED}") is not None and text_of(spark, f"{directory}/{MANIFEST}") is None
@@ -126,7 +126,6 @@ def check_new(spark: SparkSession, directory: str) -> None:
 
 
 def begin(spark: SparkSession, directory: str) -> None:
-    """Begin a savepoint, or restart an incomplete one."""
     if text_of(spark, f"{directory}/{STARTED}") is None:
         # Overwriting would remove the file first, and a crash leave the others unmarked.
         _write_text(spark, BEGUN, f"{directory}/{STARTED}")
@@ -135,7 +134,7 @@ def begin(spark: SparkSession, directory: str) -> None:
 
 
 def write_table(rows: DataFrame, directory: str, uid: str) -> None:
-    """Write an operator's table, with smaller files if one is too large."""
+    """Write an operator's table. If a file is too large, write smaller files."""
     path, most = f"{directory}/{table_folder(uid)}", _ROWS_IN_FILE
     while True:
         rows.write.mode("overwrite").option("maxRecordsPerFile", str(most)).parquet(path)
@@ -150,7 +149,7 @@ def write_table(rows: DataFrame, directory: str, uid: str) -> None:
 def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
     """Write the manifest with the digests of all files.
 
-    Existing digests stay, so that later damage is still detected.
+    Existing digests are kept, so that later damage is still detected.
     """
     tasks = f"{_TASKS}/"
     digests = {name: digest for name, digest in manifest.files.items() if not name.startswith(tasks)}
@@ -185,7 +184,7 @@ def _write_tables(
 
 
 def table_of_logs(logs: DataFrame, heads: Sequence[LogHead]) -> tuple[OperatorTable, DataFrame]:
-    """Return an operator's table and its rows, from all its subtasks' logs."""
+    """Return the table's description and its rows, from the logs of all subtasks of an operator."""
     table = Table(OperatorTable.of(heads))
     if parts_slot(table.operator.layout, table.operator.space_layout) is not None:
         table = Table(OperatorTable.of(heads, _parts(logs)))
@@ -219,7 +218,6 @@ def _schemas(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
 
 
 def write_tasks(spark: SparkSession, rows: list[dict[str, Any]], directory: str) -> None:
-    """Write the operator state of all subtasks."""
     values = [tuple(row[name] for name in TASKS.names) for row in rows]
     schema = spark_schema(TASKS)
     frame = spark.createDataFrame(values, schema)
@@ -246,7 +244,7 @@ def sources_at(spark: SparkSession, checkpoint: Checkpoint, epoch: int) -> Sourc
 
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
-    """Return the lines of a file source's log up to a number. Compact files repeat the lines of others."""
+    """Return the lines of a file source's log up to batch ``last``. Compact files repeat lines of other files."""
     rows: list[Any] = unless_missing(
         lambda: reader(spark).text(folder).where("value LIKE '{%'").distinct().collect(), []
     )
@@ -292,7 +290,7 @@ def _is_empty(spark: SparkSession, directory: str) -> bool:
 
 
 def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
-    """Open a savepoint. Files' content is checked when read."""
+    """Open a savepoint. The contents of files are only checked when they are read."""
     directory = directory.rstrip("/")
     text = text_of(spark, f"{directory}/{MANIFEST}")
     if text is None:
@@ -307,7 +305,7 @@ def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
 
 
 class OpenSavepoint:
-    """A savepoint that can be read by Spark.
+    """A savepoint, to be read with Spark.
 
     Methods raise CheckpointMismatchError for an operator without state and for damaged files.
     """
@@ -327,12 +325,12 @@ class OpenSavepoint:
         return reader(self._spark).schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
 
     def rows(self, uid: str) -> int:
-        """Return the number of rows, without checking files."""
+        """Return the number of rows according to the manifest."""
         read = reader(self._spark).schema(spark_schema(self.table(uid).schema))
         return unless_missing(lambda: read.parquet(f"{self.directory}/{table_folder(uid)}").count(), 0)
 
     def contents(self, uid: str) -> tuple[DataFrame, dict[str, FileDigest]]:
-        """Return a table's unchecked files (``path``, ``content``), and their digests."""
+        """Return a table's files (columns ``path``, ``content``), which have not been checked, and their digests."""
         folder = table_folder(uid)
         digests = {
             name.rsplit("/", 1)[1]: file for name, file in self.manifest.files.items() if _folder(name) == folder
@@ -341,7 +339,6 @@ class OpenSavepoint:
 
     @property
     def tasks(self) -> DataFrame:
-        """Return pickled operator state, one row per subtask."""
         self._verify(_TASKS)
         return reader(self._spark).schema(spark_schema(TASKS)).parquet(f"{self.directory}/{_TASKS}")
 
@@ -362,7 +359,6 @@ class OpenSavepoint:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Convert an Arrow schema to Spark's."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema)

@@ -29,8 +29,8 @@ def paths_seen(lines: Iterable[str], last: int) -> list[str]:
 def glob_of(paths: Iterable[str]) -> str:
     """Return a glob that matches exactly these files.
 
-    Hadoop looks up alternatives with a slash one by one, and other alternatives by listing their folder. So each folder
-    is an alternative, with its files as inner alternatives.
+    Hadoop looks up alternatives that contain a slash one by one, and other alternatives by listing their folder. So
+    each folder is an alternative, and its files are alternatives within it.
     """
     places: set[str] = set()
     files: set[str] = set()
@@ -67,5 +67,5 @@ def _escaped(path: str) -> str:
 
 
 def _twice_escaped(path: str) -> str:
-    """Escape a path: Hadoop removes one backslash for alternatives with a slash, and one for the path."""
+    """Escape a path twice. Hadoop removes one backslash for alternatives with a slash, and one for the path."""
     return _SPECIAL.sub(r"\\\\\\\1", path)

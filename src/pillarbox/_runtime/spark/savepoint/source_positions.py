@@ -1,7 +1,8 @@
 """The source positions of a query that starts from a savepoint.
 
-The first epoch on a new checkpoint replaces each source by one without rows, which makes Spark write the savepoint's
-positions into its logs: ``worker/position.py``, or Spark's file source over exactly the files that were read.
+In the first epoch on a new checkpoint, each source is replaced by a source without rows, which makes Spark write the
+savepoint's positions into its logs. It is the source in ``worker/position.py`` or, for file sources, Spark's own source
+over exactly the files that were read.
 """
 
 from __future__ import annotations
@@ -61,13 +62,13 @@ _STATEFUL = frozenset(
 
 @dataclass(frozen=True)
 class PlannedSource:
-    """A source in the plan of a query: a line of Spark's offset log.
+    """A source in the plan of a query, which is a line of Spark's offset log.
 
     Attributes:
-        number: Spark's number of the source's own metadata. The same source may occur several times.
-        title: the name from ``DataStreamReader.name``, or None (Spark's source evolution).
-        known_as: the name of the program's source, if that reads only this one.
-        has_beginning: whether its initial offset can be queried before reading.
+        number: Spark's number for the source's metadata. Several entries of the same source share it.
+        title: the name set with ``DataStreamReader.name`` (Spark's source evolution), or None.
+        known_as: the name of the program's source, if it reads no other source of Spark.
+        has_beginning: whether its initial offset can be determined before it is read.
     """
 
     name: str
@@ -143,9 +144,9 @@ class FoundPositions(NamedTuple):
     """The start positions of sources.
 
     Attributes:
-        positions: each source's JSON value, ``SeenFiles``, or None to start as in a new query.
-        places: each source's index among the sources of the savepoint's program, or None if new. None if a source of
-            either program does not read exactly one Spark source.
+        positions: for each source, an offset as JSON, ``SeenFiles``, or None to start as in a new query.
+        places: for each source, its index among the sources of the savepoint's program, or None if it is new. The list
+            is None if a source of either program does not read exactly one source of Spark.
     """
 
     positions: list[Any]
@@ -167,10 +168,7 @@ class _Line(NamedTuple):
 def find_positions(
     start: SavepointStart, noted: Sources, names: Sequence[str] | None, planned: Sequence[PlannedSource]
 ) -> FoundPositions:
-    """Return the position of each source.
-
-    A savepoint without positions starts all sources as in a new query.
-    """
+    """Return the position of each source."""
     requested = start.positions
     if requested == NONE or (isinstance(requested, str) and not noted.offsets):
         return _checked([None] * len(planned), planned)
@@ -232,7 +230,7 @@ def _one_each(names: Sequence[str] | None, lines: int) -> list[str | None]:
 
 
 def _savepoint_index(index: int, places: Sequence[int | None], planned: Sequence[PlannedSource]) -> int | None:
-    """Return the index of a source among the savepoint's sources, the same for a source that is read twice."""
+    """Return the index of a source among the savepoint's sources. A source that is read twice has one index."""
     number = planned[index].number
     same = [position for position, source in zip(places, planned) if source.number == number]
     return next((position for position in (places[index], *same) if position is not None), None)
@@ -283,7 +281,7 @@ def _named(planned: Sequence[PlannedSource]) -> str:
 def placeholder_sources(
     spark: SparkSession, positions: Sequence[Any], planned: Sequence[PlannedSource], checkpoint: str
 ) -> DataFrame:
-    """Return a streaming DataFrame without rows, with one source per position."""
+    """Return a streaming DataFrame without rows that has one source per position."""
     # Spark runs an epoch only if a source has a new position.
     begins = any(position is not None and not isinstance(position, SeenFiles) for position in positions)
     first = None
@@ -311,7 +309,6 @@ def placeholder_sources(
 
 
 def _initial_offset(spark: SparkSession, source: PlannedSource, checkpoint: str) -> Any:
-    """Return a source's initial offset by its options."""
     # Where Kafka's source reads its initial offset.
     folder = f"{checkpoint}/sources/{source.number if source.title is None else source.title}"
     jvm(spark).SparkSession.setActiveSession(java_session(spark))

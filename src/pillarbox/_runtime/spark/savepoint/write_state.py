@@ -39,32 +39,32 @@ def write_state(
     timers: str | None = None,
     like: str | None = None,
 ) -> None:
-    """Write an operator's state from a table: a savepoint that ``env.from_savepoint(directory)`` starts from.
+    """Write a table as an operator's state in a savepoint, for ``env.from_savepoint(directory)``.
 
-    Imports state from another system or from a batch job over history, so that a query does not begin empty. The table
-    has a row for each key. The operator is added to an existing savepoint in ``directory``.
+    Imports state from another system, or from a batch job over history, so that a query does not begin without state.
+    The table has a row for each key. If ``directory`` contains a savepoint, the operator is added to it.
 
-    With ``like``, the rows belong to an operator of another savepoint, as Spark reads them from its folder
-    ``state/UID`` (docs/savepoint-format.md) or as :func:`read_state` returns them, possibly filtered or changed. A test
-    can open a production savepoint this way, filtered to one key.
+    With ``like``, the table has rows of another savepoint's operator, possibly filtered or changed. They are from its
+    folder ``state/UID`` (docs/savepoint-format.md), or from :func:`read_state`. So a test can use one key of a
+    production savepoint.
 
     Args:
         df: a batch DataFrame.
         directory: the new or existing savepoint.
-        uid: the operator's, as in ``.uid("count")``.
-        key: the key's column or columns. The program has to key by columns of these names, or by a function that
-            returns the same values (a tuple, if several).
-        states: the operator's states. Each has a column with its name: a value has the column's type, a list is an
-            ARRAY, a map is a MAP. None makes every other column a value state.
-        timers: a column of timers of a ``KeyedProcessFunction``, an ARRAY of STRUCTs with ``domain`` (``event`` or
-            ``processing``) and ``timestamp`` (epoch milliseconds), or None.
+        uid: the operator's uid, as in ``.uid("count")``.
+        key: the key's column or columns. The program must key by columns of these names, or by a function that returns
+            the same value, or tuple of values.
+        states: the operator's states. Each state is the column with its name; a list is an ARRAY, a map is a MAP. By
+            default, every other column is a value state.
+        timers: the column with the timers of a ``KeyedProcessFunction``, or None. It is an ARRAY of STRUCTs with
+            ``domain`` (``event`` or ``processing``) and ``timestamp`` (epoch milliseconds).
         like: another savepoint, instead of ``key``, ``states`` and ``timers``.
 
     Raises:
         ProgramError: an argument is wrong, or a column is missing.
-        TypeMismatchError: a key is null or repeated; a value does not have its state's type.
-        CheckpointMismatchError: the directory has other content, or state of the operator; or ``like`` has no state of
-            it.
+        TypeMismatchError: a key is null or repeated, or a value does not have its state's type.
+        CheckpointMismatchError: the directory has other content or already has state of the operator, or ``like`` has
+            no state of the operator.
 
     Example:
         >>> history = spark.sql("SELECT 'c1' AS card, 7L AS seen")  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Classic sessions: the driver's JVM belongs to this process."""
+"""Classic sessions, whose driver's JVM belongs to this process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Checks that Spark has every private name that a query needs.
+"""Checks that Spark has the private names that a query needs.
 
-PySpark's names in a worker are unchecked (``homes/worker_environment.py``, ``rows/arrow_frame.py``).
+The names that are used in workers are not checked (``homes/worker_environment.py``, ``rows/arrow_frame.py``).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ REQUIREMENTS = (
 
 
 def check_compatibility(spark: Any) -> None:
-    """Check the private names of a session's Spark. Runs no job."""
+    """Check that a session's Spark has all required private names. Runs no job."""
     missing = [requirement.name for requirement in REQUIREMENTS if not _is_met(requirement, spark)]
     if missing:
         raise ConfigurationError(

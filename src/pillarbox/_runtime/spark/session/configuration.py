@@ -34,17 +34,17 @@ class Configuration(NamedTuple):
 
 
 def configuration_of(spark: SparkSession, **of_query: str) -> Configuration:
-    """Return the configuration of a query. Runs no job and sends no request to a store."""
+    """Return the configuration of a query. Runs no job, and does not access storage."""
     return Configuration({**settings_of(spark), **of_query}, versions_of(spark))
 
 
 def masked(name: str, value: str) -> str:
-    """Mask secrets in a setting's value."""
+    """Replace secrets in a setting's value."""
     return _MASK if _SECRET.search(name) else _IN_URL.sub(_MASK, value)[:_LONGEST]
 
 
 def settings_of(spark: SparkSession) -> dict[str, str]:
-    """Return a session's settings for a query, with secrets masked."""
+    """Return the session's settings for a query, with secrets masked."""
     settings = session_of(spark).settings()
     cores = cores_of(spark, settings.get)
     if cores is not None:
@@ -53,7 +53,6 @@ def settings_of(spark: SparkSession) -> dict[str, str]:
 
 
 def versions_of(spark: SparkSession) -> dict[str, str]:
-    """Return the driver's platform and versions."""
     versions = {**packages_here(), "platform": platform.platform(), "spark": spark.version}
     java = session_of(spark).java_version()
     return versions if java is None else {**versions, "java": java}

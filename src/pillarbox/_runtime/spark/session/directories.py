@@ -1,4 +1,4 @@
-"""Directories of checkpoints and savepoints, whose paths Spark must take literally."""
+"""Directories of checkpoints and savepoints. Spark must not interpret wildcards in their paths."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def checked_directory(directory: Any, what: str) -> str:
 
 @contextmanager
 def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
-    """Create a folder, or overwrite an incomplete one, for writing within the block. Needs a classic session.
+    """Create a folder to write within the block, or overwrite an incomplete one. Needs a classic session.
 
-    A marker file is in the folder until the block ends without an error.
+    Until the block ends without an error, the folder contains a marker file.
     """
     path, begun = path_class(spark)(folder), path_class(spark)(folder, _BEGUN)
     files = file_system(spark, path)
@@ -52,8 +52,5 @@ def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
 
 
 def is_readable_by_spark(checkpoint: str) -> bool:
-    """Return whether Spark's readers of state, and its repartitioning, find this path.
-
-    They look for the URI-escaped path.
-    """
+    """Return whether Spark's state readers and repartitioning can find this path."""
     return _ESCAPED.search(checkpoint) is None

@@ -24,15 +24,12 @@ T = TypeVar("T")
 
 
 def reader(spark: SparkSession) -> DataFrameReader:
-    """Return a reader that takes paths literally, as Spark's writers do.
-
-    By default, ``[1]``, ``{a,b}``, ``*`` and ``?`` are wildcards.
-    """
+    """Return a reader that does not interpret wildcards in paths. Spark's writers do not, either."""
     return spark.read.option(WILDCARDS, "false")
 
 
 def unless_missing(read: Callable[[], T], otherwise: T) -> T:
-    """Call ``read()``. Return ``otherwise`` for a missing path."""
+    """Call ``read()``. If the path does not exist, return ``otherwise``."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -48,13 +45,12 @@ def unless_missing(read: Callable[[], T], otherwise: T) -> T:
 
 
 def text_of(spark: SparkSession, path: str) -> str | None:
-    """Return the text of a file, or of a folder's only file."""
+    """Return the text of a file, or of the only file in a folder. None if it does not exist."""
     rows: list[Any] = unless_missing(lambda: reader(spark).text(path, wholetext=True).collect(), [])
     return next((row[0] for row in rows if row[0]), None)
 
 
 def is_savepoint(spark: SparkSession, directory: str) -> bool:
-    """Return whether a directory contains a savepoint, complete or not."""
     return any(text_of(spark, f"{directory.rstrip('/')}/{name}") is not None for name in (MANIFEST, STARTED))
 
 
@@ -65,15 +61,15 @@ class Folder(ABC):
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Return the files' names. A missing folder is empty."""
+        """Return the files' names. A missing folder has no files."""
 
     @abstractmethod
     def lines(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
-        """Return ``(file name, line)`` pairs of some files, or of all."""
+        """Return ``(file name, line)`` pairs of the named files, or of all files."""
 
     @abstractmethod
     def add_line(self, text: str) -> None:
-        """Write a line into a new file, atomically. Applications may write concurrently."""
+        """Write a line into a new file atomically. Several applications may write concurrently."""
 
 
 class DataFrameFolder(Folder):

@@ -1,6 +1,7 @@
 """Java objects of a classic session, its DataFrames and its file systems.
 
-Spark does not guarantee these names. Names with "Checked" are checked at a query's start. No function runs a job.
+Spark does not guarantee these names. `compatibility.py` checks some of them when a query starts. No function runs a
+job.
 """
 
 from __future__ import annotations
@@ -9,27 +10,24 @@ from typing import Any
 
 
 def jvm(spark: Any) -> Any:
-    """Return the JVM."""
     return spark.sparkContext._jvm
 
 
 def java_class(spark: Any, name: str) -> Any:
-    """Return a Java class by its full name, in one call."""
+    """Return a Java class by its full name. Takes one call to Java."""
     return getattr(jvm(spark), name)
 
 
 def java_session(spark: Any) -> Any:
-    """Return the Java session. Without it, every session counts as Spark Connect."""
+    """Return the Java session. Sessions without this private attribute are considered Spark Connect sessions."""
     return spark._jsparkSession
 
 
 def path_class(spark: Any) -> Any:
-    """Return Hadoop's ``Path`` class."""
     return java_class(spark, "org.apache.hadoop.fs.Path")
 
 
 def path_array(spark: Any, paths: list[str]) -> Any:
-    """Return a Java array of Hadoop paths."""
     kind = path_class(spark)
     array = spark.sparkContext._gateway.new_array(kind, len(paths))
     for index, path in enumerate(paths):
@@ -48,14 +46,13 @@ def repartition(spark: Any, checkpoint: str, partitions: int) -> None:
 
 
 def sink_log(spark: Any, folder: str, version: int) -> tuple[Any, Any]:
-    """Return a file sink's log, creating its folder, and an empty array of entries. Since Spark 4.1. Checked."""
+    """Return a file sink's log, creating its folder, and an empty Java array of entries. Needs Spark 4.1."""
     sinks = jvm(spark).org.apache.spark.sql.execution.streaming.sinks
     log = sinks.FileStreamSinkLog(version, java_session(spark), folder, jvm(spark).scala.Option.empty())
     return log, spark.sparkContext._gateway.new_array(sinks.SinkFileStatus, 0)
 
 
 def analyzed_plan(df: Any) -> Any:
-    """Return the analyzed plan of a DataFrame. Checked."""
     return df._jdf.queryExecution().analyzed()
 
 
@@ -72,7 +69,7 @@ def plan_steps(df: Any) -> list[Any]:
 
 
 def python_pattern(spark: Any) -> Any:
-    """Return the plan pattern of Python functions. Without it, every query seems to have some."""
+    """Return Spark's marker of Python functions in plans. Without it, every query seems to have such functions."""
     return java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern").PYTHON_UDF()
 
 
@@ -80,7 +77,7 @@ WRITER_FIELDS = ("source", "trigger", "extraOptions")
 
 
 def writer_field(writer: Any, name: str) -> Any:
-    """Return a private field of a ``DataStreamWriter``. Checked."""
+    """Return a private field of a ``DataStreamWriter``."""
     assert name in WRITER_FIELDS
     field = writer._jwrite.getClass().getDeclaredField(name)
     field.setAccessible(True)
@@ -91,7 +88,7 @@ _TASKS_WITH_HOSTS = 8
 
 
 def hosts_of_running_tasks(spark: Any, stage: int, attempt: int) -> list[str]:
-    """Return hosts of some running tasks of a stage."""
+    """Return the hosts of some running tasks of a stage."""
     from py4j.protocol import Py4JError
 
     try:

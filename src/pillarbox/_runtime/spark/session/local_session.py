@@ -20,7 +20,7 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
 
     Args:
         cores: number of concurrent tasks.
-        settings: more Spark settings, with ``__`` for each dot, such as ``spark__driver__memory="4g"``.
+        settings: other Spark settings. Write ``__`` for each dot, as in ``spark__driver__memory="4g"``.
 
     Raises:
         ConfigurationError: Java or a Python package is missing or has a wrong version.
@@ -63,10 +63,10 @@ def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
 
 
 def _daemon_finds_pillarbox() -> bool:
-    """Return whether the daemon of Python workers finds pillarbox.
+    """Return whether the daemon of Python workers can import pillarbox.
 
-    It has installed packages and ``PYTHONPATH``, but not ``--py-files``. After ``spark-submit`` the JVM has its own
-    environment.
+    The daemon has installed packages and ``PYTHONPATH``, but not ``--py-files``. After ``spark-submit``, the JVM's
+    ``PYTHONPATH`` may differ from this process's.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return False

@@ -17,7 +17,6 @@ _PACKAGES = ("pillarbox", "pyspark", "pandas", "pyarrow", "numpy", "protobuf")
 
 @cache
 def packages_here() -> Mapping[str, str]:
-    """Return the versions of Python and packages in this process."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""The number of concurrent Spark tasks, from settings and executors, without a job."""
+"""The number of concurrent Spark tasks, from settings and executors. Runs no job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_PARTITIONS = 128
 
 
 def cores_of(spark: SparkSession, get: Get | None = None) -> int | None:
-    """Return the number of concurrent tasks with all executors, or None if unknown."""
+    """Return the number of concurrent tasks when all executors have started, or None if unknown."""
     get = get or (lambda name: spark.conf.get(name, None))
     executors = get("spark.executor.instances")
     if (get("spark.dynamicAllocation.enabled") or "").lower() == "true":
@@ -42,7 +42,6 @@ def _in_executors(number: str | None, get: Get) -> int | None:
 
 
 def local_cores(get: Get) -> int | None:
-    """Return the cores of a local master, or None for another master."""
     local = re.match(r"local\[(\d+|\*)", get("spark.master") or "")
     if local is None:
         return None
@@ -50,10 +49,10 @@ def local_cores(get: Get) -> int | None:
 
 
 def default_parallelism(spark: SparkSession) -> tuple[int, str]:
-    """Return the default parallelism, and its reason as the end of a message. Runs no job.
+    """Return the default parallelism, and the reason for it as the end of a message.
 
-    It is ``spark.sql.shuffle.partitions`` if set, at most 128, otherwise the number of cores, at most 16, since each
-    subtask adds time to each epoch.
+    The default is ``spark.sql.shuffle.partitions`` if it is set (at most 128), otherwise the number of cores (at most
+    16, because each subtask adds time to each epoch).
     """
     setting = spark.conf.get(SHUFFLE_PARTITIONS, None)
     partitions = int(setting) if setting is not None and setting.isdigit() else 0

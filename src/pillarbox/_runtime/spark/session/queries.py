@@ -1,4 +1,4 @@
-"""Private access to a running query: its progress reports and Java object."""
+"""Private access to a running query's progress reports and Java object."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 def execution_of(query: Any) -> Any:
     """Return the Java object that runs a classic query, or None under Spark Connect.
 
-    Without it, queries end by ``stop()``, in the middle of an epoch.
+    Without this object, queries can only be ended with ``stop()``, which interrupts an epoch.
     """
     return query._jsq.streamingQuery() if hasattr(query, "_jsq") else None
 
 
 def pinned_jvm() -> Any:
-    """Return the JVM if Python threads have their own JVM threads, which locks need. Otherwise raise RuntimeError."""
+    """Return the JVM. Raises RuntimeError unless each Python thread has its own JVM thread, which locks need."""
     from py4j.clientserver import ClientServer
     from pyspark import SparkContext
 
@@ -31,7 +31,7 @@ _NOT_COMMITTED = "STATE_STORE_COMMIT_VALIDATION_FAILED"
 class StateCommits:
     """Checks whether the partitions of a classic query with ``foreachBatch`` have committed their state.
 
-    Spark's own check works only once. Java objects are kept, so a batch makes only three calls to Java.
+    Spark's own check only works once. Java objects are kept, so that a batch takes three calls to Java.
     """
 
     def __init__(self, query: Any) -> None:
@@ -60,7 +60,7 @@ class StateCommits:
 
 
 class ProgressMark(NamedTuple):
-    """Identifies a progress report: batch ids may repeat."""
+    """Identifies a progress report. The batch id is not enough, because it may be repeated."""
 
     batch: int
     timestamp: str
@@ -71,9 +71,9 @@ class ProgressMark(NamedTuple):
 
 
 def new_progress(query: Any, seen: ProgressMark | None) -> list[Any]:
-    """Return a query's progress reports after ``seen``, oldest first.
+    """Return the progress reports of a query after ``seen``, oldest first.
 
-    A classic session fetches only these: ``recentProgress`` would convert all hundred.
+    In a classic session, only these are fetched. ``recentProgress`` would convert all hundred reports.
     """
     if hasattr(query, "_jsq"):
         recent = query._jsq.recentProgress()

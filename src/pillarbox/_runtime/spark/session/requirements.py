@@ -1,6 +1,6 @@
-"""Checks of a program's requirements.
+"""Checks of Spark, Java and Python packages before a program runs.
 
-Functions named ``...problem`` return a message or None, also for the doctor.
+Functions named ``...problem`` return an error message or None. The doctor uses them, too.
 """
 
 from __future__ import annotations
@@ -26,20 +26,18 @@ NEEDED = {"spark.speculation": "false", "spark.shuffle.push.enabled": "false", "
 
 
 def numbers_of(version: str | None) -> tuple[int, ...] | None:
-    """Return the leading numbers of a version, such as (3, 11, 7), or None without numbers."""
+    """Return the leading numbers of a version, such as (3, 11, 7), or None."""
     match = re.match(r"\d+(\.\d+)*", version or "")
     return None if match is None else tuple(map(int, match[0].split(".")))
 
 
 def java_problem(version: str) -> str | None:
-    """Describe the problem with a Java version."""
     if (numbers_of(version) or (17,))[0] >= 17:
         return None
     return f"Java {version} is too old: Spark 4 needs Java 17 or newer, so install it and set JAVA_HOME"
 
 
 def pandas_problem(version: str) -> str | None:
-    """Describe the problem with a pandas version."""
     if (numbers_of(version) or (2,))[0] < 3:
         return None
     return (
@@ -48,14 +46,14 @@ def pandas_problem(version: str) -> str | None:
 
 
 def speculation_problem(settings: Mapping[str, str]) -> str | None:
-    """Describe the problem if Spark starts second attempts of slow tasks."""
+    """Return a message if Spark starts second attempts of slow tasks."""
     if not _is_true(settings, "spark.speculation"):
         return None
     return "spark.speculation is true: 2 attempts of one task would work on the same state, so set it to false"
 
 
 def push_based_shuffle_problem(settings: Mapping[str, str]) -> str | None:
-    """Describe the problem if shuffles are pushed: Spark then does not compare two attempts' output."""
+    """Return a message if shuffles are pushed, because Spark then does not compare the output of two attempts."""
     if not _is_true(settings, "spark.shuffle.push.enabled"):
         return None
     return (
@@ -65,7 +63,7 @@ def push_based_shuffle_problem(settings: Mapping[str, str]) -> str | None:
 
 
 def daemon_problem(settings: Mapping[str, str]) -> str | None:
-    """Describe the problem if Spark starts Python workers without a daemon."""
+    """Return a message if Spark starts Python workers without a daemon."""
     if _is_true({"spark.python.use.daemon": "true", **settings}, "spark.python.use.daemon"):
         return None
     return (
@@ -101,7 +99,6 @@ def check_packages() -> None:
 
 
 def check_java() -> None:
-    """Check that Java 17 or newer is installed."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.path.exists(java):
@@ -113,7 +110,7 @@ def check_java() -> None:
 
 
 def check_python(worker: str) -> None:
-    """Check that workers (path or command) have this Python's packages."""
+    """Check that workers, whose Python is a path or command, have this Python's packages."""
     path = shutil.which(worker)
     # Environments may share a base Python, or have several paths.
     if path is None or (path != sys.executable and _prefix(path) != sys.prefix):
@@ -124,7 +121,7 @@ def check_python(worker: str) -> None:
 
 
 def check_requirements(spark: SparkSession, *, streaming: bool) -> None:
-    """Check that the application can run a program."""
+    """Check that the application fulfils the requirements of a program."""
     check_packages()
     if streaming:
         check_settings({name: str(spark.conf.get(name, default)) for name, default in NEEDED.items()})

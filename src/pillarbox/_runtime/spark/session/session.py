@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Session(ABC):
-    """A Spark session."""
+    """A Spark session, classic or Connect."""
 
     has_jvm: bool
 
@@ -23,21 +23,21 @@ class Session(ABC):
 
     @abstractmethod
     def settings(self) -> dict[str, str]:
-        """Return the application's settings and the session's deviations."""
+        """Return the application's settings, overridden by the session's."""
 
     @abstractmethod
     def java_version(self) -> str | None: ...
 
     @abstractmethod
     def default_parallelism(self) -> int | None:
-        """Return Spark's own count of concurrent tasks, or None."""
+        """Return Spark's own count of concurrent tasks, or None if unknown."""
 
     @abstractmethod
     def worker_python(self) -> str | None: ...
 
     @abstractmethod
     def local_executor(self) -> int | None:
-        """Return the JVM's pid if it is the driver and the only executor, else None."""
+        """Return the pid of the JVM if it is the driver and the only executor, otherwise None."""
 
     @property
     @abstractmethod
@@ -55,22 +55,21 @@ class Session(ABC):
 
     @abstractmethod
     def hadoop_folder(self, path: str) -> HadoopFolder | None:
-        """Return a folder that is read without jobs, or None under Spark Connect."""
+        """Return a folder that can be read without jobs, or None under Spark Connect."""
 
     @abstractmethod
     def plan_steps(self, df: DataFrame) -> list[Any] | None:
-        """Return the nodes of a DataFrame's analyzed plan as Java objects, or None if unreachable.
+        """Return the nodes of a DataFrame's analyzed plan as Java objects, or None under Spark Connect.
 
         Nodes precede their children, as in Spark's numbering of sources.
         """
 
     @abstractmethod
     def aliases(self, df: DataFrame) -> str:
-        """Return a text with all aliases in a plan, with views resolved."""
+        """Return a text that contains all aliases in a plan, including the plans of views."""
 
     @abstractmethod
-    def analyzed_now(self, df: DataFrame) -> DataFrame:
-        """Return a DataFrame analyzed with the current settings."""
+    def analyzed_now(self, df: DataFrame) -> DataFrame: ...
 
     @abstractmethod
     def writer_class(self) -> type[Any]: ...
@@ -80,23 +79,21 @@ class Session(ABC):
 
 
 class Writer(ABC):
-    """The options of a ``DataStreamWriter``, which has no getters.
+    """Reads the options of a ``DataStreamWriter``, which has no getters.
 
     Attributes:
-        passes_settings: whether the session's settings at the start reach the query's tasks.
+        passes_settings: whether tasks receive the settings that the session has when the query starts.
     """
 
     passes_settings: bool
 
     @property
     @abstractmethod
-    def dataframe(self) -> DataFrame:
-        """The written DataFrame."""
+    def dataframe(self) -> DataFrame: ...
 
     @property
     @abstractmethod
-    def trigger(self) -> str:
-        """The trigger, such as ``ProcessingTimeTrigger(1000)``."""
+    def trigger(self) -> str: ...
 
     @property
     @abstractmethod
@@ -107,11 +104,10 @@ class Writer(ABC):
 
     @abstractmethod
     def one_batch(self) -> AbstractContextManager[None]:
-        """Set a trigger for one micro-batch: an uncommitted one first."""
+        """Set a trigger for a single micro-batch. If a micro-batch is uncommitted, that one runs."""
 
 
 def session_of(spark: Any) -> Session:
-    """Return the `Session` of a PySpark session."""
     if hasattr(spark, "_jsparkSession"):
         from pillarbox._runtime.spark.session.classic import ClassicSession
 
@@ -122,7 +118,6 @@ def session_of(spark: Any) -> Session:
 
 
 def spark_of(writer: Any) -> Any:
-    """Return the session of a ``DataStreamWriter``."""
     return writer._spark if hasattr(writer, "_spark") else writer._session
 
 
@@ -134,6 +129,6 @@ def dataframe_of(query: Any) -> DataFrame:
 
 
 def check_classic(spark: Any, refusal: str) -> None:
-    """Raise a ConfigurationError with the message ``refusal`` under Spark Connect."""
+    """Raise a ConfigurationError with the message ``refusal`` if the session is a Spark Connect session."""
     if not session_of(spark).has_jvm:
         raise ConfigurationError(refusal)

@@ -1,4 +1,4 @@
-"""Changes a session's settings within a block."""
+"""Context managers that change a session's settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def session_settings(
 ) -> Iterator[None]:
     """Change a session's settings within the block.
 
-    ``before`` has all settings of the session: reading them asks Java for each.
+    ``before`` are the session's settings, if the caller has them: reading them takes a call to Java per setting.
     """
     if before is None:
         before = spark.conf.getAll if settings else {}
@@ -42,7 +42,7 @@ def session_settings(
 
 
 def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
-    """Return a new session with a classic session's settings and more."""
+    """Return a new session with a classic session's settings and additional settings."""
     from pyspark.errors import AnalysisException
 
     own = spark.newSession()
@@ -85,7 +85,7 @@ def time_zone(spark: SparkSession) -> str:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Block starts of queries in other threads."""
+    """Block starts of queries in other threads within the block."""
     if not _starting.acquire(timeout=_STARTING_SECONDS):
         raise ConfigurationError(
             f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and a process with pillarbox"
@@ -99,9 +99,9 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
-    """Apply the settings for reading a checkpoint's state, while Spark plans it.
+    """Within the block, apply the settings that Spark needs to plan a read of a checkpoint's state.
 
-    Blocks starts of queries, so run no job within it.
+    Starts of queries wait, so do not run a job within the block.
     """
     with alone(), session_settings(spark, settings_of_state(state_format)):
         yield

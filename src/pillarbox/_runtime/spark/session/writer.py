@@ -1,4 +1,4 @@
-"""A query's start by a writer's ``start`` or ``toTable``, and its options."""
+"""The start of a query by a writer's ``start`` or ``toTable``, and the writer's options."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ _FUNCTION = "_pillarbox_batch_function"
 
 
 def note_batch_function(writer: Any, function: Callable[..., Any]) -> None:
-    """Remember the function passed to a writer's ``foreachBatch``."""
     setattr(writer, _FUNCTION, function)
 
 
 class Start:
-    """A repeatable start of a query: a writer's ``start`` or ``toTable``, with its arguments."""
+    """A start of a query that can be repeated: a writer's ``start`` or ``toTable``, with its arguments."""
 
     def __init__(self, writer: Any, method: str, /, *arguments: Any, **options: Any) -> None:
         self.writer = writer
@@ -68,7 +67,7 @@ class Start:
         return self.trigger == "OneTimeTrigger"
 
     def one_batch(self) -> AbstractContextManager[None]:
-        """Run one micro-batch per start in the block: an uncommitted one first."""
+        """Within the block, make each start run one micro-batch: the uncommitted one, if there is one."""
         return self._writer.one_batch()
 
     @property
@@ -82,7 +81,6 @@ class Start:
 
     @property
     def function_reads_all(self) -> bool:
-        """Whether the function reads all rows of each batch."""
         return bool(getattr(self.batch_function, "reads_every_batch", False))
 
     @property

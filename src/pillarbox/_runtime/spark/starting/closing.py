@@ -1,4 +1,4 @@
-"""Cleanup after a query's end: ends its homes, and closes the sources' tasks in workers."""
+"""Cleanup after a query's end. Ends its homes, and closes its sources' tasks in workers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _end_here(request: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> Ite
 
 
 def _end(executor: int, request: dict[str, Any]) -> None:
-    """Ask all starters of a local executor, one per daemon, to end a run."""
+    """Ask all starters on a local executor, one per daemon, to end a run."""
     for daemon in daemons_of(executor):
         # A dead daemon's homes are dead, too.
         with suppress(OSError, NoHomesError):
@@ -50,7 +50,7 @@ def _end(executor: int, request: dict[str, Any]) -> None:
 
 
 def close_ended_queries(ended: Sequence[StartedQuery]) -> None:
-    """Close ended queries' functions in executors, in a thread."""
+    """Close the functions of ended queries in executors, in another thread."""
 
     def close() -> None:
         for started in ended:
@@ -61,7 +61,7 @@ def close_ended_queries(ended: Sequence[StartedQuery]) -> None:
 
 
 def close_started(started: StartedQuery) -> None:
-    """Close an ended query's functions in executors, once. Never raises."""
+    """Close the functions of an ended query in executors, once. Never raises."""
     if started.is_closed:
         return
     started.is_closed = True
@@ -73,11 +73,12 @@ def close_started(started: StartedQuery) -> None:
 
 
 def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
-    """Close an ended run's functions in executors, within five seconds.
+    """Close the functions of an ended run in executors, within five seconds.
 
-    On a cluster, a job asks the starters. It may miss a busy executor, whose homes end when idle.
+    On a cluster, a Spark job asks the starters. It may not reach a busy executor, whose homes end when they have been
+    idle.
 
-    ``secrets`` of the run's programs identify homes that do not know the run.
+    ``secrets`` are the secrets of the run's programs. They identify homes that do not know their run.
     """
     request = {"run": run, "secrets": list(secrets)}
     executor = session_of(spark).local_executor()

@@ -1,8 +1,8 @@
 """The first micro-batch of a restarted query without input.
 
-Spark plans a micro-batch without input only if the previous one of this run reports due work, so timers would wait
-after a start. But Spark first runs a micro-batch that was begun. So a start begins one: a copy of the offset log's last
-entry, with the current time.
+Spark only plans a micro-batch without input if the run's previous micro-batch reported due work, so after a start,
+timers would wait for input. But Spark first runs a micro-batch that has been begun. So a start begins one, by writing a
+copy of the offset log's last entry with the current time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _log = logging.getLogger("pillarbox")
 def begin_batch_without_input(
     start: Start, checkpoint: Checkpoint, programs: Sequence[PlannedProgram], now: float | None = None
 ) -> bool:
-    """Begin a micro-batch if timers may be due and no batch is begun. Returns whether it did.
+    """Begin a micro-batch if timers may be due and no micro-batch has begun. Returns whether it did.
 
-    Never under Spark Connect, nor with ``trigger(once=True)``, whose one micro-batch is for the query's input.
+    Does nothing under Spark Connect, or with ``trigger(once=True)``, whose only micro-batch must read the input.
     """
     last = checkpoint.last_committed
     timed = any(program.summary.uses_processing_time for program in programs)

@@ -1,8 +1,8 @@
-"""Starts a query from a savepoint: an epoch on the new checkpoint before the query's own first one.
+"""Starts a query from a savepoint, by running an epoch on the new checkpoint before the query's own first epoch.
 
-Micro-batch 0 has the same stateful plan, the savepoint's state (``restore_host.py``), and sources without rows at the
-savepoint's positions (``source_positions.py``). The query resumes with batch 1. After an interruption, a note in the
-checkpoint admits only the same start.
+This epoch, micro-batch 0, has the same stateful plan, the savepoint's state (``restore_host.py``), and sources without
+rows at the savepoint's positions (``source_positions.py``). The query continues with micro-batch 1. After an
+interruption, a note in the checkpoint makes sure that only the same start continues.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _BATCHES = {BATCH_BYTES: str(8 * 1024 * 1024)}
 
 
 def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkpoint: Checkpoint | None) -> bool:
-    """Initialize a new checkpoint from the program's savepoint, if any. Returns whether it ran an epoch."""
+    """If the program starts from a savepoint, initialize a new checkpoint. Returns whether an epoch was run."""
     asked = next((program.summary.begins for program in planned if program.summary.begins is not None), None)
     if checkpoint is None:
         if asked is not None:
@@ -102,8 +102,6 @@ def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkp
 
 
 class _SavepointStarter:
-    """Starts one query from a savepoint."""
-
     def __init__(self, start: Start, program: Program, asked: SavepointStart, checkpoint: Checkpoint) -> None:
         self._start = start
         self._spark = start.spark
@@ -208,7 +206,6 @@ class _SavepointStarter:
     def _sources_changed(
         self, then: list[dict[str, Any]] | None, positions: FoundPositions, wrong: list[str]
     ) -> list[str]:
-        """Return warnings about changed sources, and append errors to ``wrong``."""
         now = describe_programs([self._program])["programs"][0]["sources"]
         if then is None or (positions.places is None and not positions.in_order):
             return []
@@ -268,7 +265,7 @@ class _SavepointStarter:
 def restored(
     rows: Mapping[str, int], renamed: Mapping[str, str], sources: Sequence[PlannedSource], positions: Sequence[Any]
 ) -> str:
-    """Describe the restored operators and positions, for users."""
+    """Describe the restored operators and positions, for a message to users."""
     parts = [
         f"operator {uid!r}{f' as {renamed[uid]!r}' if uid in renamed else ''} ({number:,} row{'s' * (number != 1)})"
         for uid, number in rows.items()
@@ -285,10 +282,7 @@ def restored(
 
 
 def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple[list[int], int, bytes]]:
-    """Yield subtasks' operator state as rows for :class:`RestoringHost`.
-
-    Broadcast state and union lists are equal in many subtasks, so they are pickled once.
-    """
+    """Yield the operator state of subtasks as rows for :class:`RestoringHost`."""
     common: dict[bytes, list[int]] = {}
     for code, state in zip(codes, states):
         shared = {name: value for name, value in state.row.items() if not name.startswith(LIST)}

@@ -1,8 +1,9 @@
-"""PySpark's ``DataStreamWriter``, patched: ``start``, ``toTable`` and ``foreachBatch``.
+"""Patches ``start``, ``toTable`` and ``foreachBatch`` of PySpark's ``DataStreamWriter``.
 
-A query takes its state store, state partitions and settings from the session when it starts. With Spark's own
+When a query starts, it takes its state store, state partitions and settings from the session. With Spark's own
 ``start``, a keyed program would fail with ``STORE_BACKEND_NOT_SUPPORTED_FOR_TWS`` and leave a broken checkpoint. Other
-queries start unchanged, one after the other. ``foreachBatch`` only notes its function, which writers do not expose.
+queries start unchanged, but one after the other. ``foreachBatch`` only remembers its function, which writers do not
+expose.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Session settings while a query starts: its programs' requirements and its tasks' parameters."""
+"""The session's settings while a query starts: its programs' requirements, and parameters for its tasks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def program_settings(
     *,
     other_python: bool = False,
 ) -> Iterator[None]:
-    """Set the programs' settings on the session in this block. No other query starts in it."""
+    """Within the block, set the programs' settings on the session. No other query can start."""
     needed = _needed(programs, layouts)
     with alone():
         if not needed:
@@ -82,7 +82,7 @@ def program_settings(
 
 @contextmanager
 def last_epoch(number: int) -> Iterator[None]:
-    """Within the block, queries that this thread starts end event time in micro-batch ``number``."""
+    """Within the block, make queries that this thread starts end event time in micro-batch ``number``."""
     token = _last_epoch.set(number)
     try:
         yield
@@ -91,7 +91,7 @@ def last_epoch(number: int) -> Iterator[None]:
 
 
 def drain_setting(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the setting with the last micro-batch, if the query is drained or repeats that one."""
+    """Return the setting with the last micro-batch's number, if the query is drained or repeats it."""
     number = _last_epoch.get()
     try:
         if number is None and checkpoint.last_epoch_begun is None:

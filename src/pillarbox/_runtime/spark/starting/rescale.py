@@ -1,7 +1,7 @@
 """Rescales a stopped query: Spark repartitions its state.
 
-Spark commits this as a batch without input. After an interruption, Spark starts the query only after the same
-repartitioning.
+Spark commits the repartitioning as a batch without input. If it is interrupted, the query can only be started after the
+same repartitioning has completed.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _SINCE = (4, 2)
 
 
 def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
-    """Change the number of concurrent tasks of a stopped query: repartition its state.
+    """Change the number of concurrent tasks of a stopped query by repartitioning its state.
 
-    Then start the same program with ``set_parallelism(parallelism)``: it resumes exactly where it stopped. The number
-    of subtasks, the max parallelism, is fixed by the first start; they are spread over the partitions.
+    Then start the same program with ``set_parallelism(parallelism)``. It resumes exactly where it stopped. The number
+    of subtasks, which is the max parallelism, is fixed by the first start; subtasks are spread over the partitions.
 
-    Spark reads and writes all state once. After an interruption, no query starts on the checkpoint until the same call
-    has completed it.
+    Spark reads and writes all state once. If the call is interrupted, no query can start on the checkpoint until the
+    same call has completed.
 
     Args:
         spark: a classic session, of Spark 4.2 or newer.
-        checkpoint: the ``checkpointLocation`` of the query, which must not run anywhere.
-        parallelism: the number, from 1 to the max parallelism.
+        checkpoint: the ``checkpointLocation`` of the query, which must not be running.
+        parallelism: the new parallelism, from 1 to the max parallelism.
 
     Returns:
         Whether anything was changed.
 
     Raises:
-        CheckpointMismatchError: there is no such checkpoint; the query runs; its last epoch is not committed; a change
-            to another number was interrupted; or the max parallelism is lower.
+        CheckpointMismatchError: the checkpoint does not exist, the query is running, its last epoch is not committed, a
+            change to another parallelism was interrupted, or the max parallelism is lower.
         ConfigurationError: this Spark cannot rescale.
         ProgramError: ``parallelism`` is not a whole number from 1.
 
@@ -82,7 +82,6 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
 
 
 def check_spark(spark: SparkSession) -> None:
-    """Check that a session can repartition state."""
     has_jvm = session_of(spark).has_jvm
     if not has_jvm or spark_version(spark) < _SINCE:
         named = f"Spark {spark.version}" if has_jvm else "Spark Connect"

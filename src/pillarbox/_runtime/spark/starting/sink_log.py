@@ -1,7 +1,7 @@
 """Fills gaps in a file sink's log after rescaling, a start from a savepoint, or a change of the sink.
 
 Spark's file sinks log their files in ``_spark_metadata`` of their folder, with an entry per micro-batch. Some batches
-never reach the sink. After a missing entry, reading the folder and compacting entries fail.
+never reach the sink. If an entry is missing, Spark can neither read the folder nor compact the log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FAR = 20  # successive rescalings at most
 
 
 def complete_sink_log(start: Start, checkpoint: Checkpoint) -> None:
-    """Add entries to a file sink's log for all batches that it missed."""
+    """Add entries to a file sink's log for all batches that the sink did not receive."""
     folder = start.files if checkpoint.last_committed >= 0 else None
     if folder is None:
         return
@@ -82,7 +82,6 @@ class SinkLog:
 
 
 def _batches_without_sink(checkpoint: Checkpoint) -> list[int]:
-    """Return the latest successive batches that never reached the sink."""
     last = checkpoint.last_committed
     partitions = checkpoint.partitions(range(max(last - _FAR, 0), last + 1))
 

@@ -1,7 +1,7 @@
-"""Starts queries, with the programs' settings on the user's session only while the query starts.
+"""Starts queries. The user's session has the programs' settings only while a query starts.
 
-Spark clones the session of a starting query, and stores partitions and state store in the offset log. So a program runs
-in the user's own session, and its settings affect no other query.
+Spark clones the session of a starting query, and stores state partitions and state store in the offset log. So a
+program runs in the user's own session without affecting other queries.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _watched: ContextVar[bool] = ContextVar("pillarbox_watched", default=False)
 
 @contextmanager
 def changes_refused(*, watched: bool = False) -> Iterator[None]:
-    """Refuse programs, in this block and thread, that cannot resume from the checkpoint by its notes.
+    """Within the block, refuse to start programs in this thread if the notes in their checkpoint rule out a resume.
 
-    ``watched``: the caller watches the started queries, and calls their hooks.
+    ``watched``: whether the caller watches the started queries and calls their hooks.
     """
     tokens = _refusing.set(True), _watched.set(watched)
     try:
@@ -79,7 +79,7 @@ def start_query(start: Start, method: Callable[[], StreamingQuery]) -> Streaming
 
 
 def _programs_to_start(start: Start) -> list[PlannedProgram]:
-    """Return the programs of a starting query. Without a readable plan, an unstarted program is an error."""
+    """Return the programs of a starting query. Raises for an unstarted program if the plan is unreadable."""
     try:
         return programs_of(start.writer)
     except ProgramError:
@@ -94,8 +94,6 @@ def _programs_to_start(start: Start) -> list[PlannedProgram]:
 
 
 class _Starter:
-    """The start of a query with programs of pillarbox."""
-
     def __init__(self, start: Start, programs: Sequence[PlannedProgram]) -> None:
         self._start = start
         self._spark = start.spark
@@ -158,7 +156,7 @@ class _Starter:
             yield
 
     def _prepared(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Check, note and complete the checkpoint. Returns it with its new contents."""
+        """Check the checkpoint, note the programs in it, and complete it. Returns the updated checkpoint."""
         start, programs = self._start, self._programs
         check_logs(self._spark, checkpoint)
         if any(program.parallelism for program in programs):
@@ -223,7 +221,7 @@ def _layouts_in_state(
 
 
 def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
-    """Refuse a checkpoint with another layout, for tasks that cannot receive the layout."""
+    """Refuse a checkpoint with another layout. For tasks that cannot receive the layout."""
     for program, layout in zip(planned, layouts):
         if program.parallelism and layout != program.layout._replace(codes=CODES):
             what, how = "is laid out in another way than the program", ""
@@ -237,7 +235,7 @@ def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], la
 
 
 def _notify_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> None:
-    """Show the default parallelisms, which the checkpoint fixes."""
+    """Notify the user of default parallelisms, because the checkpoint fixes them."""
     stateful = [program for program in planned if program.parallelism]
     if stateful and wanted_parallelism(stateful) is None:
         notify(

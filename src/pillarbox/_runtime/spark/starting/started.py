@@ -1,4 +1,4 @@
-"""The queries with programs that this process has started."""
+"""The queries with programs that were started in this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class End(NamedTuple):
-    """The end of a query: its failure, or None."""
+    """The end of a query. Contains its failure, or None."""
 
     failure: Exception | None
 
@@ -34,9 +34,9 @@ class StartedQuery:
     """A started query.
 
     Attributes:
-        checkpoint: its checkpoint location, or None for Spark's temporary one, which cannot be resumed.
-        is_closed: whether its functions in executors are closed, or about to be.
-        await_end: Spark's own ``awaitTermination``, which does not wait for holders.
+        checkpoint: its checkpoint location, or None for a temporary one, which cannot be resumed.
+        is_closed: whether its functions in executors have been closed, or are being closed.
+        await_end: Spark's own ``awaitTermination``, which does not wait for threads that hold the query.
     """
 
     hooks: Hooks | None = None
@@ -70,7 +70,7 @@ class StartedQuery:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the query's end in this block: threads that wait for it wait for the block, too. Any thread."""
+        """Hold the query within the block: other threads that wait for its end also wait for the block. Any thread."""
         with self._changed:
             self._holding += 1
         try:
@@ -81,24 +81,20 @@ class StartedQuery:
                 self._changed.notify_all()
 
     def wait_while_held(self) -> bool:
-        """Wait until no thread holds the query. Returns whether one did. Any thread."""
+        """Wait until no thread holds the query. Returns whether a thread did. Any thread."""
         with self._changed:
             was_held = bool(self._holding)
             self._changed.wait_for(lambda: not self._holding)
             return was_held
 
     def has_ended(self, timeout: float) -> bool:
-        """Return whether the query ends within a time (seconds), and no thread holds it.
-
-        Raises:
-            StreamingQueryException: it has failed.
-        """
+        """Return whether, within ``timeout`` seconds, the query ends and no thread holds it."""
         return self.await_end(timeout) is not False and not (self.wait_while_held() and _is_active(self.query))
 
     def end_within(self, seconds: float, could_not_look: Callable[[Exception], None]) -> End | None:
-        """Wait for the end of the query, or return None if it still runs. Any thread.
+        """Wait for the end of the query. Returns None if it is still running. Any thread.
 
-        ``could_not_look`` is called with Spark's error if the query still runs.
+        ``could_not_look`` is called with an error of Spark, if the query is still running.
         """
         try:
             return End(None) if self.has_ended(seconds) else None
@@ -111,15 +107,14 @@ class StartedQuery:
 
     @property
     def is_running(self) -> bool:
-        """Whether the query runs, or a thread holds it."""
         return bool(self._holding) or _is_active(self.query)
 
     def hold_end(self, closing: Callable[[], None] = lambda: None) -> None:
         """Patch the query's ``awaitTermination()`` to return only when no thread holds the query.
 
-        A program usually ends, and Spark with it, when ``awaitTermination()`` returns. But a query that is stopped with
-        a savepoint still has to be read, and functions have to be closed. The raised failure ends with the task's error
-        message.
+        When ``awaitTermination()`` returns, a program usually exits, and Spark with it. But then a savepoint may still
+        have to be written, and functions to be closed. If the query has failed, the raised error ends with the task's
+        error message.
         """
 
         def held_termination(timeout: float | None = None) -> bool | None:
@@ -164,7 +159,7 @@ _queries: dict[str, StartedQuery] = {}
 
 
 def remember(started: StartedQuery) -> list[StartedQuery]:
-    """Register a started query. Drop and return ended queries."""
+    """Register a started query. Removes ended queries and returns them."""
     query: Any = started.query
     query._pillarbox_started = started
     started.hold_end()
@@ -179,7 +174,6 @@ def remember(started: StartedQuery) -> list[StartedQuery]:
 
 
 def find(query: StreamingQuery) -> StartedQuery | None:
-    """Return the registered query, or None."""
     started: StartedQuery | None = getattr(query, "_pillarbox_started", None)
     if started is not None:
         return started

@@ -1,7 +1,7 @@
 """Spark accumulators for functions that stay open across epochs.
 
-Spark sends only accumulators that the current task has unpickled. So terms are summed by accumulator number, and an
-epoch's sums become accumulators of the worker.
+Spark only reports accumulators that the current task has unpickled. So added values are summed by accumulator number,
+and the sums of an epoch are added to accumulators of the worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Sums = dict[int, tuple[Any, Any]]
 
 
 class _Collector:
-    """The sums of this process."""
+    """Collects the sums of this process."""
 
     def __init__(self) -> None:
         self.is_on = False
@@ -95,7 +95,7 @@ _collector = _Collector()
 
 
 def collect_for_this_thread() -> None:
-    """Sum this process's accumulators from now on, separately for the calling thread."""
+    """From now on, sum this process's accumulators, separately for the calling thread."""
     _collector.install()
     _collector.use_own_sums()
     _collector.is_on = True
@@ -103,7 +103,7 @@ def collect_for_this_thread() -> None:
 
 @contextmanager
 def collecting() -> Iterator[None]:
-    """Sum the worker's accumulators within the block, and pass the sums to Spark unless it raises."""
+    """Within the block, sum the worker's accumulators. Afterwards, pass the sums to Spark, unless the block raises."""
     _collector.install()
     _collector.is_on = True
     try:
@@ -116,7 +116,7 @@ def collecting() -> Iterator[None]:
 
 
 def take_sums() -> bytes | None:
-    """Reset the calling thread's sums, and return them pickled, or None."""
+    """Return the calling thread's sums, pickled, or None. Resets them."""
     sums = _collector.take_sums()
     if not sums:
         return None
@@ -125,7 +125,7 @@ def take_sums() -> bytes | None:
 
 
 def drop() -> None:
-    """Discard a failed epoch's sums of the calling thread."""
+    """Discard the calling thread's sums of a failed epoch."""
     _collector.drop()
 
 
@@ -161,7 +161,7 @@ def _pickled(value: Any) -> bytes:
 
 
 class _Wrapped:
-    """A value that only cloudpickle can pickle. Spark uses pickle."""
+    """A value that Spark's pickle can only handle by cloudpickle."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -1,4 +1,4 @@
-"""One end of a connection between a query's processes, for bytes and pickled messages."""
+"""A connection between a query's processes, for bytes and pickled messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _sockets: WeakSet[socket.socket] = WeakSet()
 
 
 def close_in_forks(private: socket.socket) -> None:
-    """Close a socket in forked processes, so that its peer notices this process's end."""
+    """Close a socket in forked processes, so that its peer notices when this process exits."""
     _sockets.add(private)
 
 
@@ -39,11 +39,11 @@ class LostError(Exception):
 
 
 class SilentError(LostError):
-    """The peer has sent nothing before the timeout."""
+    """The peer of a connection has sent nothing within the timeout."""
 
 
 class Channel:
-    """One end of a connection. Any thread may send and ask. One thread at a time receives.
+    """One end of a connection. Any thread may send; only one thread at a time may receive.
 
     A closed connection raises `LostError`, a timeout `SilentError`.
     """
@@ -69,18 +69,17 @@ class Channel:
             return self.receive_bytes()
 
     def post(self, message: Any) -> None:
-        """Send a message with the next one, or soon."""
+        """Queue a message, to be sent soon or with the next message."""
         self._write(pickle.dumps(message, pickle.HIGHEST_PROTOCOL), waits=True)
 
     def send(self, message: Any) -> None:
         self.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     def send_bytes(self, content: bytes) -> None:
-        """Send a pickled message, or raw bytes."""
         self._write(content, waits=False)
 
     def _write(self, content: bytes, *, waits: bool) -> None:
-        """Write a message after the posted messages, or with ``waits`` only post it, too."""
+        """Write a message after the queued messages. With ``waits``, only queue it."""
         try:
             with self._writing:
                 self._posted += (_LENGTH.pack(len(content)), content)
@@ -99,14 +98,14 @@ class Channel:
         return pickle.loads(self.receive_bytes())
 
     def receive_bytes(self, most: int | None = None) -> bytes:
-        """Return the next message as bytes. More than ``most`` bytes raise `LostError`."""
+        """Return the next message as bytes. A message of more than ``most`` bytes raises `LostError`."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         if most is not None and length > most:
             raise self._lost(f"{length} bytes instead of at most {most}")
         return self._read(length)
 
     def _read(self, size: int) -> bytes:
-        """Read exactly this many bytes, so that polling detects the next message."""
+        """Read exactly ``size`` bytes, so that polling detects the next message."""
         read = bytearray(size)
         rest = memoryview(read)
         try:

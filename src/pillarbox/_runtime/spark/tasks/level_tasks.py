@@ -24,7 +24,7 @@ _LOGGED_CLOCK = 2_000
 
 @contextmanager
 def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTask]:
-    """Create a task for the block. Close it afterwards, or cancel it if the block raises."""
+    """Create a task for the block. Closes it afterwards, or cancels it if the block raises."""
     task = MultipleInputStreamTask(vertex, subtask)
     try:
         yield task
@@ -49,9 +49,9 @@ class LevelTasks:
         buffers: Iterable[Iterable[Buffer]],
         chunks: ChunkStore,
     ) -> Generator[list[Buffer], None, int | None]:
-        """Run the epoch of a (vertex, subtask) and yield its output in parts.
+        """Run an epoch of the subtask at ``address`` (vertex, subtask), and yield its output in parts.
 
-        Returns when it must run even without input (epoch ms), or None.
+        Returns the time of the next epoch that must run even without input (epoch ms), or None.
         """
         number, subtask = address
         shipped = self._vertices[number]

@@ -1,4 +1,4 @@
-"""Hook that replaces tasks, for recordings."""
+"""A hook that replaces a task, for recordings."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ REPLACEMENT = "spark.pillarbox.replacement"
 
 
 class Replacement(Protocol):
-    """Replaces one task of an epoch that runs again. The upstream tasks run as before."""
+    """Replaces one task when an epoch is repeated. Upstream tasks run as before."""
 
     def is_task(self, program: str, number: int, subtask: int) -> bool: ...
 
     def is_left_out(self, program: str, number: int) -> bool:
-        """Return whether a vertex does not feed the replaced task and is skipped."""
+        """Return whether a vertex is skipped, because it does not feed the replaced task."""
 
     def clock(self, program: str, number: int, subtask: int) -> bytes | None:
-        """Return another task's recorded clock, or None."""
+        """Return the recorded clock of another task, or None."""
 
     def send(self, facts: dict[str, Any], portions: Iterable[Any], store: ChunkStore | None = None) -> None:
-        """Take the task's input: tuples of buffers, or a source's Arrow batches as bytes."""
+        """Receive the task's input: tuples of buffers, or a source's Arrow batches as bytes."""
 
 
 def replacement_here() -> Replacement | None:
-    """Return the running query's replacement."""
     setting = local_property(REPLACEMENT)
     if not setting:
         return None

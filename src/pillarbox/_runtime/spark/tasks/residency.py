@@ -1,7 +1,7 @@
-"""Tasks that survive in a Python worker between epochs.
+"""Tasks that are kept in a Python worker between epochs.
 
-A worker runs Spark tasks one after another, for subtasks that Spark chooses. So it may hold any number of residents,
-and closes unused ones. Its main thread owns this module, and is the mailbox thread of all residents.
+A worker runs Spark tasks one after another, for subtasks that Spark chooses. So it may hold any number of resident
+tasks, and closes unused ones. Only its main thread uses this module; it is the mailbox thread of all resident tasks.
 """
 
 from __future__ import annotations
@@ -59,11 +59,12 @@ _log = logging.getLogger("pillarbox")
 
 
 class Residency:
-    """The residents of one worker.
+    """The resident tasks of one worker.
 
     Args:
-        stay: whether all epochs of a subtask run here, as in a home. Otherwise Spark chooses a worker each time.
-        resting: returns a context for a task's waits for mail.
+        stay: whether all epochs of a subtask run in this process, as in a home. If False, Spark chooses a worker for
+            each epoch.
+        resting: returns a context manager that a task enters to wait for mail.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Residency:
         self.closes_later = False
 
     def source_task(self, shipped: ShippedVertex, facts: TaskInfo) -> SourceStreamTask:
-        """Return the worker's task of a source, for all partitions."""
+        """Return this worker's task of a source, for all its partitions."""
 
         def make() -> SourceStreamTask:
             vertex = loaded(shipped, facts.layout)
@@ -115,7 +116,6 @@ class Residency:
 
     @property
     def event_loop(self) -> OwnedLoop | None:
-        """The event loop of async keyed functions, or None without any."""
         loop: OwnedLoop | None = self._of_thread.get(EVENT_LOOP)
         return loop
 
@@ -123,7 +123,7 @@ class Residency:
         return (facts.run, shipped.digest, facts.layout, subtask) in self._residents
 
     def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore, facts: TaskInfo) -> MultipleInputStreamTask:
-        """Return a subtask's task, at the version in ``store``."""
+        """Return a subtask's task with the state of the version in ``store``."""
         key = (facts.run, shipped.digest, facts.layout, subtask)
 
         def make() -> MultipleInputStreamTask:
@@ -186,7 +186,6 @@ class Residency:
             _log.exception("closing the operators failed %s", task.place)
 
     def end(self, task: StreamTask) -> None:
-        """Close a finished task. Errors of ``close()`` propagate."""
         self._forget(task)
         self._has_ended = True
         task.close()
@@ -227,11 +226,11 @@ class Residency:
         )
 
     def spare_the_collector(self) -> None:
-        """Keep garbage collections short: an epoch pays only for the objects it touches.
+        """Keep garbage collections short, so that an epoch only pays for the objects that it uses.
 
-        State rarely has cycles, so a full collection may take a small share of the work. PySpark's daemon collects
+        State rarely has cycles, so full collections are limited to a small share of the time. PySpark's daemon collects
         after each task, which takes a second for a million keys, so a worker with many objects freezes them. Homes and
-        small workers keep inherited objects frozen: a collection would copy their pages.
+        small workers keep inherited objects frozen, because a collection would copy their pages.
         """
         if self._worked() - self._collected_at >= self._collecting_seconds / _COLLECTING_SHARE:
             self._collect()
@@ -260,7 +259,7 @@ def _clock_of(facts: TaskInfo) -> ReplayedClock | None:
 
 
 def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
-    """Load a vertex with the layout's subtasks."""
+    """Unpickle a vertex, and set the subtasks of the checkpoint's layout."""
     vertex = shipped.load()
     lay_out(vertex, layout)
     return vertex
@@ -268,7 +267,7 @@ def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
 
 @cache
 def _collect_young_objects_only() -> None:
-    """Leave full collections to :meth:`Residency.spare_the_collector`."""
+    """Disable full collections, except for :meth:`Residency.spare_the_collector`."""
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
 
@@ -280,9 +279,9 @@ atexit.register(here.close_all)
 
 @cache
 def _close_before_leaving() -> None:
-    """Close residents and run exit handlers when Spark ends this worker.
+    """Close resident tasks and run exit handlers when Spark ends this worker.
 
-    PySpark's daemon ends idle workers by ``os._exit``, which runs no exit handlers.
+    PySpark's daemon ends idle workers with ``os._exit``, which skips exit handlers.
     """
     worker, leave = os.getpid(), os._exit
 

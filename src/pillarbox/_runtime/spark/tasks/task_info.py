@@ -1,7 +1,7 @@
 """A Spark task's view of its query, read when the task begins.
 
-The query's start determines the checkpoint's layout, after planning. So the layout and other parameters are settings of
-the session during the start, which Spark passes to tasks as local properties.
+The layout of the checkpoint is determined when the query starts, after planning. So during the start, the session's
+settings contain the layout and other parameters, and Spark passes them to tasks as local properties.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DRAIN = "spark.pillarbox.drain"
 
 
 def layout_setting(program: str, layout: Layout) -> tuple[str, str]:
-    """Return the setting with the layout of a program's checkpoint."""
+    """Return the setting that contains the layout of a program's checkpoint."""
     return _name(program), json.dumps(layout)
 
 
@@ -42,7 +42,7 @@ def local_property(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class ProgramLayout:
-    """A program's layout, for its tasks."""
+    """The layout of a program, for its tasks."""
 
     program: str
     parallelisms: Parallelisms
@@ -65,11 +65,11 @@ class TaskInfo(NamedTuple):
     Attributes:
         batch: the micro-batch, or None for a batch query.
         is_last: whether the micro-batch is the query's last, which ends event time.
-        partitions: the number of state partitions, or None for the compiled number.
-        task: the task's number, which rises with attempts, or None outside of Spark tasks.
-        attempt: the task's attempt, from 0, or None outside of Spark tasks.
+        partitions: the number of state partitions, or None for the number in the compiled program.
+        task: the Spark task's number, which is higher for later attempts, or None outside of Spark tasks.
+        attempt: the number of the Spark task's attempt, from 0, or None outside of Spark tasks.
         time: the micro-batch's time (epoch ms), if known.
-        clock: the recorded clock in a repeated epoch, or None for the machine's clock.
+        clock: the recorded clock of a repeated epoch, or None for the machine's clock.
         fallback: why the task runs in a worker instead of a home, or None.
         watermark: Spark's watermark of the micro-batch (epoch ms), or -1 if unknown.
     """

@@ -1,5 +1,5 @@
-"""Code that runs only in the executors' Python workers.
+"""Code that only runs in the executors' Python workers.
 
-Start with `task_host.py` and `source_host.py`. `processor.py` and `position.py` load without pillarbox. Weak spot:
-Spark owns a worker's main thread, so the end of a query reaches it by a signal (`closing.py`).
+Start with `task_host.py` and `source_host.py`. `processor.py` and `position.py` are loaded without importing pillarbox.
+Weak spot: Spark owns a worker's main thread, so a worker only learns of a query's end by a signal (`closing.py`).
 """

@@ -10,7 +10,7 @@ from pillarbox._runtime.spark.homes.sockets import executor_pid
 
 @cache
 def executor_here() -> int | None:
-    """Return this Python worker's executor, or None if unknown."""
+    """Return the pid of this worker's executor, or None if unknown."""
     try:
         return executor_pid()
     except (OSError, ValueError, subprocess.SubprocessError):

@@ -1,7 +1,8 @@
-"""A streaming source without rows, at a given position of another source.
+"""A streaming source without rows that has the position of another source.
 
-Spark writes the position into its offset log, and the other source resumes there. Spark's driver asks for positions in
-a Python process without the application's files. So these classes are pickled by value and do not refer to pillarbox.
+Spark writes the position into its offset log, and the other source resumes from there. Spark's driver asks for
+positions in a Python process that does not have the application's files. So these classes are pickled by value and do
+not refer to pillarbox.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 
 class Position(DataSource):
-    """A source whose option ``position`` is the position as JSON."""
+    """A source whose position is set by the option ``position``, as JSON."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,7 +1,8 @@
-"""The ``StatefulProcessor`` of a program's level. It loads without pillarbox.
+"""The ``StatefulProcessor`` of a program's level. It is loaded without importing pillarbox.
 
-At a query's start, Spark's driver asks for the declared states in a Python process without the application's shipped
-files (``--py-files``). So this class is pickled by value, and unpickles its host only in a worker that has rows.
+When a query starts, Spark's driver asks for the declared states in a Python process that does not have the
+application's files (``--py-files``). So this class is pickled by value, and only unpickles its host in a worker that
+has rows.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _CHUNK = StructType([StructField("payload", BinaryType())])
 
 
 class Processor(StatefulProcessor):
-    """Declares the state and delegates to a ``TaskHost``, for one partition and epoch."""
+    """Declares the state of one partition, and passes each call to a ``TaskHost``."""
 
     def __init__(self, host: Any, broadcasts: Sequence[BroadcastReferences] = ()) -> None:
         self._pickled = pickle.dumps(host)
         self._broadcasts = broadcasts
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Acknowledge before PySpark waits for the task's rows."""
+        """Acknowledge Spark's data before PySpark waits for the task's rows."""
         self.__dict__.update(state)
         acknowledge_at_once()
 

@@ -24,7 +24,7 @@ from pillarbox._task.vertex import WAKE_CHANNEL
 
 
 class SourceHost:
-    """Runs a source task, as the function of ``mapInArrow``."""
+    """Runs a source task. It is the function of ``mapInArrow``."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Levels after a shuffle in streaming mode: tasks in ``transformWithStateInPandas``.
+"""Levels after a shuffle in streaming mode. Tasks run in ``transformWithStateInPandas``.
 
 The grouping key is the subtask's code, so Spark calls once per subtask and epoch. The state log is a map state, which
-Spark commits with the micro-batch. Tasks live in homes, or in the worker if there are no homes.
+Spark commits with the micro-batch. Tasks are kept in homes, or in the worker if there are no homes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class _SparkChunkStore:
-    """The state log's chunks in a Spark map state, under the current grouping key.
-
-    If ``is_new``, chunks may be missing. Spark logs a warning on reading a missing value.
-    """
+    """Stores the state log's chunks in a map state of Spark, under the current grouping key."""
 
     def __init__(self, chunks: MapState) -> None:
         self._chunks = chunks
@@ -58,11 +55,7 @@ class _SparkChunkStore:
 
 
 class TaskHost:
-    """Runs the subtasks of one level in a worker, for one partition and epoch. Shipped in a ``Processor``.
-
-    Args:
-        spark_time: the time of an operator that follows Spark's watermark, or None.
-    """
+    """Runs the subtasks of one level in a worker, for one partition and epoch. Shipped in a ``Processor``."""
 
     def __init__(
         self,
@@ -99,16 +92,16 @@ class TaskHost:
         return None if address is None or address[0] not in self._vertices else address
 
     def run(self, code: int, rows: Iterator[pd.DataFrame], now: int, watermark: int = -1) -> Iterator[pd.DataFrame]:
-        """Run a subtask's epoch. Other buffers pass through.
+        """Run an epoch of a subtask. Buffers for other levels pass through.
 
-        Times are epoch ms. Without timers, the rows contain the batch timestamp.
+        Times are epoch ms. If Spark's timers are off, the rows contain the batch timestamp.
         """
         address = self._decode(code)
         for buffers in _buffers(rows) if address is None else self._run(code, address, rows, now, watermark):
             yield from map(arrow_frame, self._output(buffers))
 
     def run_on_timer(self, code: int, now: int, watermark: int = -1) -> Iterator[pd.DataFrame]:
-        """Run an epoch without input, unless the subtask has run in this batch."""
+        """Run an epoch without input, unless the subtask has already run in this batch."""
         address = self._decode(code)
         if address is not None and code not in self._ran:
             for buffers in self._run(code, address, iter(()), now, watermark):
@@ -155,10 +148,10 @@ class TaskHost:
         return self._tasks
 
     def _set_timer(self, wake_up: int | None, now: int) -> None:
-        """Set Spark's timer to the task's next wake-up.
+        """Set Spark's timer to the time of the task's next work.
 
-        Spark calls for all timers before the batch's time, then deletes each, even if the call registered it again. So
-        such timers stay untouched, and work due only by the worker's clock waits for the next batch.
+        Spark calls each timer that was due at the batch's time, and then deletes it, even if the call has registered it
+        again. So timers up to the batch's time are never registered; work that is due by then waits for the next batch.
         """
         due = None if wake_up is None else max(wake_up, now + 1)
         present = [timestamp for timestamp in self._handle.listTimers() if timestamp >= now]

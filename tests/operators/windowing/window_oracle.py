@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Evict", "Kind", "Retold", "When"]
+__all__ = ["Evict", "Kind", "When", "WindowOracle"]
 
 FOREVER = 2**63 - 1
 Span = tuple[int, ...]
@@ -20,7 +20,8 @@ class Kind:
     """Windows of one kind.
 
     Attributes:
-        windows: an element's windows, from its time, by the windows' clock, and its index in its key.
+        windows: returns the windows of an element, given its time by the windows' clock and its index among its key's
+            elements.
         by_event_time: whether they end by event time.
         ends: whether they end at all.
         merges: whether overlapping or touching windows merge.
@@ -54,13 +55,13 @@ class Open:
 
 @dataclass
 class When:
-    """A trigger, which returns "", "fire", "purge" or "fire purge"."""
+    """A trigger. It returns "", "fire", "purge" or "fire purge"."""
 
     name: str
     trigger: Any
-    element: Callable[[Open, int, int, Retold], str]
-    timer: Callable[[Open, str, int, Retold], str] = lambda window, clock, time, all: ""
-    merged: Callable[[Open, list[Open], Retold], None] = lambda window, parts, all: None
+    element: Callable[[Open, int, int, WindowOracle], str]
+    timer: Callable[[Open, str, int, WindowOracle], str] = lambda window, clock, time, all: ""
+    merged: Callable[[Open, list[Open], WindowOracle], None] = lambda window, parts, all: None
     merges: bool = True
 
     def __repr__(self) -> str:
@@ -78,7 +79,7 @@ class Evict:
         return self.name
 
 
-class Retold:
+class WindowOracle:
     """All windows of all keys.
 
     Args:
@@ -164,7 +165,7 @@ class Retold:
             ]
             if not due:
                 return
-            time, key, window = min(due, key=lambda each: (each[0], str(each[1]), each[2].span))
+            time, key, window = min(due, key=lambda timer: (timer[0], str(timer[1]), timer[2].span))
             window.timers.discard((clock, time))
             self._do(key, window, self.when.timer(window, clock, time, self))
             if self.kind.ends and clock == self._own_clock and time == self._end(window):
