@@ -21,6 +21,7 @@ from tests.operators.async_keyed.schedules import differences
 SCHEDULES = 2_000 if "PILLARBOX_LONG" in os.environ else 50
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.slow("fifty schedules")
 def test_random_schedules_equal_the_sequential_model() -> None:
     for seed in range(SCHEDULES):
@@ -36,6 +37,7 @@ def test_schedules_with_a_journal_repeat_no_call_whose_answer_was_used(tmp_path:
         assert not unequal, f"schedule {seed}: {unequal}"
 
 
+@pytest.mark.timeout(7200)
 @pytest.mark.long("it takes minutes")
 def test_a_million_records_of_many_keys_equal_the_sequential_model() -> None:
     """Elements are carried over barriers, and the task crashes about twenty times."""
