@@ -79,4 +79,5 @@ __all__ = [
 
 
 def row(**columns: Any) -> Row:
+    """Return a row with these columns, of the same class as a DataFrame's rows."""
     return Row.of(**columns)

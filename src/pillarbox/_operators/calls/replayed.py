@@ -29,9 +29,7 @@ class ReplayedCalls:
     may_carry: bool
 
     async def before_call(self, callee: Callee, args: tuple[Any, ...]) -> None:
-        """Return if the call may be made. Otherwise raise an error, or wait forever if it was running at the epoch's
-        end.
-        """
+        """Return if the call may be made. Otherwise raise, or with ``may_carry``, wait until the epoch ends."""
         if self.refuse is None:
             return
         if not self.may_carry:

@@ -26,7 +26,7 @@ def grouped_fields(fields: Iterable[spark.StructField]) -> Iterator[spark.Struct
 
 
 def grouped_arrays(name: str, key: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """Yield the (name, column) pairs that represent a key. In floats, -0.0 becomes 0.0, and all NaNs become the same."""
+    """Yield (name, column) pairs that represent a key. In floats, -0.0 becomes 0.0, and all NaNs become one."""
     kind = key.type
     if pa.types.is_struct(kind):
         yield f"{name}?", key.is_valid()

@@ -60,8 +60,7 @@ class DeadLetter:
     )
 
     def as_text(self) -> tuple[str, str | None, int | None, str, str, str, str | None]:
-        """Return the letter as a row for text columns. Value and key become their ``repr()``, limited to 10,000
-        characters.
+        """Return a row for text columns. Value and key become their ``repr()``, limited to 10,000 characters.
 
         Example:
             >>> DeadLetter({"id": 3}, "k", None, "parse", "ValueError: bad", "").as_text()

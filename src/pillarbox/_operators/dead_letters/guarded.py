@@ -66,7 +66,7 @@ class GuardedOperator(StreamOperator):
 
     Args:
         keying: computes the keys of records, if the wrapped operator does not.
-        unchanged: names of states that the operator itself changes, and not the function: they are not undone.
+        unchanged: names of states that the function cannot change, so there is nothing to undo in them.
         has_key: whether dead letters contain the key.
 
     Raises:
@@ -139,9 +139,7 @@ class GuardedOperator(StreamOperator):
         self.emit()
 
     def fire(self, call: Callable[[int, Any], None], timestamp: int, namespace: Any, timer: TimeDomain) -> None:
-        """Call a timer's handler for the current key. Even if the handler raises, the timer has fired, and does not
-        fire again.
-        """
+        """Call a timer's handler for the current key. Even if the handler raises, the timer is gone."""
         assert self._backend is not None
         key = self._backend.key
         if self._undo is not None:
