@@ -1,1 +1,3 @@
-"""The two runtimes: Spark, and this process. They differ only in how buffers get from one level to the next."""
+"""The two runtimes: one on Spark, one in this process. They run the same tasks and differ only in how these exchange
+buffers.
+"""

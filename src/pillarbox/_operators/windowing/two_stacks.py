@@ -48,7 +48,7 @@ class TwoStacks:
         self._window = (0, 0)
 
     def window(self, start: int, end: int, panes: Sequence[int]) -> Any:
-        """Return a window's accumulator (the caller may change it), or None if it is empty. ``panes`` are all starts."""
+        """Return a window's accumulator, which may be changed, or None if it is empty. ``panes`` are all starts."""
         front = self._front
         while front and front[-1][0] < start:
             front.pop()

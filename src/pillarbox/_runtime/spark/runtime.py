@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 
 
 class SparkRuntime:
-    """Runs programs in a session. Programs whose sources are all collections run in this process."""
+    """Runs programs in a Spark session. Programs whose sources are all collections run in this process instead."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
 
     @property
     def parallelism(self) -> int:
-        """Return ``spark.sql.shuffle.partitions`` unless it is Spark's 200, otherwise the cores, at most 16."""
+        """Return ``spark.sql.shuffle.partitions``, or if that is Spark's default of 200, the number of cores (at most
+        16).
+        """
         return default_parallelism(self._session)[0]
 
     @property

@@ -1,14 +1,14 @@
-"""Commands to a running query, in a folder next to its checkpoint, which both sides can always access.
+"""Commands to a running query, as files in a folder next to its checkpoint, which both sides can access.
 
-Each line is a JSON object in a file of its own, which is never changed or removed.
+Each file contains one line, a JSON object, and is never changed or removed.
 
-To stop a query, a command writes its :class:`Desired` state; the driver writes the :class:`Observed` state. The state
-with the highest generation is current. To get a savepoint or recording, a command writes a :class:`Request`, and the
-driver the lines of its :class:`Status`.
+To stop a query, a command writes the :class:`Desired` state, and the driver the :class:`Observed` state; the highest
+generation is current. To get a savepoint or recording, a command writes a :class:`Request`, and the driver a
+:class:`Status` for each step.
 
-Before a driver acts, it writes that it has taken the request, and then checks that the command has not withdrawn it.
-When its query ends, a driver answers all open requests. When a query starts, earlier requests are marked as over. A
-command that was killed can be called again: it finds its request, or the outcome.
+Before it acts, the driver writes that it has taken the request, and then checks that the command has not withdrawn it.
+When its query ends, it answers all open requests. When a query starts, earlier requests are marked as over. If a
+command is killed, the same command can be run again: it finds its request, or the outcome.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ OPEN, TAKEN, DONE, FAILED, WITHDRAWN, OVER, LOST = "open", "taken", "done", "fai
 
 @dataclass(frozen=True)
 class Desired:
-    """The state of the query that a command requests.
+    """The state into which a command wants to bring the query.
 
     Attributes:
-        state: ``stopped``, or ``running`` if the stop is withdrawn.
-        until: deadline for a driver to begin to stop the query (epoch ms).
+        state: ``stopped``, or ``running`` to withdraw that.
+        until: deadline for the driver to begin to stop the query (Unix time in ms).
     """
 
     desired: int
@@ -50,7 +50,7 @@ class Desired:
 
 @dataclass(frozen=True)
 class Observed:
-    """The state of the query, as written by its driver.
+    """The query's state, as its driver reports it.
 
     Attributes:
         state: ``stopping``, ``stopped``, or ``running`` if the query was started again or could not be stopped.
@@ -67,8 +67,8 @@ class Request:
 
     Attributes:
         what: ``savepoint`` to stop and write a savepoint, or ``record`` to record a task of an epoch.
-        until: deadline for a driver to take the request (epoch ms).
-        drain: whether event time ends before the savepoint.
+        until: deadline for the driver to take the request (Unix time in ms).
+        drain: whether to end event time before the savepoint.
     """
 
     request: str
@@ -86,7 +86,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Status:
-    """The outcome of a request.
+    """The status of a request, as its driver reports it.
 
     Attributes:
         status: ``taken``, ``withdrawn``, ``done``, ``failed``, or ``over`` if the query has been started again.
@@ -98,14 +98,14 @@ class Status:
 
 
 class Outcome(NamedTuple):
-    """The outcome of a command: ``open``, a status, or ``lost`` if its driver ended first."""
+    """The outcome of a command: a status, ``open`` if there is none yet, or ``lost`` if the driver ended without one."""
 
     status: str
     error: str = ""
 
 
 class Lines:
-    """All lines in a requests folder that this version can parse."""
+    """All lines in a folder of requests that this version can parse."""
 
     def __init__(self, lines: Sequence[dict[str, Any]]) -> None:
         self.desired: Desired = max(_all(Desired, lines), key=lambda line: line.desired, default=Desired(0, RUNNING))
@@ -119,7 +119,7 @@ class Lines:
 
     @property
     def is_to_stop(self) -> bool:
-        """Whether a command requests the query to stop, and no driver has answered."""
+        """Whether a command wants to stop the query, and no driver has answered."""
         return self.desired.state == STOPPED and self.desired.desired > self.newest.observed
 
     def outcome(self, wish: Desired | Request) -> Outcome:
@@ -159,7 +159,7 @@ def _all(kind: type[T], lines: Sequence[dict[str, Any]]) -> list[T]:
 
 
 class Requests:
-    """The requests folder of a checkpoint."""
+    """The folder with the requests to a checkpoint's query."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._folder = session_of(spark).folder(f"{checkpoint.rstrip('/')}/pillarbox/requests")
@@ -176,7 +176,6 @@ class Requests:
     def make_folder(self) -> None:
         """Create the folder, with an empty observed state.
 
-        In object stores, checking a folder is cheaper if it exists. Under Spark Connect, checking a missing folder logs
-        a stack trace.
+        Polling a missing folder costs more in object stores, and logs a stack trace under Spark Connect.
         """
         self.write(Observed(0, RUNNING))
