@@ -1,3 +1,1 @@
-"""The two runtimes: one on Spark, one in this process. They run the same tasks and differ only in how these exchange
-buffers.
-"""
+"""The two runtimes, Spark and this process. They run the same tasks, and differ in how tasks exchange buffers."""

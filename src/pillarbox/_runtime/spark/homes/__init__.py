@@ -1,5 +1,4 @@
-"""Homes: processes on executors that keep the tasks of a state partition, because Spark may use a different worker in
-each epoch.
+"""Homes: processes that keep a state partition's tasks, whichever worker Spark uses in an epoch.
 
 Start with `relay.py` (the worker's side), `home.py` and `wire.py` (their messages). The starter, `starter.py`, forks
 and ends homes according to the rules in `table.py`. Weak spot: Spark does not know these processes, so they must detect

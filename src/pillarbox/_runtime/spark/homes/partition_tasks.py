@@ -173,7 +173,7 @@ class PartitionTasks:
 
     @property
     def watched(self) -> dict[int, bool]:
-        """Return the connections to watch during an epoch: descriptor -> whether the running epoch was requested there."""
+        """Return the connections to watch: descriptor -> whether the running epoch was requested there."""
         with self._lock:
             if self._present is None or self._present.is_lost:
                 return {}
@@ -269,7 +269,7 @@ class PartitionTasks:
         """Run the functions' event loop until one of the file descriptors is readable.
 
         Returns:
-            how long to wait for the descriptors afterwards (ms), or None for no limit, without an event loop.
+            how long the caller must then wait for the descriptors (ms), or None for no limit.
         """
         loop = self._residency.event_loop
         if loop is None:

@@ -129,9 +129,7 @@ class Relay:
         return self._home.pid
 
     def _connect(self, without: int) -> None:
-        """Ask the starter for a home and connect to it, unless it is the home with pid ``without``, which does not
-        answer.
-        """
+        """Connect to the home that the starter names, unless its pid is ``without``: that home does not answer."""
         for digest in [digest for digest, home in _idle.items() if is_disconnected(home.channel)]:
             _idle.pop(digest).channel.close()
         for _ in range(_TRIES):

@@ -35,7 +35,7 @@ class NoHomesError(Exception):
 
 
 class StarterConnection:
-    """A worker's or driver's connection to a starter of homes. Not thread-safe."""
+    """A worker's or driver's connection to a starter of homes. Thread-safe: sends one request at a time."""
 
     def __init__(self, executor: int, daemon: int) -> None:
         self._watched = [Process.of(executor), Process.of(daemon)]
@@ -49,7 +49,7 @@ class StarterConnection:
     def ask(
         self, request: str, *, starts: bool = True, timeout: float = _SILENT_SECONDS, **fields: Any
     ) -> dict[str, Any]:
-        """Send a request and return the starter's answer. Raises if the starter sends nothing for ``timeout`` seconds."""
+        """Send a request and return the answer. Replaces a starter that is silent for ``timeout`` seconds."""
         with self._lock:
             self.is_asked = True
             try:

@@ -98,7 +98,7 @@ class Status:
 
 
 class Outcome(NamedTuple):
-    """The outcome of a command: a status, ``open`` if there is none yet, or ``lost`` if the driver ended without one."""
+    """The outcome of a command: a status, ``open`` before that, or ``lost`` if the driver ended without one."""
 
     status: str
     error: str = ""
