@@ -1,4 +1,4 @@
-"""The progress of a query that is catching up, as a line on standard error."""
+"""Shows the progress of a query that is catching up, as a line on standard error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CLEAR = "\r\x1b[K"
 
 @dataclass
 class ProgressLine:
-    """A terminal line that is rewritten in place. Methods never raise. Only for one thread at a time."""
+    """A terminal line that is rewritten in place. Methods never raise. Not thread-safe."""
 
     stream: TextIO
     snapshot: Callable[[], Snapshot]
@@ -54,7 +54,7 @@ class ProgressLine:
 
 @contextmanager
 def progress_line(started: StartedQuery) -> Iterator[None]:
-    """Within the block, show a query's progress, if standard error is a terminal without Spark's progress bar."""
+    """Within the block, show a query's progress, if standard error is a terminal and Spark shows none there."""
     stream = sys.stderr
     if not stream.isatty() or session_of(started.start.spark).shows_progress_bar:
         yield
