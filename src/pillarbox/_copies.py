@@ -232,7 +232,6 @@ class NoCopier(Copier):
 
 
 def _calibrated() -> int:
-    """Return the reference count that :meth:`Copier.emitted` sees for an object with one variable."""
     emitted = Copier("")._references
     result: Any = object()
     result = emitted(result)

@@ -367,7 +367,6 @@ def timestamps_ms(column: pa.Array, zone: tzinfo | None = None) -> npt.NDArray[n
 
 
 def _zoned(wall: npt.NDArray[np.int64], zone: tzinfo | None, kind: pa.DataType) -> npt.NDArray[np.int64]:
-    """Convert microseconds of local time in a time zone to UTC."""
     if zone is None:
         raise ValueError(no_time_zone(f"the type {kind}"))
     if zone is timezone.utc:

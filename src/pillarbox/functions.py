@@ -389,7 +389,6 @@ class _RowCall(CombiningFunction):
         )
 
     def _misnamed(self, result: dict[Any, Any]) -> str | None:
-        """Return an error message if a dict's keys are not the added columns, or None."""
         unknown = sorted(map(repr, result.keys() - set(self._names)))
         if unknown:
             return f"has a field {unknown[0]}, which is not declared"

@@ -1,1 +1,1 @@
-"""Programs: the user's steps, and the vertices and levels into which they are compiled."""
+"""Programs: the user's steps, compiled to vertices and levels."""

@@ -155,7 +155,7 @@ class Comparison:
 
 
 def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
-    """Compare the programs that wrote a checkpoint with those that resume from it."""
+    """Compare the programs that wrote a checkpoint with the programs that resume from it."""
     comparison = Comparison()
     old, new = then["programs"], now["programs"]
     if len(old) != len(new):

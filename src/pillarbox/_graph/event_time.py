@@ -26,12 +26,11 @@ _warned: WeakSet[Transformation] = WeakSet()
 
 @dataclass(frozen=True)
 class _TimeState:
-    """What is known about event time after a step.
+    """Properties of event time after a step.
 
     Attributes:
         unstamped: the upstream sources, if surely no record has a timestamp; otherwise empty.
-        silent: upstream sources and strategies without watermarks, with which event time does not advance until the
-            input ends.
+        silent: upstream sources and strategies without watermarks: event time does not advance until the input ends.
     """
 
     unstamped: frozenset[str] = frozenset()

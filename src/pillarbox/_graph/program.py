@@ -56,7 +56,7 @@ class Program:
         max_parallelism: number of key groups. A streaming query has as many subtasks, so that the parallelism can
             change; a batch query has as many as the parallelism.
         layout: the compiled layout. A checkpoint may replace it.
-        parallelisms: the parallelisms of its vertices, from which a layout computes numbers of subtasks.
+        parallelisms: the parallelisms of its vertices. A layout computes numbers of subtasks from them.
         id: a unique id. Later programs in the process have higher ids.
         sets_parallelism: whether the user set the parallelism.
         auto_rescale: whether a checkpoint may be rescaled to this parallelism.
@@ -265,7 +265,6 @@ class _Compiler:
             pending += [(step, index, partition, tag_id) for step, index in reversed(self._children[child])]
 
     def _ways(self, vertex: Vertex, step: Transformation) -> Iterator[tuple[_Link, Partitioner | None]]:
-        """Yield (consumer, partitioner) for each consumer of a step. The partitioner is None if it is chained."""
         for link in self._links(step):
             yield link, self._way(vertex, step, link)
 
@@ -289,7 +288,6 @@ class _Compiler:
         return partitioner or _FORWARD
 
     def _parallelism_behind(self, vertex: Vertex, consumer: OperatorTransformation) -> int | None:
-        """Return the parallelism of an operator whose input is not partitioned, or None for the program's."""
         if consumer.parallelism is not None:
             return consumer.parallelism
         # A sink runs in its input's subtasks.
@@ -327,7 +325,6 @@ class _Compiler:
         return [link.consumer for link, way in self._ways(vertex, step) if way is None]
 
     def _grow(self, vertex: Vertex, start: Transformation) -> None:
-        """Add ``start`` and all steps chained to it to the vertex."""
         steps = self._chain(vertex, start)
         nodes = {step: index for index, step in enumerate(steps)}
         strategies = self._strategies_in(vertex, steps)
@@ -397,7 +394,6 @@ class _Compiler:
         return head.number, input_edge.id
 
     def _new_head(self, consumer: OperatorTransformation, before: int | None) -> Vertex:
-        """Create a vertex that begins with an operator after a shuffle."""
         parallelism = consumer.parallelism
         if parallelism is None and isinstance(consumer, SinkTransformation):
             parallelism = before

@@ -40,8 +40,8 @@ class SavepointStart:
 
     Attributes:
         renamed: uid or source name in the savepoint -> in the program.
-        positions: where sources start: ``SAVEPOINT``, ``NONE``, a list of positions of Spark's sources, or a dict by
-            source name.
+        positions: where sources start: ``SAVEPOINT``, ``NONE``, a list with a position for each Spark source, or a dict
+            by source name.
     """
 
     directory: str
@@ -191,7 +191,6 @@ def _uids(program: Program) -> set[str]:
 
 
 def _parts(slot: str) -> tuple[str | None, str, str]:
-    """Split a slot's name into (prefix, uid, state name). The prefix is None for keyed state."""
     for lead in (LIST, UNION):
         if slot.startswith(lead):
             uid, _, name = slot[len(lead) :].rpartition("/")

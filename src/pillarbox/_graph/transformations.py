@@ -105,7 +105,7 @@ class SinkTransformation(OperatorTransformation):
     """A sink of a stream.
 
     Attributes:
-        output: name of the program's output. None for a sink within the task, such as print.
+        output: the output's name. None for a sink within the task, such as print.
     """
 
     output: str | None = None

@@ -33,7 +33,7 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 
 def status_said_anew(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of an operator's event-time state with which it emits its idle status again."""
+    """Return a copy of an operator's event-time state that makes it emit its idle status again."""
     return {**state, "idle": None, "silent": False} if state.get("idle") else {**state}
 
 
@@ -119,7 +119,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     def take_event_times(self) -> list[Any] | None:
         """Return [smallest timestamp, largest timestamp, source position of the record with the largest].
 
-        Only counts timestamps assigned since the last call. Returns None if there are none.
+        Only counts timestamps assigned since the last call. Returns None without any.
         """
         times, self._times = self._times, None
         return None if times is None else [times.earliest, times.latest, times.location]

@@ -25,7 +25,8 @@ def failures_of(task: str, subtask: int) -> Iterator[None]:
 def located(error: BaseException, task: str, subtask: int) -> BaseException:
     """Return the error that a task raises instead: a PillarboxError, or an error that is not an ``Exception``.
 
-    Its tracebacks only have frames of user code. If there are none, the error is pillarbox's own, and keeps all frames.
+    Its tracebacks only have frames of user code. Without such frames, the error is pillarbox's own, and keeps all
+    frames.
     """
     if isinstance(error, PillarboxError):
         error.at(subtask=subtask)

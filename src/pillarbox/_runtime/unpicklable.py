@@ -1,4 +1,4 @@
-"""Finds the variable or attribute because of which a function cannot be pickled."""
+"""Finds the variable or attribute that makes a function unpicklable."""
 
 from __future__ import annotations
 

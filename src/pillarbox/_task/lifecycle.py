@@ -179,7 +179,7 @@ class TaskLife:
 
 
 def suppress(cause: BaseException | None, error: BaseException, how: str) -> None:
-    """Add a further error to the first one as a note, or if there is none, log it."""
+    """Add a further error to the first error as a note. Without a first error, log it."""
     add_note = getattr(cause, "add_note", None)  # since Python 3.11
     if callable(add_note):
         add_note(f"{how}: {error!r}")

@@ -119,7 +119,7 @@ private_memory = PrivateMemory()
 
 
 def container_limit(root: str = "/sys/fs/cgroup", process: str = "/proc/self") -> int | None:
-    """Return this container's memory limit (bytes), or None if there is none."""
+    """Return this container's memory limit (bytes), or None without a limit."""
     limits = []
     for group in _groups(root, process):
         try:
@@ -149,7 +149,6 @@ def _group_memory(group: _Group, share: int) -> Memory | None:
 
 @cache
 def _groups(root: str, process: str) -> tuple[_Group, ...]:
-    """Return those control groups of this process that have a memory limit."""
     try:
         lines = _read(f"{process}/cgroup").decode().splitlines()
     except OSError:

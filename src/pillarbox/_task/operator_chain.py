@@ -316,7 +316,7 @@ class _Wiring:
     def consumers(self, stream: _Stream, consumers: Consumers, copier: Copier) -> Input:
         """Return an input that forwards to all consumers of a stream.
 
-        Edges come last and receive the original records, because they do not change them. Without edges, the last
+        Edges are last and receive the original records, because they do not change them. Without edges, the last
         operator receives the originals. Other operators receive copies.
         """
         inputs = [self._input_at(stream, number, index) for number, index in self._targets_of(consumers)]

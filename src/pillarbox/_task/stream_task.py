@@ -103,7 +103,6 @@ class StreamTask(ABC):
         self.fallback: str | None = None
 
     def _new_mailbox_metrics(self) -> MailboxMetrics:
-        """Create metrics for the mailbox. Latency probes use the task's clock."""
         interval = self.vertex.latency_interval
         if interval is None:
             return MailboxMetrics()
@@ -325,7 +324,7 @@ class StreamTask(ABC):
     # The default action.
 
     def process_input(self, controller: MailboxController) -> None:
-        """Process some of the input. If there is none, or no room for output, suspends itself."""
+        """Process some of the input. Without input, or room for output, suspends itself."""
         if not self.writer.is_available:
             self._suspension = controller.suspend_default_action()
             self.processor.suspend()

@@ -158,7 +158,7 @@ class Vertex:
             them, because Spark must then run epochs without data.
         program: uid, number and level of all stateful vertices of the program.
         latency_interval: interval between probes of the mailbox latency (ms), or None for no probes.
-        parallelisms: the parallelisms of all vertices of the program, from which a layout computes numbers of subtasks.
+        parallelisms: the parallelisms of all vertices of the program. A layout computes numbers of subtasks from them.
         time_zone: name of the time zone of naive datetimes, or None to refuse them.
         partitions: how many tasks of a post-shuffle vertex run concurrently, according to the program.
         budget_scope: where its tasks' budgets are accounted for. The runtime sets it in the worker.

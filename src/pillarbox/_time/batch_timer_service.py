@@ -1,4 +1,4 @@
-"""Timers in batch mode, where a key's timers fire after its last record.
+"""Timers in batch mode: a key's timers fire after its last record.
 
 Follows Flink's ``BatchExecutionInternalTimeService``.
 """
@@ -41,7 +41,7 @@ class DroppedTimers:
 
 
 class _UserTimers:
-    """Timers that user code sets. While an ended key's timers fire, new ones are dropped."""
+    """Timers that user code sets. While an ended key's timers fire, new timers are dropped."""
 
     def __init__(self, timers: KeyedTimers, keys: KeyContext) -> None:
         self._timers = timers

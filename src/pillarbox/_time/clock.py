@@ -72,7 +72,7 @@ class NeverTimer(ScheduledTimer):
 class ProcessingTimeService(ABC):
     """A clock with timers.
 
-    Thread-safe, unless a method states otherwise. Each implementation documents in which thread callbacks run.
+    Thread-safe, unless a method states otherwise. Each implementation documents the thread of its callbacks.
     """
 
     @abstractmethod

@@ -99,7 +99,6 @@ class HeapTimerService(ClosableService):
             self._dead -= 1
 
     def _take_due(self, now: int) -> HeapTimer | None:
-        """Remove and return the first timer if it is due at ``now``. Needs the lock."""
         self._skim()
         if not self._heap or self._heap[0][0] > now:
             return None
@@ -109,7 +108,6 @@ class HeapTimerService(ClosableService):
         return timer
 
     def _run(self, timer: HeapTimer) -> None:
-        """Run a timer that was removed, without the lock. Its errors propagate."""
         try:
             timer.callback(timer.timestamp)
         finally:

@@ -38,7 +38,7 @@ class TimestampAssigner(ABC):
 
         Args:
             value: the record.
-            record_timestamp: the record's current timestamp (Unix time in ms), or ``MIN_TIMESTAMP`` if it has none.
+            record_timestamp: the record's current timestamp (Unix time in ms), or ``MIN_TIMESTAMP`` without one.
 
         Returns:
             Unix time in ms. A ``datetime`` is also accepted, and rounded down to milliseconds, as is a ``date``, which

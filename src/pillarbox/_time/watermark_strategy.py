@@ -136,7 +136,7 @@ class WatermarkStrategy:
         return dataclasses.replace(self, timestamp_assigner=assigner, timestamp_column=column)
 
     def with_idleness(self, idle_timeout: DurationLike) -> WatermarkStrategy:
-        """Return a copy of this strategy with which downstream operators do not wait for streams without records.
+        """Return a copy of this strategy that makes streams without records idle: downstream does not wait for them.
 
         Before the first shuffle, a source is idle as a whole; after a shuffle, each subtask is idle on its own, even if
         it never receives a record. The clock is the epoch's time (Spark's batch timestamp), and the time of the last

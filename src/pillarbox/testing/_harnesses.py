@@ -162,7 +162,7 @@ def harness_for(
         key_type: the declared type of the key, for functions of one stream.
         broadcast: descriptors of the function's broadcast state, if its second stream is a broadcast stream.
         options: arguments of :class:`OneInputStreamOperatorTestHarness`. For a keyed function with ``async def``, also
-            those of ``process``. Its event loop uses the harness's clock, so ``advance_processing_time(60_000)`` ends
+            options of ``process``. Its event loop uses the harness's clock, so ``advance_processing_time(60_000)`` ends
             ``asyncio.sleep(60)``.
     """
     name = type(function).__name__

@@ -38,7 +38,7 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
     3. Watermarks never decrease. No record is emitted behind the watermark, unless the input has late records.
     4. After an error of its output, the operator emits nothing more, and closes without another error.
     5. Columnar rows give the same results as rows.
-    6. After a snapshot, the task goes on with the same function object, still open.
+    6. After a snapshot, the task continues with the same function object, still open.
 
     For example, for a function with keyed state::
 

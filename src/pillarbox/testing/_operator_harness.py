@@ -50,9 +50,9 @@ class StreamRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class OperatorSnapshot:
-    """An operator's state after a checkpoint, from which another harness of the operator can start. Picklable.
+    """An operator's state after a checkpoint. Another harness of the operator can start from it. Picklable.
 
-    Its format is that of a task's checkpoint: plain data if the key and states have declared types, otherwise pickles.
+    Its format is a checkpoint's: plain data if the key and states have declared types, otherwise pickles.
     """
 
     chunks: dict[int, bytes]

@@ -81,7 +81,6 @@ class Patience:
                 )
 
     def _let_pass(self, now: int) -> None:
-        """Advance the clock to its next timer, if any."""
         assert self._passes_until is not None
         due = next((timer for timer in self._clock.active_timer_timestamps() if timer > now), None)
         if due is not None:

@@ -155,7 +155,6 @@ class Bytes(int):
 def _print(
     console: Console, rows: Sequence[dict[str, Any]], columns: Sequence[str] = (), *, widest: int = _ENDLESS
 ) -> None:
-    """Print a table. If it is too wide for the terminal or ``widest``, prints a line per column of each row."""
     table = Table()
     columns = columns or list(rows[0])
     for name in columns:

@@ -1,4 +1,4 @@
-"""Rejects requests to the dashboard that come from other sites or lack the token.
+"""Rejects requests to the dashboard from other sites or without the token.
 
 A page of another site can make a browser send requests here, in two ways:
 
@@ -37,7 +37,7 @@ class Guard:
 
     Args:
         port: the port that the dashboard listens on.
-        token: the token that requests need (as ``Authorization: Bearer``, ``?token=`` or cookie), or None to need none.
+        token: the token that requests need (as ``Authorization: Bearer``, ``?token=`` or cookie), or None.
     """
 
     def __init__(self, app: ASGIApp, port: int, token: str | None) -> None:

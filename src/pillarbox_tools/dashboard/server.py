@@ -26,7 +26,7 @@ class Dashboard(observing.Dashboard):
 
     Args:
         port: the port. If it is 0 or in use, any free port.
-        token: the token that requests need. By default, none on a loopback address, otherwise a random one.
+        token: the token that requests need. By default, a loopback address needs no token; others need a random token.
 
     Attributes:
         url: its address for a browser, with the token.
@@ -136,7 +136,7 @@ _open: list[Dashboard] = []
 def open_dashboard(
     queries: Iterable[ShownQuery], host: str | None, port: int | None, token: str | None = None
 ) -> Dashboard:
-    """Open this process's dashboard and show queries in it. If it is already open, raises for a different host or port."""
+    """Open this process's dashboard and show queries in it. Raises if it is open on a different host or port."""
     checked_token(token, "dashboard()")
     with _lock:
         _open[:] = [dashboard for dashboard in _open if dashboard.is_open]

@@ -131,7 +131,6 @@ def _point(moments: Sequence[Moment]) -> Moment:
 
 
 def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> Fields | None:
-    """Return the plan, with the metrics of each vertex, and its level's share of the epoch's duration."""
     if snapshot.plan is None:
         return None
     runs = {} if epoch is None else {vertex_id(vertex): vertex for vertex in epoch.vertices}

@@ -16,7 +16,7 @@ class Metric(NamedTuple):
         name: its name in OpenTelemetry, without ``pillarbox.``.
         unit: its UCUM unit. Words are in braces.
         labels: its labels, without ``query``, which all metrics have.
-        divisor: by which reported values are divided, for example from milliseconds to the unit.
+        divisor: divides reported values, for example from milliseconds to the unit.
         epoch: the attribute of ``EpochRun`` that it exports, or empty.
         field: the field of ``OperatorReport`` that it exports, or empty.
         counter: the operators' counter that it exports, or empty.

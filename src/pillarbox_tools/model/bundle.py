@@ -81,7 +81,6 @@ def read_bundle(path: Path) -> Snapshot:
 
 
 def _scrubbed(value: Any, fields: Mapping[str, Callable[[Any], Any]]) -> Any:
-    """Return a copy of plain data in which functions have replaced the values of ``fields``."""
     if isinstance(value, dict):
         return {name: fields[name](item) if name in fields else _scrubbed(item, fields) for name, item in value.items()}
     return [_scrubbed(item, fields) for item in value] if isinstance(value, list) else value

@@ -109,7 +109,6 @@ def _is_committed(spark: SparkSession, checkpoint: str, epoch: int) -> bool:
 
 
 def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_calls: bool) -> None:
-    """Raise if repeating the epoch would call services."""
     earlier = target.earlier
     for program in () if allow_calls else planned:
         plan = program.summary.plan

@@ -65,7 +65,7 @@ class RecordedTask:
         return program == self.program and number not in self.earlier
 
     def clock(self, program: str, number: int, subtask: int) -> bytes | None:
-        """Get an upstream task's clock log from the driver. None if there is none."""
+        """Get an upstream task's clock log from the driver, or None."""
         if program != self.program:
             return None
         with self._connected() as driver:

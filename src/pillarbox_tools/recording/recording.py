@@ -52,7 +52,7 @@ class RecordingMetadata:
         is_last: whether event time ended in the epoch.
         is_pickled: for a source, whether its rows are pickled records of a collection.
         calls: the vertex's operators that call services.
-        doubts: messages about ways in which the recording may differ from the epoch.
+        doubts: messages about possible differences between the recording and the epoch.
         hash_seed: the worker's ``PYTHONHASHSEED``, which determines the order of sets of text, or None.
     """
 

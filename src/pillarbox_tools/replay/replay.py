@@ -28,11 +28,11 @@ class Replay:
 
     Attributes:
         records: number of input records up to the end or the failure.
-        differs: differences from the recording, or [] if there are none.
+        differs: differences from the recording, or [].
         state: differences between the final state and the checkpoint's state, or None if they were not compared.
         reasons: messages about possible reasons for differences.
         stopped: whether it stopped at the requested record or in the debugger.
-        unanswered: a message about the service call that stopped it, or None if none did.
+        unanswered: a message about the service call that stopped it, or None.
     """
 
     records: int = 0

@@ -54,7 +54,7 @@ class ProgressLine:
 
 @contextmanager
 def progress_line(started: StartedQuery) -> Iterator[None]:
-    """Within the block, show a query's progress, if standard error is a terminal and Spark shows none there."""
+    """Within the block, show a query's progress, if standard error is a terminal without Spark's progress bar."""
     stream = sys.stderr
     if not stream.isatty() or session_of(started.start.spark).shows_progress_bar:
         yield

@@ -93,7 +93,6 @@ def check_field(step: Transformation, field: int | str, method: str) -> None:
 
 
 def _source_of(step: Transformation) -> Transformation:
-    """Return the upstream step that created the records. Skips steps that only pass them on."""
     while isinstance(step, PartitionTransformation) or (
         isinstance(step, OperatorTransformation) and step.factory.keeps_records
     ):

@@ -169,7 +169,6 @@ def _check_keys(left: JoinSide, right: JoinSide) -> None:
 
 
 def _compared_as(kind: spark.DataType) -> Any:
-    """Return the part of a type that must match: without nullability and an interval's units."""
     if isinstance(kind, spark.StructType):
         return [(field.name, _compared_as(field.dataType)) for field in kind.fields]
     return type(kind) if isinstance(kind, spark.DayTimeIntervalType) else kind

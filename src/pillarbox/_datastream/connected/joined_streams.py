@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class _Pair(Generic[T1, T2]):
-    """Two streams, and the keys by which their records are matched."""
+    """Two streams, and the keys that match their records."""
 
     _method: str
 
@@ -186,7 +186,7 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
     ) -> DataStream[U]:
         """When a window ends, call a function with all its records of a key.
 
-        One of the streams may have none.
+        One of the streams may have no records.
 
         ``f(firsts, seconds)``, or a ``CoGroupFunction``, returns or yields the results.
 
@@ -311,7 +311,7 @@ class IntervalJoin(Generic[T1, T2]):
         The columns must be known, from a DataFrame or a declared ``output_type``, and both streams keyed by named
         columns of the same types. As in Spark, a null key matches nothing, and NaN equals NaN. For late rows, see
         :meth:`process`. A pair gets the later of its two event times; a row without a partner, the event time of its
-        last possible partner. The left stream's columns come first.
+        last possible partner. The left stream's columns are first.
 
         Args:
             how: ``"inner"`` emits pairs. ``"left"`` also emits left rows without a partner, with nulls in the right

@@ -195,7 +195,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         savepoint: Savepoint | None = None,
         **outputs: DataStream[Any],
     ) -> LocalJob:
-        """Return a job with which to compute ``outputs`` in this process, epoch by epoch.
+        """Return a job that computes ``outputs`` in this process, epoch by epoch.
 
         Args:
             clock: the processing-time clock. By default, the system clock.
@@ -221,7 +221,7 @@ class StreamExecutionEnvironment(ProgramSettings):
 
         Args:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id.
-                For exactly-once results, what it writes must replace what an earlier call with the same batch id wrote.
+                For exactly-once results, its writes must replace the writes of an earlier call with the same batch id.
                 Outputs are cached during the call. Branches without a sink also run, as in :meth:`execute`.
             outputs: output name -> stream, or (stream, columns as in :meth:`DataStream.to_dataframe`).
 

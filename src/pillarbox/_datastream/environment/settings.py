@@ -73,7 +73,7 @@ class ProgramSettings:
         """Set the number of key groups: the largest possible parallelism, at most 32768.
 
         A streaming query has a subtask for each key group, so more key groups cost a little time. A checkpoint keeps
-        the number of its first start, and a program that sets none resumes with it.
+        the number of its first start, and a program without a setting resumes with it.
 
         Example:
             >>> env.set_max_parallelism(1024).get_max_parallelism()
@@ -188,8 +188,8 @@ class ProgramSettings:
         Args:
             port: the port, or 0 for any free port.
             host: the address to listen on. By default, only programs on this machine can connect.
-            token: the credential for browsers. By default, none on a loopback address, and a random token (in the
-                logged address) on other addresses.
+            token: the credential for browsers. By default, a loopback address needs no token; on other addresses, the
+                logged address contains a random token.
 
         Example:
             >>> env = env.enable_dashboard(8082)

@@ -109,7 +109,7 @@ class DataStream(Stream[T1], Generic[T1]):
         return self._apply_function("flat_map", FlatMapOperator, func, output_type, on_error)
 
     def filter(self, func: Callable[[T1], bool] | FilterFunction[T1], *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Keep the records for which ``func`` (a function or ``FilterFunction``) returns True.
+        """Keep a record if ``func`` (a function or ``FilterFunction``) returns True for it.
 
         Raises:
             OperatorError: a result is not a bool. Raised at run time.
@@ -288,7 +288,7 @@ class DataStream(Stream[T1], Generic[T1]):
         Args:
             watermark_strategy: decides which timestamps records get, how late they may be, and when a partition without
                 records counts as idle.
-            on_error: for records for which the timestamp assigner raises or returns no timestamp.
+            on_error: used if the timestamp assigner raises or returns no timestamp.
 
         Example:
             >>> at = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner(int)
@@ -344,8 +344,8 @@ class DataStream(Stream[T1], Generic[T1]):
                 as instants, so all machines always need the same time zone data (``tzdata``).
             more: further column names. As in PyFlink, a type is accepted here as the ``key_type``.
             key_type: a type from ``Types``. Keys are converted to it, or refused.
-            on_error: for records for which the key function raises or returns no valid key. The function is called
-                twice for such a record. Read the side output from the keyed stream.
+            on_error: used if the key function raises or returns no valid key. It is called twice for such a record.
+                Read the side output from the keyed stream.
 
         Example:
             >>> payments = env.from_collection([row(card="ann", amount=5), row(card="ann", amount=7)])

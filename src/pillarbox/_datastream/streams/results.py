@@ -38,7 +38,6 @@ class CollectedResults(Generic[T]):
         self._run_ahead(0)
 
     def _run_ahead(self, position: int) -> bool:
-        """Run the program until it has emitted 10,000 records after ``position``. Returns whether there is any."""
         while self._portions is not None and len(self._records) - position < _AHEAD:
             portion = next(self._portions, None)
             if portion is None:

@@ -332,8 +332,8 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Args:
             job_execution_name: ignored, for compatibility with PyFlink.
-            limit: maximum number of records, after which the program ends. With a limit, the result is a list,
-                otherwise a :class:`CollectedResults`, and the program runs while it is read.
+            limit: maximum number of records. The program then ends. With a limit, the result is a list, otherwise a
+                :class:`CollectedResults`, and the program runs while it is read.
 
         Raises:
             OperatorError: a function raised. With many results, raised while they are read.

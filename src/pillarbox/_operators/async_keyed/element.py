@@ -1,6 +1,6 @@
 """Elements: an element is a record, or a visit (the firing of a key's due timers).
 
-Each element is also the context object for its call of the user's function, because calls run concurrently.
+Each element is also the context object for its function call, because calls run concurrently.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LETTER = ""
 
 
 class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
-    """A record, and the context of the user's function that processes it.
+    """A record, and the context of the function that processes it.
 
     Args:
         number: the index of its input.
@@ -50,8 +50,8 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         is_cancelled: whether its timeout has passed.
         original: a copy of the value from before the function could change it.
         notes: log of its state changes, to undo them. None if the operator never undoes changes.
-        arrival: the epoch in which it arrived, or None for the current epoch.
-        calls: its service calls, or None if it has made none.
+        arrival: the epoch when it arrived, or None for the current epoch.
+        calls: its service calls, or None before the first.
         outputs: outputs of completed calls of the function, such as a visit's earlier timers, or None.
         results: outputs of the running call of the function, or None.
     """
@@ -89,7 +89,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         return self.state is RequestState.SETTLED
 
     def _check(self) -> None:
-        """Raise if the context is used outside of the element's steps."""
         runner = self.runner
         if runner.loop.current is not self or get_ident() != runner.rows.thread:
             raise ProgramError(

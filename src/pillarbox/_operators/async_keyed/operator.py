@@ -367,7 +367,7 @@ class AsyncKeyedOperator(KeyedOperator):
         timer.cancel()
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return the queued elements, or None if there are none. In a home, they continue between epochs."""
+        """Return the queued elements, or None if the queue is empty. In a home, they continue between epochs."""
         self.runner.loop.pause()
         epoch, elements = self.context.epoch, list(self._queue.elements())
         arrivals = [

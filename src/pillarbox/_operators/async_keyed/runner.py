@@ -62,7 +62,7 @@ class ElementRunner:
 
     Attributes:
         ready: elements that only wait for a call slot.
-        lines: busy key -> the elements that wait for it, or None if there are none.
+        lines: busy key -> the elements that wait for it, or None.
         run: the remaining records of the current run (slice of records), or None.
         get_broadcast_state: returns a read-only broadcast state. None without a broadcast stream.
         is_turning: whether :meth:`turn` is running, whose caller then emits finished elements.
@@ -171,7 +171,6 @@ class ElementRunner:
                 self.figures.add_line(key, len(line))
 
     def _take_from_run(self) -> Element | None:
-        """Return the next record of the run whose key is free, or None if there is none, or no room."""
         run, lines = self.run, self.lines
         if run is None or self.is_full:
             return None

@@ -57,7 +57,7 @@ class Timeouts:
                 loop.call_later(_HEED, self._cut_off, element)
 
     def _cut_off(self, element: Element) -> None:
-        """Treat an element that ignores its cancellation as failed. It goes on, but without its key and call slot."""
+        """Treat an element that ignores its cancellation as failed. It continues, but without its key and call slot."""
         runner, steps = self._runner, element.steps
         if element.is_over or steps is None or runner.closing:
             return

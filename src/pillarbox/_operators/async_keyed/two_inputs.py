@@ -43,8 +43,8 @@ class AsyncKeyedCoProcessOperator(AsyncKeyedOperator):
 class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
     """Applies ``process_element``, ``process_broadcast_element`` and ``on_timer``, which may be ``async def``.
 
-    A broadcast record waits until all earlier records and timers have finished, and later ones wait for it. So
-    broadcast state never changes during a call.
+    A broadcast record waits until all earlier records and timers have finished, and blocks later records. So broadcast
+    state never changes during a call.
     """
 
     def __init__(
@@ -97,7 +97,6 @@ class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
                 self._undo.leave()
 
     def _results(self, outcome: Any) -> list[Any]:
-        """Return the results of a call as a list. If it returned a coroutine, awaits that first."""
         if isinstance(outcome, AsyncGeneratorType):
             outcome = _listed(outcome)
         if isinstance(outcome, CoroutineType):

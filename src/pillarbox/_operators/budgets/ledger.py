@@ -21,7 +21,7 @@ NEARLY = 1e-6
 
 
 class Slot(NamedTuple):
-    """A time slot in which a request may begin.
+    """A time slot for the start of a request.
 
     Attributes:
         begin: the slot's start on the event loop's clock (seconds).

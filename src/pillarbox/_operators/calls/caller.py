@@ -65,7 +65,7 @@ class Caller:
     async def call(
         self, element: CallingElement, function: Callable[..., Any], args: tuple[Any, ...], options: CallOptions
     ) -> Any:
-        """Return a call's recorded answer, or if there is none, make the call and record its answer."""
+        """Return a call's recorded answer. Without a record, make the call and record its answer."""
         turns = None if options.budget is None else self._turns_of(options.budget)
         callee = Callee.of(function)
         needs_key = callee.takes_key or options.reconcile is not None
@@ -157,7 +157,7 @@ class Caller:
 
         Args:
             busy_keys: the keys with unfinished elements.
-            first_arrival: the epoch in which the oldest unfinished element arrived, or None.
+            first_arrival: the epoch when the oldest unfinished element arrived, or None.
         """
         self.numbers = {key: self.numbers[key] for key in busy_keys if key in self.numbers}
         epoch, entries = 0, list[Entry]()
@@ -192,7 +192,6 @@ class Caller:
 
 
 def _fingerprint(callee: Callee, args: tuple[Any, ...], key: str | None, where: str) -> bytes:
-    """Return a digest of a function and its arguments. With a ``key``, omits arguments that have no digest."""
     if key is None and callee.name.endswith("<lambda>"):
         raise ProgramError(f"{where}: a lambda has no name by which its record could be found: pass key=...")
     try:

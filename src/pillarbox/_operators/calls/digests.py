@@ -1,7 +1,7 @@
 """Digests that are the same for equal data, in every process.
 
-A digest is a hash of a pickle in which sets are sorted, and classes and functions are replaced by their names. The
-pickle has no memo, which would depend on the identity of objects.
+A digest is a hash of a pickle with sorted sets, and with names instead of classes and functions. The pickle has no
+memo, which would depend on the identity of objects.
 """
 
 from __future__ import annotations

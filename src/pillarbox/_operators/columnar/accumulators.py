@@ -90,7 +90,7 @@ class ByGroups(Accumulator):
 
 
 class CountRows(ByKernels):
-    """The number of rows. Needs no partial results of its own: rows are always counted."""
+    """The number of rows. Needs no partial results: rows are always counted."""
 
     result_type: spark.DataType = spark.LongType()
     parts: tuple[PartialColumn, ...] = ()
@@ -330,7 +330,7 @@ def _sum_type(kind: spark.DataType, name: str) -> spark.DataType:
 
 
 def _added_as(kind: spark.DataType) -> pa.DataType:
-    """Return the type in which values are added. Arrow cannot add intervals, so they become microseconds."""
+    """Return the type for adding values. Arrow cannot add intervals, so they become microseconds."""
     return pa.int64() if isinstance(kind, spark.DayTimeIntervalType) else arrow_type(kind)
 
 

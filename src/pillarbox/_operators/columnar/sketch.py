@@ -101,7 +101,6 @@ def _of_texts(texts: pa.Array) -> Hashes:
 
 
 def _polynomials(content: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> Hashes:
-    """Return polynomials modulo 2**64, whose coefficients are the bytes from one of ``ends`` to the next."""
     powers, inverses = _powers()
     sums = np.zeros(len(content) + 1, np.uint64)
     np.cumsum((content.astype(np.uint64) + np.uint64(1)) * powers[: len(content)], out=sums[1:])

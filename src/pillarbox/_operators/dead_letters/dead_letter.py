@@ -27,7 +27,7 @@ OnError = Literal["fail"] | OutputTag[Any]
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record or timer for which the function raised, emitted to a side output.
+    """A record or timer that a function failed to process, emitted to a side output.
 
     ``on_error=OutputTag(...)`` enables it. The function's changes to keyed state, timers and output are undone.
 

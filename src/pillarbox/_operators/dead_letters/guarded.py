@@ -139,7 +139,7 @@ class GuardedOperator(StreamOperator):
         self.emit()
 
     def fire(self, call: Callable[[int, Any], None], timestamp: int, namespace: Any, timer: TimeDomain) -> None:
-        """Call a timer's handler for the current key. Even if the handler raises, the timer is gone."""
+        """Call a timer's handler for the current key. The timer is removed even if the handler raises."""
         assert self._backend is not None
         key = self._backend.key
         if self._undo is not None:

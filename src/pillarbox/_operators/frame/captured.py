@@ -54,7 +54,7 @@ class Pickled:
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler that prefers this process's classes to pickled ones, whose methods would have their own globals."""
+    """An unpickler that prefers this process's classes to pickled classes, whose globals would be copies."""
 
     def find_class(self, module: str, name: str) -> Any:
         named = super().find_class(module, name)

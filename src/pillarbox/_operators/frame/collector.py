@@ -150,7 +150,6 @@ class Collector:
                 left = self._look - len(values)
 
     def _unfixed_tuple(self, result: tuple[Any, ...], timestamp: int | None) -> Any:
-        """Return the record to emit, or ``_TO_SIDE`` after collecting a side output."""
         if type(result[0]) is not OutputTag or type(result) is not tuple:
             return self._emitted(result)
         if len(result) != 2:

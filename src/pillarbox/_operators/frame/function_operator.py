@@ -106,7 +106,7 @@ class FunctionOperator(StreamOperator):
 
 
 class Pass:
-    """An iteration in which user code processes records. As a context manager, adds operator, key and record to errors.
+    """An iteration over records for user code. As a context manager, adds operator, key and record to errors.
 
     ``with operator.each(records, operator.keying) as values: for value in values: ...``
 

@@ -16,7 +16,7 @@ class KeyedRun(NamedTuple):
     Attributes:
         input_index: the index of the input.
         keys: the keys, in order; empty for a non-keyed stream.
-        ends: positions in this run at which a key's records end. 0 if the previous run's last key has no more records.
+        ends: the end position of each key that ends in this run. 0 if the previous run's last key has no more records.
     """
 
     input_index: int

@@ -85,7 +85,7 @@ class MicroBatch(NamedTuple):
     Attributes:
         number: its batch id, or None in a batch query.
         time: Unix time in ms.
-        watermark: Spark's watermark (Unix time in ms), or -1 if there is none.
+        watermark: Spark's watermark (Unix time in ms), or -1.
     """
 
     number: int | None
@@ -283,7 +283,7 @@ class StreamOperator:
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None: ...
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return the operator's state other than keyed state, or None if it has none."""
+        """Return the operator's state other than keyed state, or None for a stateless operator."""
         return None
 
     def resume_after_snapshot(self) -> None: ...

@@ -26,7 +26,7 @@ class SharedResources:
 
     Attributes:
         stay: whether all epochs of the tasks run in this process.
-        resting: returns a context manager in which the mailbox thread waits, so that other threads can run functions.
+        resting: returns a context manager for waits of the mailbox thread, which lets other threads run functions.
         query: the id of the query, or empty if unknown.
         of_thread: resources that all tasks in the mailbox thread share, of all vertices.
     """

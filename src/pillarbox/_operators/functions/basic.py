@@ -202,7 +202,7 @@ class RecordContext(ABC):
 
     @abstractmethod
     def timestamp(self) -> int | Any:
-        """Return the record's event time (Unix time in ms), or None if it has none."""
+        """Return the record's event time (Unix time in ms), or None without one."""
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V) -> None:
@@ -293,7 +293,7 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
         """Process a timer that fires, with the state of its key. May be an ``async def``.
 
         Results are as in ``process_element``. The results of an event-time timer get its ``timestamp`` (Unix time in
-        ms) as event time, the results of other timers none. ``ctx`` is only valid during the call.
+        ms) as event time; other results have no event time. ``ctx`` is only valid during the call.
         """
         return None
 

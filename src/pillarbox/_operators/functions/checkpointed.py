@@ -83,7 +83,7 @@ class FunctionInitializationContext:
         return self._is_restored
 
     def get_operator_state_store(self) -> OperatorStateStore:
-        """Return the store, through which states are declared."""
+        """Return the store, whose methods declare states."""
         return self._store
 
 

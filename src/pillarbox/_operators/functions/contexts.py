@@ -114,7 +114,7 @@ class RuntimeContext:
         return self._declared(state_descriptor, "get_reducing_state", ReducingStateDescriptor)  # type: ignore[no-any-return]
 
     def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor[T, Acc, U]) -> AggregatingState[T, U]:
-        """Declare a state with an accumulator per key, to which values are added with an aggregate function."""
+        """Declare a state with an accumulator per key. An aggregate function adds values to it."""
         return self._declared(state_descriptor, "get_aggregating_state", AggregatingStateDescriptor)  # type: ignore[no-any-return]
 
     def delete_if_exists(self, name: str) -> None:

@@ -68,7 +68,6 @@ class GroupStateOperator(MicroBatchOperator):
         self._emit()
 
     def _keys(self, keys: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-        """Convert keys to the form in which PySpark passes them to the function, with numpy numbers."""
         columns = []
         for name in self.settings.key.names:
             column = keys.column(name)

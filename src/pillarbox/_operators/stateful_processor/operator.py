@@ -111,5 +111,4 @@ class StatefulProcessorOperator(MicroBatchOperator):
                 self._emit()
 
     def _timer_key(self, key: Any) -> Any:
-        """Convert the key to the form in which Spark passes it to timer handlers: a row from its state store."""
         return self._make_key(self._decode_key(key if len(self.settings.key) > 1 else (key,)))

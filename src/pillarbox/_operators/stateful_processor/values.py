@@ -166,7 +166,6 @@ def _timestamp(value: Any) -> dt.datetime | None:
 
 
 def _local(value: dt.datetime | None) -> dt.datetime | None:
-    """Convert a timestamp as PySpark does: to a naive datetime in the process's time zone."""
     return None if value is None else value.astimezone().replace(tzinfo=None)
 
 

@@ -1,4 +1,4 @@
-"""Window operators: a general one, and faster ones that fold elements of tumbling, overlapping and session windows.
+"""Window operators: a general operator, and faster operators for tumbling, overlapping and session windows.
 
 Imports `api`, `frame`, `functions` and `dead_letters`. Start with `api/assigner.py`, then `base_operator.py` and
 `operator.py`, the general operator. Weak spot: all four must give the same results; model tests compare them.

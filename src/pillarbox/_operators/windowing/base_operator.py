@@ -38,7 +38,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 @dataclass(frozen=True)
 class WindowProgram:
-    """What the user has specified about windows."""
+    """The user's specification of windows."""
 
     assigner: WindowAssigner
     trigger: Trigger

@@ -95,7 +95,6 @@ class WindowOperator(BaseWindowOperator):
         return added
 
     def _own_values(self, value: Any, count: int) -> Iterable[Any]:
-        """Return a copy of the element for each window: its accumulator may be the element itself and change."""
         if count < 2 or is_fixed(value):
             return repeat(value)
         return [*(self.context.copier.copied(value) for _ in range(count - 1)), value]

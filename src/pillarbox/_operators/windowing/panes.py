@@ -27,7 +27,7 @@ class EvenPanes:
 
     Attributes:
         name: describes the windows. Panes with equal names have the same boundaries.
-        longest: the longest length with which panes are computed.
+        longest: the longest length used to compute panes.
     """
 
     def __init__(self, assigner: FixedWindows, name: str) -> None:
@@ -71,7 +71,7 @@ class EvenPanes:
 
 
 class DayPanes:
-    """Panes of one or more days in a time zone, where a day may have 23 or 25 hours, or be skipped.
+    """Panes of one or more days in a time zone. A day may have 23 or 25 hours, or be skipped.
 
     A window contains a pane if it contains the pane's start. Only for event time.
     """

@@ -152,7 +152,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         self._collector.flush()
 
     def _put(self, sessions: list[Session], unfired: int, *, timed: bool) -> None:
-        """Store the current key's sessions. Unless ``timed``, set a timer for the first session that has not fired."""
         self._state.update(tuple(sessions))
         if not timed:
             for _, end, _ in sessions:

@@ -1,6 +1,6 @@
 """Two stacks that merge the panes of sliding windows, with a constant number of merges per pane.
 
-A window's earlier panes are the *front*, its later ones the *back*. The front is a stack: for each pane, it stores the
+A window's earlier panes are the *front*, its later panes the *back*. The front is a stack: for each pane, it stores the
 merge of this pane and all later front panes, the earliest on top. A window that begins later pops panes. The back is a
 single merge of its panes. When the front is empty, the back's panes become the front. Cumulating windows share a start,
 so they only use the back.
@@ -19,7 +19,7 @@ _UNSETTLED = 8
 
 
 class TwoStacks:
-    """Merges the panes of windows. Each window must start and end no earlier than the one before.
+    """Merges the panes of windows. Each window must start and end no earlier than the previous window.
 
     Args:
         merge: merges two accumulators, possibly in place.

@@ -34,7 +34,7 @@ class Tools(Protocol):
     def on_started(self, started: StartedQuery) -> None: ...
 
     def on_progress(self, started: StartedQuery, reports: Sequence[Progress]) -> None:
-        """Handle new progress reports. Called every second, even if there are none."""
+        """Handle new progress reports. Called every second, even without reports."""
 
     def on_ended(self, started: StartedQuery, failure: Exception | None) -> None: ...
 

@@ -238,5 +238,4 @@ class KeySorter:
 
 
 def _bounds(changes: npt.NDArray[np.bool_]) -> Sequence[int]:
-    """Return the boundaries of groups. ``changes`` flags which elements, from the second on, begin a new group."""
     return [0, *(np.flatnonzero(changes) + 1).tolist(), len(changes) + 1]

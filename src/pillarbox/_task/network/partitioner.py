@@ -191,7 +191,7 @@ class ForwardPartitioner(Partitioner):
 
 
 class RescalePartitioner(Partitioner):
-    """Sends each subtask's records round-robin to some receivers of its own, or several subtasks' to one receiver.
+    """Sends each subtask's records to its share of the receivers, round-robin. Several subtasks may share a receiver.
 
     Flink's ``RescalePartitioner``.
     """

@@ -176,14 +176,13 @@ class _EdgeWriter:
 
 
 def _row_bytes(records: Records) -> float | None:
-    """Return the size of a row (bytes) if all rows have the same size, otherwise None."""
     if isinstance(records, ArrowRecords) and all(map(pa.types.is_primitive, records.batch.schema.types)):
         return int(records.batch.nbytes) / len(records)
     return None
 
 
 class _Pending:
-    """Records for one target that are not yet packed into a buffer. All of them are columnar, or none."""
+    """Records for one target that are not yet packed into a buffer. Either all of them are columnar, or all are not."""
 
     __slots__ = ("_columnar", "_count", "_looked_at", "_record_bytes", "_runs", "_share", "_unseen", "size")
 

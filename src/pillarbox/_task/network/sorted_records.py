@@ -130,7 +130,6 @@ def together(parts: Sequence[Portion]) -> Portion:
 
 
 def _columns_together(parts: Sequence[Portion]) -> ArrowRecords | None:
-    """Concatenate columnar runs of one input. Returns None if they cannot be."""
     first = parts[0].records
     if not isinstance(first, ArrowRecords):
         return None

@@ -279,7 +279,6 @@ class SimulatedJob(PatientJob):
         return portions
 
     def _until_lost(self, items: Sequence[T]) -> Iterator[T]:
-        """Yield an attempt's input. If the attempt is to fail, raises WorkerLostError at some item."""
         fails_at = None
         if self._rng.random() < self._rates.fail:
             fails_at = self._rng.randrange(len(items) + 1)

@@ -1,8 +1,8 @@
 """A simulated program, and the part of its outcome that must be the same in every run.
 
-The outcome may depend on which records are in which epoch and partition, unless the program is ``cut_free``. If it is
-``timed``, the outcome must not depend on when exactly epochs run, so ``tail`` must advance the clock until all sources
-and subtasks are idle.
+The outcome may depend on the division of records into epochs and partitions, unless the program is ``cut_free``. If it
+is ``timed``, the outcome must not depend on when exactly epochs run, so ``tail`` must advance the clock until all
+sources and subtasks are idle.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class Turns(Patience):
                 loop.rest()
 
     def await_mail(self, executor: MailboxExecutor, name: str, chain: Iterable[StreamOperator]) -> None:
-        """Run the next mail. While there is none, run the chain's event loops; if they are idle, advance the clock."""
+        """Wait for a mail and run it. Meanwhile, run the chain's event loops; if they are idle, advance the clock."""
         operators = list(chain)
         loops: list[Any] = [op.in_flight.host.thread for op in operators if isinstance(op, AsyncWaitOperator)]
         keyed = [op for op in operators if isinstance(op, AsyncKeyedOperator)]

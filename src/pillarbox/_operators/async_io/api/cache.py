@@ -111,7 +111,7 @@ class ResultCache:
         return list(map(self._copied, results))
 
     def join(self, request: Request, key: Any) -> bool:
-        """Make a request follow its key's leader. Returns True if there is none: the request must then be sent."""
+        """Make a request follow its key's leader. Returns True without a leader: the request must be sent."""
         leader = self._leaders.setdefault(key, request)
         if leader is request:
             request.key = key

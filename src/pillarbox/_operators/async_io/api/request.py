@@ -37,7 +37,7 @@ class Request:
         timestamps: event times of the elements (Unix time in ms), or None if no element has one.
         key: the cache key of its result, or ``NO_KEY``.
         followers: later requests for the same key, which get the same result.
-        outputs: the records to emit. For a batch: one per element, or none.
+        outputs: the records to emit. For a batch: one per element, or empty.
         started: monotonic time of its first attempt (ms), even if that was in another process, or None before it. This
             attribute and all below are written by the loop's thread.
         seconds: how long the service took to answer.

@@ -45,7 +45,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
         @abstractmethod
         def get_runtime_context(self) -> RuntimeContext:
-            """Return the context through which to declare states per key, which all windows of a key share."""
+            """Return the context that declares states per key. All windows of a key share them."""
 
     window_type: Callable[..., Any] = TimeWindow
 
@@ -62,7 +62,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
     @abstractmethod
     def get_default_trigger(self, env: Any, /) -> Trigger:
-        """Return the trigger for programs that set none.
+        """Return the trigger for programs that do not set one.
 
         An overriding method may omit ``env``, the program's environment.
         """
@@ -178,7 +178,7 @@ class EventTimeAssigner(TimedAssigner):
 
 
 class ProcessingTimeAssigner(TimedAssigner):
-    """Base class of assigners of processing-time windows, to which elements are assigned by the wall clock."""
+    """Base class of assigners of processing-time windows. The wall clock decides an element's window."""
 
     def get_default_trigger(self, env: Any = None, /) -> Trigger:
         return ProcessingTimeTrigger.create()

@@ -26,7 +26,7 @@ class FixedWindows(TimedAssigner):
     Args:
         lengths: name in error messages -> length. The first is the window size (the largest), the last is the distance
             between two window ends.
-        offset: added to the multiples of ``starts_every`` at which windows start.
+        offset: windows start at multiples of ``starts_every`` plus this offset.
         time_zone: the time zone for windows of whole days from midnight. None if lengths are plain milliseconds.
 
     Attributes:
@@ -78,10 +78,10 @@ class TumblingEventTimeWindows(EventTimeAssigner, _Tumbling):
 
         Args:
             size: length of a window, at least 1 ms.
-            offset: added to the multiples of ``size`` (from 1970 in UTC) at which windows start. May be negative, but
+            offset: windows start at multiples of ``size`` (from 1970 in UTC) plus this offset. It may be negative, but
                 must be shorter than ``size``.
-            time_zone: for windows of whole days, the time zone in which days begin, such as ``"Europe/Berlin"``. A day
-                with a clock change has 23 or 25 hours.
+            time_zone: for windows of whole days, the time zone of midnight, such as ``"Europe/Berlin"``. A day with a
+                clock change has 23 or 25 hours.
 
         Raises:
             ProgramError: a length is invalid, or the time zone is unknown.
@@ -142,7 +142,7 @@ class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
         Args:
             slide: time between the starts of two windows. If it exceeds ``size``, elements between two windows are
                 dropped.
-            offset: added to the multiples of ``slide`` (from 1970 in UTC) at which windows start. May be negative, but
+            offset: windows start at multiples of ``slide`` (from 1970 in UTC) plus this offset. It may be negative, but
                 must be shorter than ``slide``.
 
         Example:
@@ -207,8 +207,8 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
 
         Args:
             max_size: length of the longest window, a multiple of ``step``.
-            step: how much longer each window is than the one before, at least 1 ms.
-            offset: added to the multiples of ``max_size`` (from 1970 in UTC) at which windows start. May be negative,
+            step: how much longer each window is than the previous window, at least 1 ms.
+            offset: windows start at multiples of ``max_size`` (from 1970 in UTC) plus this offset. It may be negative,
                 but must be shorter than ``max_size``.
 
         Example:

@@ -64,7 +64,6 @@ class Days:
         return (wall.replace(tzinfo=self._zone) - _EPOCH) // datetime.timedelta(milliseconds=1)
 
     def _day(self, time: int, step: int) -> int:
-        """Return the day at whose beginning the latest window started, if windows start every ``step`` days."""
         try:
             wall = datetime.datetime.fromtimestamp(time // 1000, self._zone).replace(tzinfo=None)
             day = (wall - datetime.timedelta(milliseconds=self.offset)).toordinal()
@@ -114,7 +113,7 @@ def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, i
     Args:
         asked_by: the called method, for error messages.
         offset: milliseconds from the multiples of the length, or from midnight.
-        time_zone: the time zone in which days begin. None if windows start at multiples of their length.
+        time_zone: the time zone of midnight. None if windows start at multiples of their length.
         lengths: parameter name -> milliseconds. With a time zone, these must be whole days.
     """
     if time_zone is None:

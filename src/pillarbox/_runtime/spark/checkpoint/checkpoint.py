@@ -207,7 +207,7 @@ class Checkpoint:
 
     @property
     def parallelism(self) -> int | None:
-        """The number of state partitions after the last committed batch, or None if there is none."""
+        """The number of state partitions after the last committed batch, or None without such a batch."""
         return self._last_partitions.get(self.last_committed)
 
     @property
@@ -217,7 +217,7 @@ class Checkpoint:
 
     @property
     def unfinished(self) -> int | None:
-        """The number of state partitions of the uncommitted batch, or None if there is none."""
+        """The number of state partitions of the uncommitted batch, or None without such a batch."""
         return self._last_partitions.get(self.last_committed + 1)
 
     @property
@@ -324,7 +324,7 @@ class Checkpoint:
         return self._numbers("offsets")
 
     def watermark(self, epoch: int) -> int:
-        """Return Spark's watermark after a committed epoch (Unix time in ms), or 0 if there was none."""
+        """Return Spark's watermark after a committed epoch (Unix time in ms), or 0 without a watermark."""
         lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(epoch)])
         return max((json_object(line).get(_NEXT_WATERMARK, 0) for _, line in lines), default=0)
 

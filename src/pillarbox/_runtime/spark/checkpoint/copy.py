@@ -1,6 +1,6 @@
 """Copies one epoch of a running query's checkpoint, before Spark removes it during a long read.
 
-The copy is sufficient for Spark's state reader, and for repeating the epoch. It has a query id of its own.
+The copy is sufficient for Spark's state reader, and for repeating the epoch. It has a new query id.
 """
 
 from __future__ import annotations

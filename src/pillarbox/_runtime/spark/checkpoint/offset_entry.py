@@ -1,4 +1,4 @@
-"""Entries of Spark's offset log. Spark writes an entry before it runs an epoch."""
+"""An offset log's entries. Spark writes an entry before it runs an epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST = 2
 
 
 class OffsetEntry:
-    """An entry of Spark's offset log. ``lines`` is empty if the log has no such entry."""
+    """An entry of the offset log. ``lines`` is empty if the log has no such entry."""
 
     def __init__(self, lines: tuple[str, ...] = ()) -> None:
         self.lines = lines
@@ -28,7 +28,7 @@ class OffsetEntry:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Spark's metadata of the epoch, or {} if there is none."""
+        """Spark's metadata of the epoch, or {} if missing."""
         return json_object(self.lines[1]) if len(self.lines) > 1 else {}
 
     @property

@@ -137,7 +137,6 @@ class PartitionTasks:
             channel.close()
 
     def _offer(self, visit: EpochRequest, channel: Channel) -> bool:
-        """Queue a request to run an epoch, and cancel the running attempt. Returns False for an outdated attempt."""
         with self._lock:
             if self._is_over:
                 raise LostError

@@ -40,7 +40,7 @@ _AHEAD_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class Homes:
-    """The settings with which a level's workers find their homes. Pickled with the level's host."""
+    """Settings that a level's workers need to find their homes. Pickled with the level's host."""
 
     secret: str
     level: str
@@ -129,7 +129,6 @@ class Relay:
         return self._home.pid
 
     def _connect(self, without: int) -> None:
-        """Connect to the home that the starter names, unless its pid is ``without``: that home does not answer."""
         for digest in [digest for digest, home in _idle.items() if is_disconnected(home.channel)]:
             _idle.pop(digest).channel.close()
         for _ in range(_TRIES):
@@ -271,7 +270,7 @@ def _with_report(buffers: list[Buffer], change: Callable[[TaskReport], TaskRepor
 
 
 def _with_time_here(report: TaskReport, elapsed: float, taking: float) -> TaskReport:
-    """Count the time in which Spark consumed output as back-pressured instead of idle."""
+    """Count the time that Spark took to consume output as back-pressured instead of idle."""
     accounted_ms = report.busy_ms + report.idle_ms + report.back_pressured_ms + report.state_ms
     after = max(0, round(elapsed * 1000) - accounted_ms)
     back_pressured_ms = max(0, min(round(taking * 1000) - report.back_pressured_ms, report.idle_ms + after))

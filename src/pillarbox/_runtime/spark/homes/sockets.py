@@ -130,7 +130,7 @@ def holder(name: str) -> Process | None:
 
 @cache
 def secret() -> bytes:
-    """Return the secret that this executor's processes share, or b"" if Spark has none."""
+    """Return the secret that this executor's processes share, or b"" if Spark has no secret."""
     return os.environ.get("PYTHON_WORKER_FACTORY_SECRET", "").encode()
 
 

@@ -103,7 +103,7 @@ class StarterConnection:
         self._lines = self._connected.makefile("rb")
 
     def prepare(self) -> None:
-        """Start the starter if there is none. Does not wait until it is ready, which takes a second."""
+        """Start a missing starter. Does not wait until it is ready, which takes a second."""
         with self._lock:
             try:
                 if self._connected is None or sockets.is_disconnected(self._connected):

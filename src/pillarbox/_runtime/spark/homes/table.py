@@ -104,7 +104,7 @@ class HomeEntry:
     Attributes:
         used_at: when the home was last used, as far as known (seconds on the table's clock).
         kill_at: when to kill the home, or None if it is not ending.
-        is_reported: whether a worker has been told that this starter adopted the home.
+        is_reported: whether a worker knows that this starter adopted the home.
     """
 
     process: Process

@@ -220,7 +220,7 @@ class _Metrics:
 
 
 def plan_first_epoch(program: Program, spark: SparkSession, first: FirstEpoch) -> DataFrame:
-    """Plan the epoch in which a streaming program restores its savepoint."""
+    """Plan the epoch that restores a streaming program's savepoint."""
     return _Plan(program, spark, first).rows(BufferOutput(None), BUFFER_SCHEMA)
 
 
@@ -255,7 +255,7 @@ def write_for_each_batch(
 
 
 def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> DataFrame:
-    """Plan a program's outputs as one DataFrame. Several outputs become struct columns, of which each row sets one."""
+    """Plan a program's outputs as one DataFrame. Several outputs become struct columns; each row sets one."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     outputs: dict[int, tuple[str, pa.Schema]] = {}

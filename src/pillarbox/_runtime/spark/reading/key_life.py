@@ -58,9 +58,9 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
         spark: the session that reads the checkpoint.
         checkpoint: the ``checkpointLocation`` of the query.
         uid: the operator's uid, as set with ``.uid("count")``.
-        key: the key. A string is parsed: according to the declared type of keys or, if none is declared, by comparison
-            with the keys in state. "10040" may be a string or a number, "2026-05-01" a date, and '["a", 1]' a key of
-            two columns. Any other value is the key itself.
+        key: the key. A string is parsed according to the declared type of keys, otherwise by comparison with the keys
+            in state. "10040" may be a string or a number, "2026-05-01" a date, and '["a", 1]' a key of two columns. Any
+            other value is the key itself.
 
     Returns:
         - ``key``: the key as text; ``subtask``: the index of its subtask;
@@ -72,7 +72,7 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
           fired);
         - ``calls``: work for the key that is carried into the next epoch: requests, and the first 20 records and timers
           of async keyed functions. Each has ``uid``, ``record`` (as text, or the kind of timers), ``asked`` (when the
-          request was made, or None), ``arrived`` (the epoch in which the record arrived, or None), ``waits`` (why it is
+          request was made, or None), ``arrived`` (the epoch when the record arrived, or None), ``waits`` (why it is
           pending) and ``recorded`` (its recorded calls, with the outcome "begun", "result" or "error");
         - ``messages``: notices as text; ``took_ms``: the duration of the call.
 
@@ -163,7 +163,7 @@ def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any
 
 
 def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[str, Any]]) -> Any:
-    """Return the one of ``keys`` that is in the state. If none is, the only one of a suitable type."""
+    """Return the element of ``keys`` that is in the state, or else the only element of a suitable type."""
     present = sorted({index for look in looks for index in look["present"]})
     types = {name for look in looks for name in look["types"]}
     alike = [index for index, key in enumerate(keys) if type(key).__name__ in types]
@@ -247,7 +247,6 @@ def _requests(entries: list[tuple[Any, ...]], keys: list[Any]) -> Iterator[dict[
 
 
 def _index_of(entry: tuple[Any, ...], keys: list[Any]) -> int | None:
-    """Return the index in ``keys`` of an entry's key, or None."""
     if entry[0] not in ("element", "visit"):
         return None
     key = entry[2] if entry[0] == "element" else entry[1]
@@ -260,7 +259,6 @@ def _domain(visit: tuple[Any, ...]) -> str:
 
 
 def _elements(entries: list[tuple[Any, ...]], keys: list[Any]) -> Iterator[dict[str, Any]]:
-    """Describe unfinished records and timers of async keyed functions."""
     ahead: Counter[int | None] = Counter()  # earlier elements, by index of the key
     for entry in entries:
         kind, arrival, calls = entry[0], *entry[-2:]
@@ -303,7 +301,7 @@ def _as_text(value: Any) -> str:
 
 
 def describe_key(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Combine what was read in several epochs to a key's history."""
+    """Combine the data of several epochs to a key's history."""
     by_epoch = {number: [look for look in looks if look["epoch"] == number] for number in epochs}
     now = by_epoch.get(epoch, [])
     subtask = next((look["subtask"] for look in now if look["rows"]), now[0]["subtask"] if now else None)

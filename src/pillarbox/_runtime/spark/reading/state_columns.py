@@ -59,7 +59,7 @@ class StateColumn:
 
 
 def type_of_name(name: str) -> spark.DataType | None:
-    """Return the Spark type for a type name from a state log's head, or None if it has none."""
+    """Return the Spark type for a type name from a state log's head, or None for other names."""
     parsed = parse(name)
     return _spark_type(parsed) if parsed.is_plain else None
 
@@ -209,7 +209,6 @@ def as_json(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to JSON types, or raise TypeError."""
     kind = type(value)
     if value is None or kind is str or kind is bool:
         return value

@@ -1,6 +1,6 @@
 """Converts the output of a level's tasks to Arrow batches for Spark.
 
-Task metrics are rows in which only the metrics column is set.
+Task metrics are rows that only set the metrics column.
 """
 
 from __future__ import annotations

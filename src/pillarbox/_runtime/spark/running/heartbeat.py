@@ -49,7 +49,7 @@ _STAGES_AFTER = 2000
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What a driver was doing at a time. All times are Unix times in ms.
+    """A driver's activity at some time. All times are Unix times in ms.
 
     Attributes:
         process: the driver's pid on ``host``.

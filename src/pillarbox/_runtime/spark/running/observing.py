@@ -62,8 +62,8 @@ def dashboard(
 ) -> Dashboard:
     """Open the dashboard of this process, and show a query in it.
 
-    It shows the query's plan, epochs, event time, heavy keys, calls, state and failures. A process has one dashboard,
-    to which each call adds a query. It requires the extra ``pillarbox[dashboard]``, and closes when the process exits
+    It shows the query's plan, epochs, event time, heavy keys, calls, state and failures. A process has one dashboard;
+    each call adds a query to it. It requires the extra ``pillarbox[dashboard]``, and closes when the process exits
     (under Spark Connect, the client).
 
     By default, only this machine has access. Everyone with access can see keys and records, so read docs/security.md
@@ -73,8 +73,8 @@ def dashboard(
         query: a query from :func:`pillarbox.start`, or from the ``start()`` of its writer.
         port: the port to listen on, or 0 for any free port. By default, the port of the open dashboard, otherwise 8082.
         host: the address to listen on. By default, the address of the open dashboard, otherwise 127.0.0.1.
-        token: the credential for browsers. By default, none on a loopback address, and a random token (in ``url``) on
-            other addresses.
+        token: the credential for browsers. By default, a loopback address needs no token; for other addresses, ``url``
+            contains a random token.
 
     Returns:
         The dashboard. Open its ``url`` in a browser.
@@ -100,7 +100,7 @@ def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str 
     """Serve the metrics of a query at ``/metrics``, for Prometheus to scrape.
 
     Metrics are sums over an operator's subtasks. Counters start at 0 when the query starts, and continue if this
-    process restarts it. A process has one server, to which each call adds a query. It requires the extra
+    process restarts it. A process has one server; each call adds a query to it. It requires the extra
     ``pillarbox[metrics]``, and closes when the process exits (under Spark Connect, the client). See docs/monitoring.md
     for a Grafana board and alert rules.
 
@@ -207,8 +207,8 @@ def record(
 ) -> str:
     """Record a task in one epoch: its program, its state before the epoch, and its input.
 
-    ``pillarbox replay DIRECTORY`` then runs the task again on your machine, without Spark and Java, and stops where it
-    fails.
+    ``pillarbox replay DIRECTORY`` then runs the task again on your machine, without Spark and Java, and stops at its
+    failure.
 
     To get the input, this runs sources and earlier levels again, on a copy of the checkpoint. It writes nothing to the
     sink or the checkpoint. The recording contains the task's records and state, so protect it like the checkpoint.
@@ -217,15 +217,15 @@ def record(
     Args:
         writer: as in :func:`pillarbox.start`.
         directory: a new folder on the driver's machine.
-        epoch: Spark's number of the micro-batch. By default, the failed micro-batch, or if none failed, the last one.
+        epoch: Spark's number of the micro-batch. By default, the failed micro-batch, otherwise the last one.
         uid: the operator's uid or name. By default, the failed operator.
         subtask: the subtask's index; for a source, the partition.
         key: instead of ``subtask``, one of its keys as text (JSON for a key of several columns). It is parsed according
-            to the declared type of keys or, if none is declared, by comparison with the keys in state.
+            to the declared type of keys, otherwise by comparison with the keys in state.
         allow_calls: whether to repeat the calls that async operators in earlier levels make. If False, such an epoch is
             refused. Calls by other functions are always repeated.
-        limit: maximum size (bytes) of the task's input, and also of the copied state. Larger ones are not truncated,
-            but refused.
+        limit: maximum size (bytes) of the task's input, and also of the copied state. If one is larger, the call
+            raises.
         timeout: maximum time to run the earlier levels (seconds).
         options: options of the writer's ``start``, such as ``checkpointLocation``.
 
@@ -236,7 +236,7 @@ def record(
         CheckpointMismatchError: the epoch or its state no longer exists.
         ConfigurationError: an earlier level would make calls, ``limit`` or ``timeout`` is exceeded, the folder exists,
             or this is a Spark Connect session.
-        ProgramError: the task does not exist, the key is ambiguous, or no task was specified and none has failed.
+        ProgramError: the task does not exist, the key is ambiguous, or no task was specified and no task has failed.
 
     Example:
         >>> pillarbox.record(writer, "failed")  # doctest: +SKIP

@@ -33,7 +33,7 @@ OPEN, TAKEN, DONE, FAILED, WITHDRAWN, OVER, LOST = "open", "taken", "done", "fai
 
 @dataclass(frozen=True)
 class Desired:
-    """The state into which a command wants to bring the query.
+    """The state of the query that a command requests.
 
     Attributes:
         state: ``stopped``, or ``running`` to withdraw that.

@@ -179,7 +179,6 @@ class _SparkState:
 
 
 def _by_key(uid: str, frames: Sequence[DataFrame], declarations: Declarations) -> tuple[DataFrame, SparkStateTable]:
-    """Return (DataFrame with a row for each key, converter for its rows)."""
     from pyspark.sql import functions as F
 
     rows = reduce(lambda left, other: left.unionByName(other, allowMissingColumns=True), frames)

@@ -230,7 +230,6 @@ def _one_each(names: Sequence[str] | None, lines: int) -> list[str | None]:
 
 
 def _savepoint_index(index: int, places: Sequence[int | None], planned: Sequence[PlannedSource]) -> int | None:
-    """Return the savepoint's index for source ``index``, or None. If a source is read twice, both have one index."""
     number = planned[index].number
     same = [position for position, source in zip(places, planned) if source.number == number]
     return next((position for position in (places[index], *same) if position is not None), None)

@@ -64,7 +64,7 @@ def write_state(
         ProgramError: an argument is wrong, or a column is missing.
         TypeMismatchError: a key is null or occurs twice, or a value does not have its state's type.
         CheckpointMismatchError: the directory contains other files, or already has state of this operator; or ``like``
-            has none.
+            has no state of it.
 
     Example:
         >>> history = spark.sql("SELECT 'c1' AS card, 7L AS seen")  # doctest: +SKIP

@@ -61,7 +61,7 @@ class Session(ABC):
     def plan_steps(self, df: DataFrame) -> list[Any] | None:
         """Return the nodes of a DataFrame's analyzed plan as Java objects, or None under Spark Connect.
 
-        Nodes precede their children: this is the order in which Spark numbers sources.
+        Nodes precede their children, as in Spark's numbering of sources.
         """
 
     @abstractmethod

@@ -79,7 +79,7 @@ def spark_version(spark: SparkSession) -> tuple[int, ...]:
 
 
 def time_zone(spark: SparkSession) -> str:
-    """Return a session's time zone, in which naive datetimes are interpreted."""
+    """Return a session's time zone, which applies to naive datetimes."""
     return spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
 
 

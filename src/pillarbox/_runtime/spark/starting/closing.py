@@ -41,7 +41,6 @@ def _end_here(request: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> Ite
 
 
 def _end(executor: int, request: dict[str, Any]) -> None:
-    """Ask all starters on a local executor (one per PySpark daemon) to end a run."""
     for daemon in daemons_of(executor):
         # A dead daemon's homes are dead, too.
         with suppress(OSError, NoHomesError):

@@ -235,7 +235,7 @@ def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], la
 
 
 def _notify_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> None:
-    """Tell the user which default parallelisms were chosen, because the checkpoint makes them permanent."""
+    """Notify the user of default parallelisms, because the checkpoint makes them permanent."""
     stateful = [program for program in planned if program.parallelism]
     if stateful and wanted_parallelism(stateful) is None:
         notify(

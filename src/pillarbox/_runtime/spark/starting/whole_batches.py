@@ -1,4 +1,4 @@
-"""Completes micro-batches of which a ``foreachBatch`` function reads only a part. For classic sessions.
+"""Completes micro-batches that a ``foreachBatch`` function only reads in part. For classic sessions.
 
 A partition's state is only committed when a task has computed all its rows. So Spark fails a query whose function reads
 only some.
@@ -28,7 +28,7 @@ _log = logging.getLogger("pillarbox")
 class WholeBatches:
     """Replaces a query's ``foreachBatch`` function in one run, and ensures that each batch is computed completely.
 
-    The first batch of which the function reads only a part is computed again; later batches are persisted.
+    The first batch that the function only reads in part is computed again; later batches are persisted.
     """
 
     def __init__(self, function: Callable[[DataFrame, int], Any], interrupted: int | None) -> None:

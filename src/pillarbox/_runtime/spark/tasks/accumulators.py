@@ -116,7 +116,7 @@ def collecting() -> Iterator[None]:
 
 
 def take_sums() -> bytes | None:
-    """Return the calling thread's sums, pickled, and reset them. None if there are none."""
+    """Return the calling thread's sums, pickled (None without any), and reset them."""
     sums = _collector.take_sums()
     if not sums:
         return None

@@ -79,7 +79,6 @@ class Channel:
         self._write(content, waits=False)
 
     def _write(self, content: bytes, *, waits: bool) -> None:
-        """Write the queued messages and this one. With ``waits``, only queue it."""
         try:
             with self._writing:
                 self._posted += (_LENGTH.pack(len(content)), content)

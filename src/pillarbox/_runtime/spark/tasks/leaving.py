@@ -16,7 +16,7 @@ def forget_inherited_exit_handlers() -> None:
 
 
 def run_exit_handlers() -> None:
-    """Do what Python does at exit: homes and PySpark workers exit with ``os._exit``, which skips it."""
+    """Run Python's exit steps: homes and PySpark workers exit with ``os._exit``, which skips them."""
     try:
         _end_children()
         atexit._run_exitfuncs()

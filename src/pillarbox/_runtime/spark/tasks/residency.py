@@ -64,7 +64,7 @@ class Residency:
     Args:
         stay: whether a subtask always runs in this process, as in a home. If False, Spark chooses a worker for each
             epoch.
-        resting: returns a context manager in which a task waits for mail.
+        resting: returns a context manager that a task enters to wait for mail.
     """
 
     def __init__(

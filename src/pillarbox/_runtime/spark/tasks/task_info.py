@@ -24,7 +24,7 @@ DRAIN = "spark.pillarbox.drain"
 
 
 def layout_setting(program: str, layout: Layout) -> tuple[str, str]:
-    """Return the setting (name, value) that tells tasks the layout of a program's checkpoint."""
+    """Return the setting (name, value) with the layout of a program's checkpoint, for its tasks."""
     return _name(program), json.dumps(layout)
 
 
@@ -42,7 +42,7 @@ def local_property(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class ProgramLayout:
-    """A program's layout, from which tasks decode subtask codes."""
+    """A program's layout, which tasks need to decode subtask codes."""
 
     program: str
     parallelisms: Parallelisms
@@ -60,11 +60,11 @@ class ProgramLayout:
 
 
 class TaskInfo(NamedTuple):
-    """What a Spark task knows about its query and itself.
+    """A Spark task's knowledge of its query and itself.
 
     Attributes:
         batch: the number of the micro-batch, or None in a batch query.
-        is_last: whether this is the query's last micro-batch, in which event time ends.
+        is_last: whether this is the query's last micro-batch, which ends event time.
         partitions: the number of state partitions, or None if it is as compiled.
         task: the Spark task's number, which increases with each attempt. None outside of Spark tasks.
         attempt: the number of the Spark task's attempt, from 0. None outside of Spark tasks.
