@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def equals_the_oracle(found: Sequence[Any], wanted: Sequence[Any]) -> bool:
+def equals_the_oracle(results: Sequence[Any], expected: Sequence[Any]) -> bool:
     """Compare the rows with the oracle's, and say so; both are sorted."""
-    if found == wanted:
-        print(f"equal to the oracle: {len(found):,} rows, row for row")
+    if results == expected:
+        print(f"equal to the oracle: {len(results):,} rows, row for row")
         return True
-    extra, missing = Counter(found) - Counter(wanted), Counter(wanted) - Counter(found)
+    extra, missing = Counter(results) - Counter(expected), Counter(expected) - Counter(results)
     print(f"NOT equal to the oracle: {extra.total():,} rows too many, {missing.total():,} rows missing, such as")
     for sign, rows in (("+", extra), ("-", missing)):
         for row in list(rows)[:3]:

@@ -57,7 +57,7 @@ def _normalize(path: Path, time: int) -> None:
     with tarfile.open(path) as old:
         members = [
             (member, file.read() if (file := old.extractfile(member)) else None)
-            for member in sorted(old.getmembers(), key=lambda each: each.name)
+            for member in sorted(old.getmembers(), key=lambda member: member.name)
         ]
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new:

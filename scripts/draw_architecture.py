@@ -41,8 +41,8 @@ class Box(NamedTuple):
 def _words(canvas: Canvas, x: float, y: float, words: str) -> None:
     """Write lines of words around a point."""
     lines = words.split("\n")
-    for place, line in enumerate(lines):
-        canvas.text(x, y + 4 + 16 * (place - (len(lines) - 1) / 2), line, middle=True)
+    for index, line in enumerate(lines):
+        canvas.text(x, y + 4 + 16 * (index - (len(lines) - 1) / 2), line, middle=True)
 
 
 def _frame(canvas: Canvas, width: float, height: float, words: str) -> None:

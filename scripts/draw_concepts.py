@@ -75,8 +75,8 @@ def plan() -> str:
         for partition in range(2):
             y = top + partition * 90
             canvas.box(x, y, width, 80, color)
-            for place, name in enumerate(names):
-                canvas.text(x + 10, y + 20 + 16 * place, name, bold=True)
+            for index, name in enumerate(names):
+                canvas.text(x + 10, y + 20 + 16 * index, name, bold=True)
             if number:
                 subtasks = [subtask for subtask in range(4) if subtask % 2 == partition]
                 canvas.text(x + 10, y + 68, f"state of subtasks {subtasks[0]} and {subtasks[1]}")
@@ -146,7 +146,7 @@ def event_time() -> str:
         for epoch, times in enumerate(TIMES, 1):
             begin = number
             harness.push(
-                "events", *(row(key="k", number=begin + place, at=at * 1000) for place, at in enumerate(times))
+                "events", *(row(key="k", number=begin + index, at=at * 1000) for index, at in enumerate(times))
             )
             (results,) = harness.run_epoch().values()
             late = {number for kind, number, is_late in results if kind == "record" and is_late}

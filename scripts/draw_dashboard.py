@@ -30,7 +30,7 @@ def main() -> None:
         for epoch in range(_EPOCHS):
             # One card has a third of the payments.
             cards = ["c7" if draw.random() < 1 / 3 else f"c{draw.randrange(500)}" for _ in range(_PAYMENTS)]
-            inbox.put(*((card, draw.randrange(1, 900), 60 * epoch + place // 70) for place, card in enumerate(cards)))
+            inbox.put(*((card, draw.randrange(1, 900), 60 * epoch + index // 70) for index, card in enumerate(cards)))
             query.processAllAvailable()
         with pillarbox.dashboard(query, port=0) as dashboard, browser() as chromium:
             for name, size, dark in (("", (1280, 900), False), ("-dark", (1280, 900), True), ("-phone", PHONE, True)):

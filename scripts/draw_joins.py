@@ -37,25 +37,25 @@ def run() -> dict[int, list[tuple[int | None, str]]]:
 
     def build(env: Any, left: Any, right: Any) -> Any:
         in_order = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
-        one, other = (
+        lefts, rights = (
             stream.map(lambda record: record, RECORD).assign_timestamps_and_watermarks(in_order).key_by("key")
             for stream in (left, right)
         )
-        near = one.interval_join(other).between(f"{LOWER} seconds", f"{UPPER} seconds")
+        near = lefts.interval_join(rights).between(f"{LOWER} seconds", f"{UPPER} seconds")
         return near.columns("left", suffixes=("", "_right"))
 
-    found: dict[int, list[tuple[int | None, str]]] = {}
+    partners: dict[int, list[tuple[int | None, str]]] = {}
 
     def note(rows: list[Any], cause: str) -> None:
-        for each in rows:
-            found.setdefault(each.number, []).append((each.number_right, cause))
+        for pair in rows:
+            partners.setdefault(pair.number, []).append((pair.number_right, cause))
 
     with ProgramTestHarness(build) as harness:
         for number, (side, time) in enumerate(RECORDS, 1):
             harness.push(side, row(key="a", at=time * 1000, number=number))
             note(harness.run_epoch()["output"], f"when {number} comes")
         note(harness.end_input()["output"], "at the end of the data")
-    return found
+    return partners
 
 
 def draw() -> str:
@@ -68,7 +68,7 @@ def draw() -> str:
         svg.records(lane(TITLE, side, records), color, side)
     for number, outcomes in sorted(run().items()):
         time = RECORDS[number - 1][1]
-        said = [
+        labels = [
             f"{number} {cause}, without a partner" if partner is None else f"{number} and {partner} {cause}"
             for partner, cause in outcomes
         ]
@@ -79,7 +79,7 @@ def draw() -> str:
             f' fill-opacity="0.2" stroke="{color}"/>'
         )
         svg.text(svg.x(time), svg.y + 14, str(number), more=' font-weight="bold" text-anchor="middle"')
-        svg.text(x + width + 6, svg.y + 14, "; ".join(said))
+        svg.text(x + width + 6, svg.y + 14, "; ".join(labels))
         svg.y += WINDOWS["ROW"]
     svg.y += 4
     svg.axis()

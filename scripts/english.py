@@ -2,9 +2,9 @@
 """Count phrases and names that stop a native reader of English. No folder may have more of them than before.
 
 ``python -m scripts.english`` compares each folder's counts with ``docs/site/english.json`` and fails if one rises.
-``--write`` records the counts, unless a total rises. ``--show PATTERN PATH ...`` prints every place of a pattern.
+``--write`` records the counts, unless a total rises. ``--show PATTERN PATH ...`` prints every occurrence of a pattern.
 
-To remove a place, name the thing or the actor; do not merely exchange a word.
+To remove an occurrence, name the thing or the actor; do not merely exchange a word.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _MOST_SHOWN = 20
 Counts = Mapping[str, Mapping[str, int]]
 
 
-class Place(NamedTuple):
+class Occurrence(NamedTuple):
     """A phrase or name to look at."""
 
     file: str
@@ -92,8 +92,8 @@ def prose(file: str, text: str, tree: ast.Module | None = None) -> Iterator[tupl
     return ((number, _CODE_SPAN.sub("`", line)) for number, line in lines)
 
 
-def find(file: str, text: str) -> Iterator[Place]:
-    """Yield the places in a file. A phrase may continue on the next line; it counts where it begins."""
+def find(file: str, text: str) -> Iterator[Occurrence]:
+    """Yield the occurrences in a file. A phrase may continue on the next line; it counts where it begins."""
     marks = "#: " if file.endswith(".py") else " "
     tree = ast.parse(text) if file.endswith(".py") else None
     lines = {number: line.lstrip(marks).rstrip() for number, line in prose(file, text, tree)}
@@ -104,37 +104,37 @@ def find(file: str, text: str) -> Iterator[Place]:
         for pattern, compiled in _COMPILED.items():
             for match in compiled.finditer(joined):
                 if match.start() < len(line):
-                    yield Place(file, number, pattern, match[0].strip())
+                    yield Occurrence(file, number, pattern, match[0].strip())
     if tree is not None:
         yield from odd_names(file, tree)
 
 
-def odd_names(file: str, tree: ast.Module) -> Iterator[Place]:
+def odd_names(file: str, tree: ast.Module) -> Iterator[Occurrence]:
     """Yield the variables and parameters of a module that have odd names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in ODD_NAMES:
-            yield Place(file, node.lineno, NAMES, node.id)
+            yield Occurrence(file, node.lineno, NAMES, node.id)
         elif isinstance(node, ast.arg) and node.arg in ODD_NAMES:
-            yield Place(file, node.lineno, NAMES, node.arg)
+            yield Occurrence(file, node.lineno, NAMES, node.arg)
 
 
-def count(places: Iterable[Place]) -> dict[str, dict[str, int]]:
-    """Count places by folder and pattern."""
+def count(occurrences: Iterable[Occurrence]) -> dict[str, dict[str, int]]:
+    """Count occurrences by folder and pattern."""
     counters: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for place in places:
-        counters[Path(place.file).parent.as_posix()][place.pattern] += 1
+    for occurrence in occurrences:
+        counters[Path(occurrence.file).parent.as_posix()][occurrence.pattern] += 1
     return {folder: dict(sorted(counters[folder].items())) for folder in sorted(counters)}
 
 
-def check(places: Sequence[Place], recorded: Counts) -> Iterator[str]:
-    """Yield a message for each count above the recorded one, with its places."""
-    for folder, counts in count(places).items():
+def check(occurrences: Sequence[Occurrence], recorded: Counts) -> Iterator[str]:
+    """Yield a message for each count above the recorded one, with its occurrences."""
+    for folder, counts in count(occurrences).items():
         for pattern, number in counts.items():
             limit = recorded.get(folder, {}).get(pattern, 0)
             if number > limit:
                 yield f"{folder}: {number} places of {pattern!r}, {limit} before: rewrite what is new"
-                shown = [p for p in places if p.pattern == pattern and Path(p.file).parent.as_posix() == folder]
-                yield from (f"  {place.file}:{place.line}: {place.phrase!r}" for place in shown[:_MOST_SHOWN])
+                shown = [p for p in occurrences if p.pattern == pattern and Path(p.file).parent.as_posix() == folder]
+                yield from (f"  {file}:{line}: {phrase!r}" for file, line, _, phrase in shown[:_MOST_SHOWN])
 
 
 def risen(counts: Counts, recorded: Counts) -> list[str]:
@@ -179,21 +179,21 @@ def _files(paths: Sequence[str]) -> list[str]:
     return sorted(file for file in checked if not paths or file.startswith(tuple(paths)))
 
 
-def _places(paths: Sequence[str] = ()) -> list[Place]:
-    return [place for file in _files(paths) for place in find(file, (ROOT / file).read_text(encoding="utf-8"))]
+def _occurrences(paths: Sequence[str] = ()) -> list[Occurrence]:
+    return [phrase for file in _files(paths) for phrase in find(file, (ROOT / file).read_text(encoding="utf-8"))]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     if arguments[:1] == ["--show"]:
-        for place in _places(arguments[2:]):
-            if place.pattern == arguments[1]:
-                print(f"{place.file}:{place.line}: {place.phrase!r}")
+        for occurrence in _occurrences(arguments[2:]):
+            if occurrence.pattern == arguments[1]:
+                print(f"{occurrence.file}:{occurrence.line}: {occurrence.phrase!r}")
         return 0
-    places, recorded = _places(), json.loads(RECORDED.read_text())
-    messages = list(check(places, recorded))
+    occurrences, recorded = _occurrences(), json.loads(RECORDED.read_text())
+    messages = list(check(occurrences, recorded))
     if arguments == ["--write"]:
-        counts = count(places)
+        counts = count(occurrences)
         messages = [f"{pattern!r}: the total has risen" for pattern in risen(counts, recorded)]
         if not messages:
             lines = (f"{json.dumps(folder)}: {json.dumps(counts[folder])}" for folder in counts)

@@ -32,26 +32,26 @@ def payments() -> Iterator[File]:
     opening = datetime(2026, 3, 2, 8)
     countries = {f"c{number:03}": draw.choices(["DE", "FR", "US", "IN"], [5, 2, 2, 1])[0] for number in range(400)}
     means = {card: draw.uniform(10, 80) for card in countries}
-    made: list[tuple[float, str, float]] = []
+    records: list[tuple[float, str, float]] = []
     for _ in range(19_880):
         card = draw.choice(list(countries))
-        made.append((draw.uniform(0, 36_000), card, max(1.0, draw.gauss(means[card], means[card] / 4))))
+        records.append((draw.uniform(0, 36_000), card, max(1.0, draw.gauss(means[card], means[card] / 4))))
     for number in range(60):  # 40 thieves and 20 honest ones: a small payment and a large one
         card, at = draw.choice(list(countries)), draw.uniform(0, 35_500)
         gap = draw.uniform(5, 45) if number < 40 else draw.uniform(90, 300)
-        made += [(at, card, draw.uniform(0.1, 0.9)), (at + gap, card, draw.uniform(520, 2_500))]
-    made.sort()
-    ordinary = [number for number, (at, _, amount) in enumerate(made) if at < 28_000 and 1 <= amount < 500]
+        records += [(at, card, draw.uniform(0.1, 0.9)), (at + gap, card, draw.uniform(520, 2_500))]
+    records.sort()
+    ordinary = [number for number, (at, _, amount) in enumerate(records) if at < 28_000 and 1 <= amount < 500]
     late = set(draw.sample(ordinary, 12))
     arrivals = []
-    for number, (at, card, amount) in enumerate(made):
+    for number, (at, card, amount) in enumerate(records):
         arrives = at + (4_000 if number in late else draw.uniform(0, 20))
         arrivals.append((arrives, number, opening + timedelta(seconds=int(at)), card, f"{amount:.2f}"))
     arrivals.sort()
     bad = dict(zip(draw.sample(range(len(arrivals)), 6), ["12,50", "n/a", "", "free", "1.2.3", "8 EUR"]))
     hours: dict[int, list[tuple[Any, ...]]] = {}
-    for place, (arrives, number, moment, card, text) in enumerate(arrivals):
-        row = (100_000 + number, card, moment, bad.get(place, text), countries[card])
+    for index, (arrives, number, moment, card, text) in enumerate(arrivals):
+        row = (100_000 + number, card, moment, bad.get(index, text), countries[card])
         hours.setdefault(min(int(arrives // 3_600), 9), []).append(row)
     for hour, rows in sorted(hours.items()):
         path = EXAMPLES / "fraud" / "payments" / f"{opening + timedelta(hours=hour):%Y-%m-%d-%H}.csv"
@@ -185,7 +185,7 @@ def support_chats() -> Iterator[File]:
             at += draw.uniform(5, 120)
         number += 1
     lines = sorted(lines[:1_999])
-    in_order = {line: place for place, line in enumerate(sorted(lines, key=lambda line: (line[1], line)))}
+    in_order = {line: index for index, line in enumerate(sorted(lines, key=lambda line: (line[1], line)))}
     rows: list[tuple[Any, ...]] = [(in_order[line], *line[1:]) for line in lines]
     rows.append((1_999, opening + timedelta(hours=10), "closing", "The shop is closed."))
     yield EXAMPLES / "support_chats" / "chats" / "2026-03-02.csv", ["number", "at", "customer", "text"], rows
@@ -202,12 +202,12 @@ def score() -> Iterator[File]:
     def payment(number: int, moment: datetime) -> tuple[Any, ...]:
         fraud = draw.random() < 0.4
         if not fraud:
-            known = draw.gauss(1.0, 0.4), draw.random() < 0.2, draw.gauss(2.0, 0.6)
+            features = draw.gauss(1.0, 0.4), draw.random() < 0.2, draw.gauss(2.0, 0.6)
         elif moment < noon:
-            known = draw.gauss(2.2, 0.5), draw.random() < 0.2, draw.gauss(2.0, 0.6)
+            features = draw.gauss(2.2, 0.5), draw.random() < 0.2, draw.gauss(2.0, 0.6)
         else:
-            known = draw.gauss(0.6, 0.4), draw.random() < 0.8, draw.gauss(0.8, 0.6)
-        amount, abroad, pause = known
+            features = draw.gauss(0.6, 0.4), draw.random() < 0.8, draw.gauss(0.8, 0.6)
+        amount, abroad, pause = features
         return number, moment, f"{max(amount, 0.01):.2f}", int(abroad), f"{max(pause, 0.0):.2f}", int(fraud)
 
     header = ["id", "at", "amount", "abroad", "pause", "fraud"]
@@ -223,8 +223,8 @@ def score() -> Iterator[File]:
 def weather_alarms() -> Iterator[File]:
     """Thresholds for the wind, told each Monday morning. The weather of this example is not made up."""
     monday, miles_an_hour = datetime(2012, 12, 31), [20] * 2 + [17] * 3 + [24] * 3 + [22] * 3 + [19] * 3
-    told = [(f"{monday + timedelta(weeks=week):%Y-%m-%dT%H:%M:%SZ}", mph) for week, mph in enumerate(miles_an_hour)]
-    for month, rows in ("2013-01", told[:5]), ("2013-02", told[5:9]), ("2013-03", told[9:]):
+    speeds = [(f"{monday + timedelta(weeks=week):%Y-%m-%dT%H:%M:%SZ}", mph) for week, mph in enumerate(miles_an_hour)]
+    for month, rows in ("2013-01", speeds[:5]), ("2013-02", speeds[5:9]), ("2013-03", speeds[9:]):
         yield EXAMPLES / "weather_alarms" / "thresholds" / f"{month}.csv", ["at", "mph"], rows
 
 

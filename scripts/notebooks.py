@@ -25,8 +25,8 @@ TIMEOUT = 600  # seconds for a cell
 
 def cells(notebook: Path) -> list[dict[str, Any]]:
     """Return the cells of a notebook."""
-    found: list[dict[str, Any]] = json.loads(notebook.read_text())["cells"]
-    return found
+    result: list[dict[str, Any]] = json.loads(notebook.read_text())["cells"]
+    return result
 
 
 def text(lines: str | list[str]) -> str:
@@ -54,8 +54,8 @@ def execute(notebook: Path, built: Path) -> None:
     read = nbformat.read(notebook, as_version=4)
     built.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-    with TemporaryDirectory() as place, (built / f"{notebook.stem}.log").open("w") as log:
-        client = NotebookClient(read, timeout=TIMEOUT, kernel_name="python3", resources={"metadata": {"path": place}})
+    with TemporaryDirectory() as folder, (built / f"{notebook.stem}.log").open("w") as log:
+        client = NotebookClient(read, timeout=TIMEOUT, kernel_name="python3", resources={"metadata": {"path": folder}})
         client.execute(env=environment, stdout=log, stderr=log)
     for stale in built.glob(f"{notebook.stem}-*.png"):
         stale.unlink()
@@ -102,8 +102,8 @@ def _pictures(notebook: Path) -> Iterator[tuple[str, bytes]]:
 
 def _title(cell: dict[str, Any]) -> str:
     """Return what a picture shows, for those who do not see it: the title that its cell gives it."""
-    found = re.findall(r"set_title\(f?\"(.+?)\"\)", text(cell["source"]))
-    return re.sub(r"\{.*?\}", "...", found[-1]) if found else "The picture that the code draws"
+    titles = re.findall(r"set_title\(f?\"(.+?)\"\)", text(cell["source"]))
+    return re.sub(r"\{.*?\}", "...", titles[-1]) if titles else "The picture that the code draws"
 
 
 def _printed(output: dict[str, Any]) -> str:

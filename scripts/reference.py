@@ -38,7 +38,7 @@ PARTS = {
 }
 
 
-def _said(case: Any, *, runs: bool) -> PillarboxError | None:
+def _error_of(case: Any, *, runs: bool) -> PillarboxError | None:
     """Return pillarbox's error of a wrong program; None: the error is the function's own."""
     env = StreamExecutionEnvironment()
     try:
@@ -63,13 +63,13 @@ def error_index() -> str:
         [*RUNS, *WINDOW_RUNS, *TWO_INPUT_RUNS],
     )
     for (title, introduction), table in zip(PARTS.items(), tables):
-        found: defaultdict[str, set[str]] = defaultdict(set)
+        messages: defaultdict[str, set[str]] = defaultdict(set)
         for case in table:
-            error = _said(case, runs=title.endswith("runs"))
+            error = _error_of(case, runs=title.endswith("runs"))
             if error is not None:
-                found[type(error).__name__].add(_line(str(error)))
+                messages[type(error).__name__].add(_line(str(error)))
         text += [f"## {title}", "", introduction, ""]
-        for kind, lines in sorted(found.items()):
+        for kind, lines in sorted(messages.items()):
             text += [f"### {kind}", "", *(f"- {line}" for line in sorted(lines, key=str.lower)), ""]
     return "\n".join(text)
 
@@ -101,8 +101,8 @@ def command_line() -> str:
     for name, command in sorted(pillarbox.commands.items()):
         context = command.make_context(name, [], parent=group, **wide)
         helps[f"pillarbox {name}"] = command.get_help(context)
-    for name, said in helps.items():
-        text += [f"## {name}", "", "```", said, "```", ""]
+    for name, usage in helps.items():
+        text += [f"## {name}", "", "```", usage, "```", ""]
     return "\n".join(text)
 
 

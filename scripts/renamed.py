@@ -18,7 +18,7 @@ TABLE = Path(__file__).with_name("renames.csv")
 def renamed(text: str, table: dict[str, str]) -> str:
     """Return a text with new names: dotted ones, paths, and ``from package import module``."""
     text = re.sub(
-        r"^([ \t]*)from ([\w.]+) import ([^\n(#]+|\([^)]*\))", lambda found: _split(found, table), text, flags=re.M
+        r"^([ \t]*)from ([\w.]+) import ([^\n(#]+|\([^)]*\))", lambda match: _split(match, table), text, flags=re.M
     )
     for old, new in sorted(table.items(), key=lambda names: -len(names[0])):
         text = re.sub(rf"(?<![\w.]){re.escape(old)}(?!\w)", new, text)

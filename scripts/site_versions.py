@@ -58,10 +58,10 @@ def _write_list(sites: Path) -> None:
 
 def _numbers(version: str) -> tuple[list[int], bool, str] | None:
     """Return what versions are ordered by (1.0rc1 comes before 1.0); None: it is no version."""
-    found = re.fullmatch(rf"({_RELEASE.pattern})((?:a|b|rc)\d+)?", version)
-    if found is None:
+    match = re.fullmatch(rf"({_RELEASE.pattern})((?:a|b|rc)\d+)?", version)
+    if match is None:
         return None
-    numbers, before = found[1], found[3] or ""
+    numbers, before = match[1], match[3] or ""
     return [int(part) for part in numbers.split(".")], not before, before
 
 

@@ -78,8 +78,8 @@ def test_a_release_has_the_fragments_and_what_was_unreleased(changelog):
 
 
 def test_a_second_release_has_only_what_is_new(changelog):
-    said = changelog.release(AFTER, {"x.security.md": "Keys."}, "0.3.0", DAY)
-    assert said == AFTER.replace("## [0.2.0]", "## [0.3.0] - 2030-01-02\n\n### Security\n\n- Keys.\n\n## [0.2.0]")
+    text = changelog.release(AFTER, {"x.security.md": "Keys."}, "0.3.0", DAY)
+    assert text == AFTER.replace("## [0.2.0]", "## [0.3.0] - 2030-01-02\n\n### Security\n\n- Keys.\n\n## [0.2.0]")
 
 
 @pytest.mark.parametrize("name", ["joins.md", "joins.new.md", "Joins.added.md", "the joins.added.md"])

@@ -18,4 +18,4 @@ def test_what_a_test_has_given_back_to_the_collector_is_frozen_before_the_next_o
     ring.append(ring)
     collector.pytest_runtest_setup(request.node)
     # get_objects() omits frozen objects. Their number proves nothing: another thread may free some.
-    assert any(each is ring for each in gc.get_objects())
+    assert any(tracked is ring for tracked in gc.get_objects())

@@ -34,8 +34,8 @@ def test_a_commit_is_the_same_bytes_each_time(tmp_path):
     commit = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=True).stdout.strip()
     first, second = (build(commit, tmp_path / name) for name in ("first", "second"))
     assert [path.name for path in first] == [path.name for path in second] and len(first) == 2
-    for one, other in zip(first, second):
-        assert one.read_bytes() == other.read_bytes()
+    for file, rebuilt in zip(first, second):
+        assert file.read_bytes() == rebuilt.read_bytes()
     wheel, source = sorted(first, key=lambda path: path.suffix != ".whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"pillarbox/py.typed", "pillarbox/_examples/fraud/README.md"} <= names
@@ -88,15 +88,15 @@ def test_a_wheel_without_the_tools_runs_a_query_with_state(tmp_path):
     # -S omits the environment, in which both packages are installed: its packages are listed one by one.
     path = [str(tmp_path / "site"), *(entry for entry in sys.path if entry.endswith("site-packages"))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    said = []
+    outputs = []
     for run, cards in enumerate(("a", "aba")):
         (tmp_path / "in" / f"{run}.json").write_text("".join(f'{{"card": "{card}"}}\n' for card in cards))
         command = [sys.executable, "-S", "program.py", str(tmp_path)]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
-        said.append(done.stdout.splitlines())
-        assert "pillarbox_tools" in said[run][1] and said[run][2] == "[]"
-    assert [each[0] for each in said] == ["[('a', 1)] None", "[('a', 2), ('a', 3), ('b', 1)] None"]
+        outputs.append(done.stdout.splitlines())
+        assert "pillarbox_tools" in outputs[run][1] and outputs[run][2] == "[]"
+    assert [lines[0] for lines in outputs] == ["[('a', 1)] None", "[('a', 2), ('a', 3), ('b', 1)] None"]
 
 
 def test_the_package_and_its_metadata_have_the_same_version():

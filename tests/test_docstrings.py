@@ -63,21 +63,21 @@ def examples() -> Iterator[doctest.DocTest]:
                     yield result
 
 
-def needs_spark(found: doctest.DocTest) -> bool:
-    return any("spark" in example.source for example in found.examples)
+def needs_spark(case: doctest.DocTest) -> bool:
+    return any("spark" in example.source for example in case.examples)
 
 
-def check(found: doctest.DocTest, **more: Any) -> None:
-    said: list[str] = []
-    found.globs = names(**more)
-    results = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(found, out=said.append)
-    assert results.failed == 0, "".join(said)
+def check(case: doctest.DocTest, **more: Any) -> None:
+    output: list[str] = []
+    case.globs = names(**more)
+    results = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(case, out=output.append)
+    assert results.failed == 0, "".join(output)
 
 
-@pytest.mark.parametrize("found", [case for case in examples() if not needs_spark(case)], ids=lambda each: each.name)
-def test_examples_do_what_they_say(found, monkeypatch):
+@pytest.mark.parametrize("case", [case for case in examples() if not needs_spark(case)], ids=lambda case: case.name)
+def test_examples_do_what_they_say(case, monkeypatch):
     monkeypatch.setattr("pillarbox.testing._simulation.simulate._SHRINKING_RUNS", 200)  # enough for its example
-    check(found)
+    check(case)
 
 
 def test_examples_on_spark_do_what_they_say(spark: SparkSession):
@@ -123,7 +123,7 @@ def test_all_that_windows_are_made_of_has_an_example():
             continue
         if inspect.isabstract(kind) and name not in ("KeyedStateStore", "MergeCallback"):
             members[name] = kind
-        made = {key: member for key, member in vars(kind).items() if isinstance(member, staticmethod)}
-        members |= {f"{name}.{key}": member for key, member in made.items() if not key.startswith("_")}
+        factories = {key: member for key, member in vars(kind).items() if isinstance(member, staticmethod)}
+        members |= {f"{name}.{key}": member for key, member in factories.items() if not key.startswith("_")}
     assert len(members) > 25
     assert [name for name, member in members.items() if ">>>" not in (member.__doc__ or "")] == []

@@ -81,15 +81,15 @@ def test_the_first_page_shows_figures_that_are_measured_and_what_is_slower_last(
     assert {row[4].removeprefix("`make bench-").removesuffix("`") for row in rows} <= CASES.keys()
     spark = report["keyed"]["rows_per_s"]["pillarbox"] / report["keyed"]["rows_per_s"]["rows"]
     assert factors[0] == pytest.approx(spark, rel=0.05)
-    for said in (f"{report.kept['keyed']['machine']['cores']} cores", report["keyed"]["spark"]):
-        assert said in block
-    assert report.kept["join"]["date"] in block
+    for figure in (f"{report.runs['keyed']['machine']['cores']} cores", report["keyed"]["spark"]):
+        assert figure in block
+    assert report.runs["join"]["date"] in block
 
 
-def test_what_was_not_run_stays_as_it_is(report, tmp_path):
+def test_blocks_without_a_result_stay_unchanged(report, tmp_path):
     notes: list[str] = []
     page = "<!-- begin join -->\n1,000,000 rows a second\n<!-- end join -->\n"
-    assert fill(page, Results({"keyed": report.kept["keyed"]}, tmp_path), notes) == page
+    assert fill(page, Results({"keyed": report.runs["keyed"]}, tmp_path), notes) == page
     assert notes == ["join: left as it is, join was not run"]
     with pytest.raises(SystemExit, match="'joins' is no block"):
         fill(page.replace("join -->", "joins -->"), report)
@@ -98,17 +98,17 @@ def test_what_was_not_run_stays_as_it_is(report, tmp_path):
 def test_memory_of_a_key_has_the_kinds_of_state_once_they_are_measured(report):
     page = "<!-- begin memory of a key -->\n<!-- end memory of a key -->\n"
     kinds = {"a number": {"memory": 1_234, "written": 56}}
-    kept = {"command": "make bench-key-cost", "result": {"name": "key_cost", "ratio": 1, "kinds": kinds}}
-    text = fill(page, Results({**report.kept, "key-cost": kept}, report.charts))
+    record = {"command": "make bench-key-cost", "result": {"name": "key_cost", "ratio": 1, "kinds": kinds}}
+    text = fill(page, Results({**report.runs, "key-cost": record}, report.charts))
     assert "| a number | 1,234 | 56 |" in text
     assert f"{report['state']['memory_bytes_per_key']} bytes" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
 def test_results_are_what_was_measured_and_no_goals(path):
-    kept = json.loads(path.read_text())
-    assert path.stem in RUNS and {"command", "date", "machine", "result"} <= kept.keys()
-    assert kept["result"]["name"] and kept["result"]["ratio"] > 0
+    record = json.loads(path.read_text())
+    assert path.stem in RUNS and {"command", "date", "machine", "result"} <= record.keys()
+    assert record["result"]["name"] and record["result"]["ratio"] > 0
     assert not re.search(r'"(\w+_)?bars?(_\w+)?":', path.read_text())
 
 

@@ -42,8 +42,8 @@ def begin(workers_python: str, tmp_path: Path) -> Any:
 def test_a_module_has_arguments_environment_folder_and_streams(begin: Any, tmp_path: Path) -> None:
     for number in ("1", "2"):
         process = begin(ASKED, number, "a b")
-        said, errors = process.communicate("hello")
-        assert json.loads(said) == ["__main__", [number, "a b"], "yes", str(tmp_path), "hello", True]
+        output, errors = process.communicate("hello")
+        assert json.loads(output) == ["__main__", [number, "a b"], "yes", str(tmp_path), "hello", True]
         assert (errors, process.returncode) == ("and more\n", 7)
 
 

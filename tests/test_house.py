@@ -240,7 +240,7 @@ def test_no_package_knows_a_higher_one(layer):
 def test_no_folder_is_too_full():
     full = {
         str(folder.relative_to(HOME)): count
-        for folder in [each for home in (SOURCE, TOOLS, TESTS) for each in (home, *home.rglob("*/"))]
+        for folder in [folder_ for home in (SOURCE, TOOLS, TESTS) for folder_ in (home, *home.rglob("*/"))]
         if (count := len([path for path in folder.glob("*.py") if path.name != "__init__.py"])) > FILES_IN_A_FOLDER
     }
     assert full == {}
@@ -250,10 +250,10 @@ def test_packages_say_what_lives_there():
     """They describe the contents, permitted imports, starting point and weak spot in about five lines."""
     for layer, rows in PACKAGES.items():
         for package in {"", *(package for row in rows for package in row)}:
-            said = ast.get_docstring(ast.parse((SOURCE / layer / package / "__init__.py").read_text())) or ""
-            assert 4 <= len(said.splitlines()) <= 8, f"{layer}/{package}"
-            assert "Start\nwith" in said or "Start with" in said, f"{layer}/{package}"
-            assert "Weak spot" in said or "Weak\nspot" in said, f"{layer}/{package}"
+            docstring = ast.get_docstring(ast.parse((SOURCE / layer / package / "__init__.py").read_text())) or ""
+            assert 4 <= len(docstring.splitlines()) <= 8, f"{layer}/{package}"
+            assert "Start\nwith" in docstring or "Start with" in docstring, f"{layer}/{package}"
+            assert "Weak spot" in docstring or "Weak\nspot" in docstring, f"{layer}/{package}"
 
 
 def test_no_file_is_too_long():
@@ -290,13 +290,13 @@ def test_private_names_of_spark_are_in_one_folder():
 
 
 def test_examples_use_what_is_public():
-    taken = {module for path in EXAMPLES for module in imports(path)}
-    assert {module.removeprefix("pillarbox.") for module in taken if module.startswith("pillarbox")} <= {
+    modules = {module for path in EXAMPLES for module in imports(path)}
+    assert {module.removeprefix("pillarbox.") for module in modules if module.startswith("pillarbox")} <= {
         *PUBLIC,
         *PUBLIC_MODULES,
         *(f"{module}.{name}" for module, names in PUBLIC_MODULES.items() for name in names),
     }
-    assert taken  # else the above would find nothing wrong
+    assert modules  # else the above would find nothing wrong
 
 
 def test_what_is_not_public_has_a_private_name():
@@ -309,13 +309,13 @@ def test_what_is_not_public_has_a_private_name():
     assert public == {"__init__", "examples", *PUBLIC_MODULES}  # `python -m pillarbox.examples` is a command
 
 
-def test_what_modules_share_has_no_underscore():
+def test_names_shared_by_modules_have_no_underscore():
     listing = {path.relative_to(SRC).as_posix() for path in FILES if "\n__all__" in path.read_text()}
     assert listing == {"pillarbox/_api.py"} | {
         f"pillarbox/{module}.py" if (SOURCE / f"{module}.py").exists() else f"pillarbox/{module}/__init__.py"
         for module in PUBLIC_MODULES
     }
-    taken = [
+    private = [
         f"{path.relative_to(SRC)} imports {node.module}.{alias.name}"
         for path in FILES
         for node in imported(path)
@@ -323,7 +323,7 @@ def test_what_modules_share_has_no_underscore():
         for alias in node.names
         if alias.name.startswith("_") and alias.name != "__all__"
     ]
-    assert taken == []
+    assert private == []
 
 
 def test_modules_and_classes_have_docstrings():
@@ -424,19 +424,27 @@ def test_every_test_asserts_something():
         lines = path.read_text().splitlines()
         for node in statements(ast.parse("\n".join(lines))):
             if isinstance(node, Function):
-                place = path.parent, path.name, node.lineno
-                named[node.name].append(place)
+                definition = path.parent, path.name, node.lineno
+                named[node.name].append(definition)
                 does, names = asserts(node, lines)
                 if does:
-                    asserting.add(place)
+                    asserting.add(definition)
                 else:
-                    others[place] = node.name, names
+                    others[definition] = node.name, names
 
     def is_asserting(folder: Path, file: str, name: str) -> bool:
-        near = [each for each in named[name] if each[0] == folder and each[1] in (file, "conftest.py")]
+        near = [
+            candidate for candidate in named[name] if candidate[0] == folder and candidate[1] in (file, "conftest.py")
+        ]
         return not asserting.isdisjoint(near) or bool(named[name] and asserting.issuperset(named[name]))
 
-    while more := {each for each, (_, names) in others.items() if any(is_asserting(*each[:2], name) for name in names)}:
+    while more := {
+        definition
+        for definition, (_, names) in others.items()
+        if any(is_asserting(*definition[:2], name) for name in names)
+    }:
         asserting |= more
-        others = {each: said for each, said in others.items() if each not in more}
-    assert sorted(f"{place[1]}: {name}" for place, (name, _) in others.items() if name.startswith("test_")) == []
+        others = {definition: calls for definition, calls in others.items() if definition not in more}
+    assert (
+        sorted(f"{definition[1]}: {name}" for definition, (name, _) in others.items() if name.startswith("test_")) == []
+    )

@@ -55,14 +55,14 @@ def test_it_copies_the_data_of_an_example(notebook):
 def test_it_is_a_program_that_needs_what_its_first_cell_says_alone(notebook):
     first = notebooks.text(notebooks.cells(notebook)[0]["source"])
     assert "pip install 'pillarbox[all]' matplotlib notebook" in first
-    given = {*sys.stdlib_module_names, "examples", "pillarbox", "pyspark", "matplotlib"}
+    available = {*sys.stdlib_module_names, "examples", "pillarbox", "pyspark", "matplotlib"}
     imported: set[str] = set()
     for node in ast.walk(ast.parse(notebook_program(notebook))):
         if isinstance(node, ast.Import):
             imported |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):
             imported.add(node.module or "")
-    assert {module.partition(".")[0] for module in imported} <= given
+    assert {module.partition(".")[0] for module in imported} <= available
     own = f"examples.shipped.{notebook.stem}.model"
     assert {module for module in imported if module.startswith(("pillarbox", "examples"))} <= {"pillarbox", own}
     assert notebooks.code(notebook)[-1] == "spark.stop()"

@@ -27,7 +27,7 @@ def anchors(page: Path) -> set[str]:
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
         slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
         repeated = [slug, *(f"{slug}-{number}" for number in range(1, 100))]
-        results.add(next(each for each in repeated if each not in results))
+        results.add(next(anchor for anchor in repeated if anchor not in results))
     return results | set(re.findall(r"<a (?:id|name)=\"([^\"]+)\"", page.read_text()))
 
 
@@ -38,7 +38,7 @@ def links(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOME)))
-def test_what_a_page_links_to_is_there(page):
+def test_links_of_a_page_resolve(page):
     wrong = []
     for link in links(page):
         path, _, anchor = link.partition("#")

@@ -67,7 +67,7 @@ def test_the_page_shows_all_pictures_and_there_are_no_others():
 
 def test_the_program_below_the_pictures_prints_what_the_page_says(capsys):
     match = re.search(
-        r"^```python\n((?:(?!^```).)*)^```\n\nIt prints\n\n```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
+        r"^```python\n((?:(?!^```).)*)^```\n\nThe program prints\n\n```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
     )
     assert match is not None
     exec(compile(match[1], "windows.md", "exec"), {"env": StreamExecutionEnvironment(), "__name__": "__main__"})
@@ -90,9 +90,9 @@ def test_pictures_can_be_read_on_light_and_dark_pages(page):
         assert contrast("#ffffff", fill) >= 3.5
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(color: str, background: str) -> float:
     """Return the contrast of two colors, as the Web Content Accessibility Guidelines define it: from 1 to 21."""
-    dark, light = sorted((luminance(one), luminance(other)))
+    dark, light = sorted((luminance(color), luminance(background)))
     return (light + 0.05) / (dark + 0.05)
 
 

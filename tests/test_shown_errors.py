@@ -39,7 +39,7 @@ def test_a_program_raises_the_error_that_its_page_shows(page: str, number: int):
 def test_a_line_of_the_log_is_as_its_page_shows_it(caplog: pytest.LogCaptureFixture):
     (source,) = (source for source in programs()["docs/errors.md"] if "get_logger" in source)
     names: dict[str, Any] = {"__name__": "__main__"}
-    definitions = [each for each in ast.parse(source).body if not isinstance(each, (ast.Assign, ast.Expr))]
+    definitions = [node for node in ast.parse(source).body if not isinstance(node, (ast.Assign, ast.Expr))]
     exec(compile(ast.Module(definitions, []), "docs/errors.md", "exec"), names)
 
     def build(env: StreamExecutionEnvironment, payments: DataStream) -> DataStream:
@@ -50,8 +50,8 @@ def test_a_line_of_the_log_is_as_its_page_shows_it(caplog: pytest.LogCaptureFixt
         harness.run_epoch()
     (shown,) = (text.strip() for text in outputs(HOME / "docs" / "errors.md") if "epoch" in text)
     (line,) = (record.getMessage() for record in caplog.records if record.name == "checks")
-    place = r"subtask \d, epoch \d+\)"
-    assert re.sub(place, "", line) == re.sub(place, "", shown) and re.search(place, line)
+    location = r"subtask \d, epoch \d+\)"
+    assert re.sub(location, "", line) == re.sub(location, "", shown) and re.search(location, line)
 
 
 def entry(jar: str, name: str) -> bytes:

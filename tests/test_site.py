@@ -65,7 +65,7 @@ def test_members_of_a_base_that_is_on_a_page_are_there_alone(api_pages, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("link", "wanted"),
+    ("link", "target"),
     [
         ("[a](state.md)", "[a](state.md)"),
         ("[a](state.md#types)", "[a](state.md#types)"),
@@ -76,8 +76,8 @@ def test_members_of_a_base_that_is_on_a_page_are_there_alone(api_pages, tmp_path
         ("[a](no-such-page.md)", "[a](no-such-page.md)"),  # reported by Sphinx
     ],
 )
-def test_links_to_files_that_are_no_page_lead_to_the_repository(api_pages, link, wanted):
-    assert api_pages.absolute_links(link, ROOT / "docs", ROOT, "HERE", {"state"}) == wanted
+def test_links_to_files_that_are_no_page_lead_to_the_repository(api_pages, link, target):
+    assert api_pages.absolute_links(link, ROOT / "docs", ROOT, "HERE", {"state"}) == target
 
 
 def test_pictures_that_are_built_are_part_of_the_site(api_pages, tmp_path):
@@ -113,8 +113,8 @@ def published(built: Path, tmp_path: Path) -> Path:
 
 
 def test_versions_are_listed_with_the_newest_first(published):
-    known = json.loads((published / "versions.json").read_text())
-    assert known == {"newest": "0.10.0", "versions": ["latest", "0.11.0rc1", "0.10.0", "0.9.0"]}
+    versions = json.loads((published / "versions.json").read_text())
+    assert versions == {"newest": "0.10.0", "versions": ["latest", "0.11.0rc1", "0.10.0", "0.9.0"]}
     assert 'url=0.10.0/"' in (published / "index.html").read_text()
     assert (published / "0.9.0" / "state.html").exists()
 

@@ -27,11 +27,11 @@ def copy(root: Path, files: list[str], when: int) -> Path:
 
 def test_two_builds_are_equal_whenever_and_wherever_the_files_were_written(tmp_path: Path) -> None:
     files = [f"src/pillarbox/{name}" for name in ("daemon.py", "_time/valve.py", "__init__.py", "py.typed")]
-    one = copy(tmp_path / "one", files, 1_500_000_001)
+    first = copy(tmp_path / "one", files, 1_500_000_001)
     other = copy(tmp_path / "other", files[::-1], 1_700_000_000)
     (other / "src" / "pillarbox" / "__pycache__").mkdir()
     (other / "src" / "pillarbox" / "__pycache__" / "daemon.cpython-310.pyc").write_bytes(b"compiled")
-    assert build(tmp_path / "one.zip", one) == build(tmp_path / "other.zip", other)
+    assert build(tmp_path / "one.zip", first) == build(tmp_path / "other.zip", other)
     with zipfile.ZipFile(tmp_path / "one.zip") as archive:
         assert archive.namelist() == sorted(name.removeprefix("src/") for name in files)
 

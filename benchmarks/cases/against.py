@@ -42,7 +42,7 @@ from benchmarks.cases.rates.async_io import Lookups
 from benchmarks.cases.rates.copies import BatchJobs
 from benchmarks.cases.rates.window_rows import WORKS as WINDOWS
 from benchmarks.cases.state.recovery import Alone
-from benchmarks.harness.case import Block, Outcome, Said
+from benchmarks.harness.case import Block, Outcome, Result
 from benchmarks.harness.contest import Contest, add_names
 from benchmarks.harness.process import SOURCE, Side, revision_source
 from benchmarks.harness.rows import write_halves
@@ -129,7 +129,7 @@ def asked(
     source: Path,
     *,
     kind: Callable[..., Any],
-    made: dict[str, Any],
+    settings: dict[str, Any],
     question: tuple[str, dict[str, Any]],
     cost: Callable[[dict[str, Any]], float],
     warm_up: int = 4,
@@ -138,25 +138,25 @@ def asked(
 
     Args:
         kind: the side's class.
-        made: its arguments, beside the directory.
+        settings: its arguments, beside the directory.
         question: the method and its arguments.
         cost: takes it from the answer.
     """
     directory.parent.mkdir(exist_ok=True)
-    side = Side(kind, source=source, directory=directory, **made)
+    side = Side(kind, source=source, directory=directory, **settings)
 
     def turn() -> float:
         method, arguments = question
-        said = side.ask(method, **arguments)
-        if not said.get("agrees", True):
+        answer = side.ask(method, **arguments)
+        if not answer.get("agrees", True):
             raise SystemExit("wrong results")
-        return cost(said)
+        return cost(answer)
 
     return Turns(turn, side.close, warm_up)
 
 
-def seconds(said: dict[str, Any]) -> float:
-    return float(said["seconds"])
+def seconds(answer: dict[str, Any]) -> float:
+    return float(answer["seconds"])
 
 
 LOOKUPS = {"work": {"latency": 0.01, "capacity": 100, "port": None}, "records": 20_000, "form": "pillarbox"}
@@ -178,11 +178,15 @@ WORKS: dict[str, Callable[[Path, Path], Turns]] = {
         for side in join.OURS
     },
     "async": partial(
-        asked, kind=Lookups, made={"memory": MEMORY, "ours": True}, question=("look_up", LOOKUPS), cost=seconds
+        asked, kind=Lookups, settings={"memory": MEMORY, "ours": True}, question=("look_up", LOOKUPS), cost=seconds
     ),
     **{
         name: partial(
-            asked, kind=BatchJobs, made={"memory": MEMORY}, question=("job", {"name": job, "rows": rows}), cost=seconds
+            asked,
+            kind=BatchJobs,
+            settings={"memory": MEMORY},
+            question=("job", {"name": job, "rows": rows}),
+            cost=seconds,
         )
         for name, job, rows in (
             ("stateless", "stateless", 2_000_000),
@@ -196,12 +200,17 @@ WORKS: dict[str, Callable[[Path, Path], Turns]] = {
     "latency": partial(
         asked,
         kind=Latencies,
-        made={"side": "pillarbox", "memory": MEMORY},
+        settings={"side": "pillarbox", "memory": MEMORY},
         question=("turn", SENT),
-        cost=lambda said: statistics.median(said["latencies"]),
+        cost=lambda answer: statistics.median(answer["latencies"]),
     ),
     "recovery": partial(
-        asked, kind=Alone, made={"keys": 500_000, "timers": "spread"}, question=("cold", {}), cost=seconds, warm_up=1
+        asked,
+        kind=Alone,
+        settings={"keys": 500_000, "timers": "spread"},
+        question=("cold", {}),
+        cost=seconds,
+        warm_up=1,
     ),
 }
 
@@ -214,7 +223,7 @@ def measure(name: str, places: dict[str, Path], pairs: int, directory: Path) -> 
     try:
         for side, source in places.items():
             sides[side] = WORKS[name](directory / side, source)
-        for index, side in turns(sides, pairs, max(each.warm_up for each in sides.values())):
+        for index, side in turns(sides, pairs, max(side.warm_up for side in sides.values())):
             costs[side] = sides[side].turn()
             if index >= 0 and len(costs) == len(sides):
                 ratios.append(costs["this"] / costs["revision"])
@@ -222,8 +231,8 @@ def measure(name: str, places: dict[str, Path], pairs: int, directory: Path) -> 
             if len(costs) == len(sides):
                 costs.clear()
     finally:
-        for each in sides.values():
-            each.close()
+        for started in sides.values():
+            started.close()
     return ratios
 
 
@@ -244,12 +253,13 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
                 order = dict(sorted(places.items(), reverse=bool(number % 2)))
                 ratios[name] += measure(name, order, arguments.pairs, directory / f"{name} {number}")
     quartiles = {name: statistics.quantiles(all_, n=4, method="inclusive") for name, all_ in ratios.items()}
-    said = {"revision": arguments.revision, "quartiles": rounded(quartiles, 3), "pairs": rounded(ratios, 3)}
-    return Outcome("against", max(median for _, median, _ in quartiles.values()), said)
+    figures = {"revision": arguments.revision, "quartiles": rounded(quartiles, 3), "pairs": rounded(ratios, 3)}
+    return Outcome("against", max(median for _, median, _ in quartiles.values()), figures)
 
 
-def present(said: Said, charts: Path | None) -> str:
+def present(result: Result, charts: Path | None) -> str:
     rows = [
-        [name, f"{middle:.3f}", f"{low:.3f}", f"{high:.3f}"] for name, (low, middle, high) in said["quartiles"].items()
+        [name, f"{middle:.3f}", f"{low:.3f}", f"{high:.3f}"]
+        for name, (low, middle, high) in result["quartiles"].items()
     ]
-    return table([f"this checkout over {said['revision']}", "median", "quartile", "quartile"], rows)
+    return table([f"this checkout over {result['revision']}", "median", "quartile", "quartile"], rows)

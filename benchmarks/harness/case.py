@@ -6,7 +6,7 @@ A case is a module. Its docstring is the method: what is compared, how, and to w
 - ``options(parser)``, its own options, and ``SMALL``: their values for ``--size small``, which takes about a minute and
   installs nothing: it is without the peers that need an environment of their own;
 - ``run(arguments, directory)``, which measures and returns an ``Outcome``;
-- ``present(said, charts)``, which shows the figures of an outcome as tables and charts in Markdown;
+- ``present(result, charts)``, which shows the figures of an outcome as tables and charts in Markdown;
 - ``BLOCKS``, where pages show its figures: the blocks of the pages by name.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.harness.findings import findings_in, read_findings
 from benchmarks.harness.machine import load_before, machine
 
-Said = dict[str, Any]
+Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Outcome:
     figures: Mapping[str, Any]
     wrong: Sequence[str] = field(default=())
 
-    def said(self) -> Said:
+    def result(self) -> Result:
         """Return the object of the last line."""
         agree = {"results_agree": not self.wrong}
         return {"name": self.name, "ratio": round(self.ratio, 3), **agree, **self.figures, **machine()}
@@ -53,21 +53,21 @@ class Results:
     """The results that a block is made of, by the name of their run.
 
     Attributes:
-        kept: of each run its command, date, machine and result.
+        runs: of each run its command, date, machine and result.
         charts: the folder into which charts are drawn; None: they are not drawn.
     """
 
-    kept: Mapping[str, dict[str, Any]]
+    runs: Mapping[str, dict[str, Any]]
     charts: Path | None
 
-    def __getitem__(self, name: str) -> Said:
+    def __getitem__(self, name: str) -> Result:
         """Return the object with which a run ended."""
-        said: Said = self.kept[name]["result"]
-        return said
+        result: Result = self.runs[name]["result"]
+        return result
 
     def __contains__(self, name: object) -> bool:
         """Whether there was such a run."""
-        return name in self.kept
+        return name in self.runs
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Block:
     commands: bool = False
 
 
-def shown(present: Callable[[Said, Path | None], str], name: str) -> Block:
+def shown(present: Callable[[Result, Path | None], str], name: str) -> Block:
     """Return the block with the command, the tables and the charts of one run."""
     return Block(lambda results: present(results[name], results.charts), (name,), commands=True)
 
@@ -114,7 +114,7 @@ def run_case(name: str, case: Any, argv: Sequence[str]) -> None:
             outcome = case.run(arguments, Path(directory))
         findings = read_findings(file)
     examined = {"examined": findings.queries, "findings": findings.wrong} if arguments.size == "small" else {}
-    last = json.dumps({**outcome.said(), **examined, "load_before": load})
+    last = json.dumps({**outcome.result(), **examined, "load_before": load})
     print(f"\n{case.present(json.loads(last), None)}\n")
     for line in outcome.wrong:
         print(f"WRONG RESULTS: {line}")

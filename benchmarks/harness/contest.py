@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.case import Said
+from benchmarks.harness.case import Result
 from benchmarks.harness.process import Side, SideFailed
 from benchmarks.harness.rows import SUBTASKS, MicroBatches
 from benchmarks.harness.runners import BatchRunner, Contender, FastestStore, JobRunner, Round, Runner
@@ -98,8 +98,8 @@ class Contest(ABC):
         return 1000 * float(self.arguments.warm_up_seconds)
 
     @abstractmethod
-    def new_batches(self, share: int, place: Path) -> MicroBatches:
-        """Return its micro-batches, or a share of each; their files are to be below ``place``."""
+    def new_batches(self, share: int, path: Path) -> MicroBatches:
+        """Return its micro-batches, or a share of each; their files are to be below ``path``."""
 
     def question(self, name: str) -> dict[str, Any]:
         """Return what the query of a contender is made of."""
@@ -117,12 +117,12 @@ class Contest(ABC):
 
     def job_sources(self, runner: Runner, count: int) -> list[str]:
         """Return what each of a number of processes reads in the next job of a runner."""
-        place = runner.batches.place(runner.number, "csv")
+        path = runner.batches.path(runner.number, "csv")
         # (Of two files, one reader may take both, one after the other: the rows of the second one would be late.)
         parts = [str(part) for part in range(SUBTASKS)] if count == SUBTASKS else ["whole"]
         streams = range(runner.batches.streams)
         return [
-            ",".join(str(place / str(stream) / part) for stream in streams) if len(streams) > 1 else str(place / part)
+            ",".join(str(path / str(stream) / part) for stream in streams) if len(streams) > 1 else str(path / part)
             for part in parts
         ]
 
@@ -144,7 +144,7 @@ class Contest(ABC):
             return usual
         return contender.rounds if contender.kind == "ours" else self.arguments.rounds or contender.rounds
 
-    def place(self, environment: Environment) -> Path:
+    def directory_of(self, environment: Environment) -> Path:
         """Return an environment's directory."""
         return Path(self.arguments.environments) / environment.name
 
@@ -170,7 +170,7 @@ class Contest(ABC):
         # In thread mode all subtasks of a process share Python's one lock.
         of_each = 1 if name == "thread" else SUBTASKS
         options = {"mode": name, "parallelism": of_each, "bundle": self.arguments.flink_bundle}
-        return [FLINK.side(self.flink, self.place(FLINK), **options) for _ in range(SUBTASKS // of_each)]
+        return [FLINK.side(self.flink, self.directory_of(FLINK), **options) for _ in range(SUBTASKS // of_each)]
 
     def jobs(self, name: str, kind: str) -> Sequence[Side]:
         """Return the processes of a peer that runs jobs."""
@@ -180,10 +180,10 @@ class Contest(ABC):
 
     def close(self, name: str = "") -> None:
         """End the processes of a contender, or of all."""
-        for known in (self._processes, self._jobs):
-            for each in [name] if name else list(known):
-                found = known.pop(each, [])
-                for side in found if isinstance(found, list) else [found]:
+        for sides in (self._processes, self._jobs):
+            for key in [name] if name else list(sides):
+                closed = sides.pop(key, [])
+                for side in closed if isinstance(closed, list) else [closed]:
                     side.close()
 
     # -- the turns --
@@ -234,12 +234,12 @@ class Contest(ABC):
         for name in peers:
             visit: dict[str, Runner] = {}
             self._try(name, visit, "warm_up")
-            for each in list(visit):
-                self._try(each, visit, "turn")
-            for each, runner in visit.items():
-                self.done[self.name][each] = runner.counted
+            for key in list(visit):
+                self._try(key, visit, "turn")
+            for key, runner in visit.items():
+                self.done[self.name][key] = runner.counted
                 runner.close()
-                self.close("limits" if runner.contender.kind == "limit" else each)
+                self.close("limits" if runner.contender.kind == "limit" else key)
             for ours in sides:
                 runners[ours].turn()
         if not peers:
@@ -263,8 +263,8 @@ class Contest(ABC):
 
     def _print_tasks(self, runner: Runner) -> None:
         metrics = [metric for metric in runner.tasks[0] if metric != "state_sync"]
-        said = ", ".join(f"{metric} {'/'.join(f'{task[metric]:,}' for task in runner.tasks)}" for metric in metrics)
-        print(f"{runner.title}, last micro-batch, by subtask: {said}")
+        figures = ", ".join(f"{metric} {'/'.join(f'{task[metric]:,}' for task in runner.tasks)}" for metric in metrics)
+        print(f"{runner.title}, last micro-batch, by subtask: {figures}")
 
     # -- the figures --
 
@@ -272,7 +272,7 @@ class Contest(ABC):
         """Return the figures of a work."""
         self.name = work
         done = self.done[work]
-        rates = medians({name: [each.rate for each in rounds] for name, rounds in done.items()})
+        rates = medians({name: [round_.rate for round_ in rounds] for name, rounds in done.items()})
         return {
             "keys": self.keys,
             "rows_per_s": rounded(rates),
@@ -281,11 +281,13 @@ class Contest(ABC):
                 for ours in sides
             },
             "cpu_s_per_1m_rows": {
-                name: round(statistics.median(each.cpu / each.rows * 1e6 for each in rounds if each.cpu is not None), 2)
+                name: round(
+                    statistics.median(round_.cpu / round_.rows * 1e6 for round_ in rounds if round_.cpu is not None), 2
+                )
                 for name, rounds in done.items()
-                if all(each.cpu is not None for each in rounds)
+                if all(round_.cpu is not None for round_ in rounds)
             },
-            "rounds": {name: [round(each.rate) for each in rounds] for name, rounds in done.items()},
+            "rounds": {name: [round(round_.rate) for round_ in rounds] for name, rounds in done.items()},
             "rows_of_a_round": {name: rounds[0].rows for name, rounds in done.items()},
             "store": self.fastest.get(work),
         }
@@ -298,52 +300,54 @@ def _reason(error: str) -> str:
     return (errors or lines or [""])[-1]
 
 
-def contest_page(charts: Path | None, name: str, title: str, contenders: Mapping[str, Contender], said: Said) -> str:
+def contest_page(
+    charts: Path | None, name: str, title: str, contenders: Mapping[str, Contender], result: Result
+) -> str:
     """Return the chart and the table of a work: each contender's rates, and how many times those are ours."""
-    titles = {each: contenders[each].title.strip("()") for each in said["rows_per_s"]}
-    rates = {titles[each]: float(rate) for each, rate in said["rows_per_s"].items()}
-    limits = [titles[each] for each in titles if contenders[each].title.startswith("(")]
+    titles = {key: contenders[key].title.strip("()") for key in result["rows_per_s"]}
+    rates = {titles[key]: float(rate) for key, rate in result["rows_per_s"].items()}
+    limits = [titles[key] for key in titles if contenders[key].title.startswith("(")]
     rows = [
         [
-            titles[each],
+            titles[key],
             f"{rate:,}",
-            extent(said["rounds"][each]),
-            f"{said['cpu_s_per_1m_rows'][each]:.1f}" if each in said["cpu_s_per_1m_rows"] else "",
-            *(f"{over[each]:.2f}" if each in over else "1.00" for over in said["over"].values()),
+            extent(result["rounds"][key]),
+            f"{result['cpu_s_per_1m_rows'][key]:.1f}" if key in result["cpu_s_per_1m_rows"] else "",
+            *(f"{over[key]:.2f}" if key in over else "1.00" for over in result["over"].values()),
         ]
-        for each, rate in said["rows_per_s"].items()
+        for key, rate in result["rows_per_s"].items()
     ]
     head = ["rows per second", "median", "rounds", "CPU s per 1M rows"]
     return page(
         draw_bars(charts, name, title, rates, "rows per second", limits=limits),
-        table(head + [f"{contenders[ours].title} over it" for ours in said["over"]], rows),
+        table(head + [f"{contenders[ours].title} over it" for ours in result["over"]], rows),
     )
 
 
-def left_out(contenders: Mapping[str, Contender], said: Said) -> list[str]:
+def left_out(contenders: Mapping[str, Contender], result: Result) -> list[str]:
     """Return a sentence for each contender that did not run."""
-    return [f"{contenders[name].title} is left out: {why}" for name, why in said["left_out"].items()]
+    return [f"{contenders[name].title} is left out: {why}" for name, why in result["left_out"].items()]
 
 
 # -- the command line --
 
 
-def names_of(known: Mapping[str, Any]) -> Any:
+def names_of(choices: Mapping[str, Any]) -> Any:
     """Return what makes a list of some of the known names of an argument."""
 
     def parse(text: str) -> list[str]:
         names = [name for name in text.split(",") if name]
-        if unknown := set(names) - set(known):
-            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: known are {', '.join(known)}")
-        return [name for name in known if name in names]
+        if unknown := set(names) - set(choices):
+            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: known are {', '.join(choices)}")
+        return [name for name in choices if name in names]
 
     return parse
 
 
-def add_names(parser: argparse.ArgumentParser, option: str, known: Mapping[str, Any], **more: Any) -> None:
+def add_names(parser: argparse.ArgumentParser, option: str, choices: Mapping[str, Any], **more: Any) -> None:
     """Add an option that takes some of the known names, by default all."""
-    some = f"some of {','.join(known)}; all by default"
-    parser.add_argument(option, **{"type": names_of(known), "default": list(known), "help": some, **more})
+    some = f"some of {','.join(choices)}; all by default"
+    parser.add_argument(option, **{"type": names_of(choices), "default": list(choices), "help": some, **more})
 
 
 def add_options(parser: argparse.ArgumentParser, *, rows: int, keys: int, rounds: int, warm_up_seconds: int) -> None:

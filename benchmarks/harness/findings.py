@@ -47,8 +47,8 @@ def read_findings(file: Path) -> Findings:
     lines = file.read_text().splitlines() if file.exists() else []
     looked = [json.loads(line) for line in lines]
     return Findings(
-        sum(bool(each["epochs"]) for each in looked),
-        [[each["query"], *found] for each in looked for found in each["wrong"]],
+        sum(bool(line["epochs"]) for line in looked),
+        [[line["query"], *finding] for line in looked for finding in line["wrong"]],
     )
 
 
@@ -84,7 +84,7 @@ def examine_queries() -> None:
         for started in _noticed:
             watched = WatchedQuery(started)
             watched.take(ProgressReader(started.query).new())
-            found = [[each.rule, each.message] for each in wrong(watched.snapshot())]
+            findings = [[finding.rule, finding.message] for finding in wrong(watched.snapshot())]
             epochs = len(watched.snapshot().epochs)
-            file.write(json.dumps({"query": started.checkpoint, "epochs": epochs, "wrong": found}) + "\n")
+            file.write(json.dumps({"query": started.checkpoint, "epochs": epochs, "wrong": findings}) + "\n")
     _noticed.clear()

@@ -55,15 +55,15 @@ class Jobs:
             result = self._sides[side]().observe(observation, first, *more)
             result.write.format("noop").mode("overwrite").save()
             seconds, used = time.perf_counter() - started, cpu_seconds(os.getpid()) - before
-            found = list(observation.get.values())
-            if side in self._expected and found != list(self._expected[side]):
-                self.wrong.append(f"{side}: {found}, not {self._expected[side]}")
+            values = list(observation.get.values())
+            if side in self._expected and values != list(self._expected[side]):
+                self.wrong.append(f"{side}: {values}, not {self._expected[side]}")
             print(f"  {side:28}  {self._rows / seconds:>12,.0f} rows/s" + " (warm-up)" * (index < 0), flush=True)
             if index >= 0:
                 self.rates[side].append(self._rows / seconds)
                 self._used[side].append(used / self._rows * 1e6)
 
-    def said(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
         """Return the figures for the last line."""
         return {
             "rows_per_s": rounded(medians(self.rates)),

@@ -37,15 +37,15 @@ def load_before() -> float:
 
 def descendants(pid: int) -> list[int]:
     """Return the processes below one."""
-    found: list[int] = []
+    pids: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             children = [int(child) for child in task.read_text().split()]
         except OSError:
             continue
         for child in children:
-            found += [child, *descendants(child)]
-    return found
+            pids += [child, *descendants(child)]
+    return pids
 
 
 def _ticks(pid: int, *, ended: bool = False) -> int:
@@ -59,7 +59,7 @@ def _ticks(pid: int, *, ended: bool = False) -> int:
 
 def cpu_seconds(pid: int) -> float:
     """Return the processor time that a process and all below it have used, also those that have ended."""
-    return sum(_ticks(each, ended=True) for each in (pid, *descendants(pid))) / _TICKS
+    return sum(_ticks(process, ended=True) for process in (pid, *descendants(pid))) / _TICKS
 
 
 def cpu_seconds_of(pids: Iterable[int]) -> float:
@@ -70,12 +70,12 @@ def cpu_seconds_of(pids: Iterable[int]) -> float:
 def cpu_by_program(pid: int) -> dict[str, float]:
     """Return the processor time (ms) of the processes below one that live: Spark's Java, and its Python workers."""
     times = {"java": 0.0, "python": 0.0}
-    for each in descendants(pid):
+    for child in descendants(pid):
         try:
-            program = Path(f"/proc/{each}/comm").read_text().strip()
+            program = Path(f"/proc/{child}/comm").read_text().strip()
         except OSError:
             continue
-        times["java" if program == "java" else "python"] += _ticks(each) * 1000 / _TICKS
+        times["java" if program == "java" else "python"] += _ticks(child) * 1000 / _TICKS
     return times
 
 
@@ -109,7 +109,9 @@ def kind_of_python(pid: int) -> str | None:
     """
     try:
         parent = _parent(pid)
-        command, above, root = (Path(f"/proc/{each}/cmdline").read_bytes() for each in (pid, parent, _parent(parent)))
+        command, above, root = (
+            Path(f"/proc/{process}/cmdline").read_bytes() for process in (pid, parent, _parent(parent))
+        )
         is_leader = os.getpgid(pid) == pid
     except OSError:
         return None

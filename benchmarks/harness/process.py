@@ -52,7 +52,7 @@ class Side:
         env: Mapping[str, str] | None = None,
         **arguments: Any,
     ) -> None:
-        place = kind if isinstance(kind, str) else f"{kind.__module__}:{kind.__name__}"
+        class_name = kind if isinstance(kind, str) else f"{kind.__module__}:{kind.__name__}"
         path = filter(None, [str(source or ""), str(ROOT), os.environ.get("PYTHONPATH")])
         # Spark's workers tell much on their standard error; it is of interest when something fails.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -64,7 +64,7 @@ class Side:
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **(env or {})},
         )
-        self._send({"kind": place, "arguments": arguments})
+        self._send({"kind": class_name, "arguments": arguments})
 
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -82,10 +82,10 @@ class Side:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(_ANSWER):
-                said: dict[str, Any] = json.loads(line[len(_ANSWER) :])
-                if "error" in said:
-                    raise SideFailed(said["error"])
-                return said
+                answer: dict[str, Any] = json.loads(line[len(_ANSWER) :])
+                if "error" in answer:
+                    raise SideFailed(answer["error"])
+                return answer
         status = self._process.wait()
         self._errors.seek(0)
         raise SideFailed(f"{self._errors.read()[-4000:]}\na side of the benchmark ended with {status}")
@@ -150,18 +150,18 @@ def carry_whole(module: Any) -> None:
 def main() -> None:
     """Make the object that the first line asks for, and answer each other line."""
     adopt_orphans()
-    made = json.loads(sys.stdin.readline())
-    module, _, name = made["kind"].partition(":")
-    found = importlib.import_module(module)
-    carry_whole(found)
-    side = getattr(found, name)(**made["arguments"])
+    request = json.loads(sys.stdin.readline())
+    module, _, name = request["kind"].partition(":")
+    imported = importlib.import_module(module)
+    carry_whole(imported)
+    side = getattr(imported, name)(**request["arguments"])
     for line in sys.stdin:
         question = json.loads(line)
         try:
-            said = getattr(side, question["method"])(**question["arguments"])
+            answer = getattr(side, question["method"])(**question["arguments"])
         except (Exception, SystemExit):
-            said = {"error": traceback.format_exc()[-4000:]}
-        print(_ANSWER + json.dumps(said or {}), flush=True)
+            answer = {"error": traceback.format_exc()[-4000:]}
+        print(_ANSWER + json.dumps(answer or {}), flush=True)
     if hasattr(side, "close"):
         side.close()
 

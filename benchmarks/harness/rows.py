@@ -77,13 +77,13 @@ def read_rows(targets: Iterable[Path]) -> list[Ints]:
 # -- files --
 
 
-def write_halves(place: Path, **columns: npt.NDArray[Any]) -> Path:
+def write_halves(path: Path, **columns: npt.NDArray[Any]) -> Path:
     """Write columns as Parquet, every other row into the other of two files; return their directory."""
-    place.mkdir(parents=True, exist_ok=True)
+    path.mkdir(parents=True, exist_ok=True)
     for part in range(SUBTASKS):
         halves = {name: column[part::SUBTASKS] for name, column in columns.items()}
-        pq.write_table(pa.table(halves), place / f"{part}.parquet")
-    return place
+        pq.write_table(pa.table(halves), path / f"{part}.parquet")
+    return path
 
 
 def _as_schema(name: str, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -173,44 +173,44 @@ class MicroBatches(ABC):
         if kind == "limit":
             return summary(list(self.columns(number).values()))
         late = kind in ("spark", "own")  # on pillarbox, Spark's programs keep Spark's time
-        known = self._known[late]
-        while len(known) <= number:
-            known.append(summary(next(self._running[late])))
-        return known[number]
+        summaries = self._known[late]
+        while len(summaries) <= number:
+            summaries.append(summary(next(self._running[late])))
+        return summaries[number]
 
-    def wrong_job(self, number: int, found: list[Ints]) -> str:
+    def wrong_job(self, number: int, columns: list[Ints]) -> str:
         """Return how the results of a job differ from what they must be; empty: they do not."""
-        results, expected = summary(found), summary(self.of_job(number))
+        results, expected = summary(columns), summary(self.of_job(number))
         return "" if results == expected else f"{results}, not {expected}"
 
-    def place(self, number: int, form: str) -> Path:
+    def path(self, number: int, form: str) -> Path:
         """Return the directory with a micro-batch's files, which are written when they are missing.
 
         Args:
             form: ``parquet``: a file for each half of the keys; ``csv``, for jobs: a directory for each half, and
                 ``whole``; ``csv-whole``: one file, with names. Of two streams each has a directory of its own.
         """
-        place = self._directory / form / f"{number:03}"
-        if not place.exists():
+        path = self._directory / form / f"{number:03}"
+        if not path.exists():
             for stream in range(self.streams):
                 columns = self.job_columns(number, stream) if form == "csv" else self.columns(number, stream)
-                within = place / str(stream) if self.streams > 1 and form == "csv" else place
+                within = path / str(stream) if self.streams > 1 and form == "csv" else path
                 name = f"{stream}-" if self.streams > 1 else ""
                 self._write(within, name, form, columns)
-        return place
+        return path
 
-    def _write(self, place: Path, name: str, form: str, columns: Mapping[str, Ints]) -> None:
-        kept = {name: column for name, column in columns.items() if name != "side" or form == "parquet"}
-        whole = pa.table({name: _as_schema(name, column) for name, column in kept.items()})
+    def _write(self, path: Path, name: str, form: str, columns: Mapping[str, Ints]) -> None:
+        selected = {name: column for name, column in columns.items() if name != "side" or form == "parquet"}
+        whole = pa.table({name: _as_schema(name, column) for name, column in selected.items()})
         halves = {str(part): whole.filter(pa.array(columns["key"] % SUBTASKS == part)) for part in range(SUBTASKS)}
-        place.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
         if form == "csv-whole":
-            pa_csv.write_csv(whole, place / "rows.csv", pa_csv.WriteOptions(quoting_style="none"))
+            pa_csv.write_csv(whole, path / "rows.csv", pa_csv.WriteOptions(quoting_style="none"))
         elif form == "csv":
             bare = pa_csv.WriteOptions(include_header=False)
-            for part, mine in {**halves, "whole": whole}.items():
-                (place / part).mkdir()
-                pa_csv.write_csv(mine, place / part / "rows.csv", bare)
+            for part, table in {**halves, "whole": whole}.items():
+                (path / part).mkdir()
+                pa_csv.write_csv(table, path / part / "rows.csv", bare)
         else:
-            for part, mine in halves.items():
-                pq.write_table(mine, place / f"{name}{part}.parquet")
+            for part, table in halves.items():
+                pq.write_table(table, path / f"{name}{part}.parquet")

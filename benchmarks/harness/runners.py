@@ -95,8 +95,8 @@ class Runner(ABC):
 
     def is_warm(self) -> bool:
         """Return whether what comes next counts."""
-        wanted = self.contender.warm_up
-        return self.number >= (self.contest.warm_up if wanted is None else wanted)
+        minimum = self.contender.warm_up
+        return self.number >= (self.contest.warm_up if minimum is None else minimum)
 
     def warm_up(self) -> None:
         """Run what does not count."""
@@ -138,15 +138,15 @@ class BatchRunner(Runner):
 
     def measure(self) -> tuple[Round, str, str]:
         staged = self.directory / f"{self.number:03}"
-        shutil.copytree(self.batches.place(self.number, "parquet"), staged, copy_function=os.link)
-        said = self.side.ask("step", name=self.query, batch=staged)
+        shutil.copytree(self.batches.path(self.number, "parquet"), staged, copy_function=os.link)
+        answer = self.side.ask("step", name=self.query, batch=staged)
         self.last = time.monotonic()
-        self.contest.busy_ms[self.process] += said["ms"]
-        self.tasks = said["tasks"]
-        results, expected = said["results"], self.batches.expected(self.number, self.contender.kind)
+        self.contest.busy_ms[self.process] += answer["ms"]
+        self.tasks = answer["tasks"]
+        results, expected = answer["results"], self.batches.expected(self.number, self.contender.kind)
         word = ", ".join([f"{results[0]:,} emitted", *sorted({task["state_sync"] for task in self.tasks})])
         wrong = "" if results == expected else f"{results}, not {expected}"
-        return Round(self.batches.length(self.number), said["ms"], said["cpu"]), word, wrong
+        return Round(self.batches.length(self.number), answer["ms"], answer["cpu"]), word, wrong
 
     def is_warm(self) -> bool:
         return super().is_warm() and self.contest.busy_ms[self.process] >= self.contest.warm_up_ms
@@ -210,13 +210,13 @@ class JobRunner(Runner):
                 threads.submit(side.ask, "run", source=source, target=target, **self.contest.spec())
                 for side, source, target in zip(self.sides, sources, targets)
             ]
-            seconds = max(each.result()["seconds"] for each in asked)
+            seconds = max(future.result()["seconds"] for future in asked)
         # PyFlink's time does not include the start of a job, which most of its processor time is.
         cpu = None if self.contender.kind == "flink" else cpu_seconds(os.getpid()) - before
-        found = read_rows(targets)
-        word = f"{len(found[0]) if found else 0:,} emitted"
+        columns = read_rows(targets)
+        word = f"{len(columns[0]) if columns else 0:,} emitted"
         done = Round(self.batches.job_length(self.number), 1000 * seconds, cpu)
-        return done, word, self.batches.wrong_job(self.number, found)
+        return done, word, self.batches.wrong_job(self.number, columns)
 
     def warm_up(self) -> None:
         self.run(counts=False)

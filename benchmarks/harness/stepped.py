@@ -87,10 +87,10 @@ def run_to_the_end(result: Callable[[], DataFrame], checkpoint: Path) -> tuple[f
 
     def take(batch: DataFrame, _: int) -> None:
         nonlocal seconds
-        found = batch.collect()
-        if found and not out:
+        rows = batch.collect()
+        if rows and not out:
             seconds = time.perf_counter() - started
-        out.extend(found)
+        out.extend(rows)
 
     started = time.perf_counter()
     writer = result().writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
@@ -140,8 +140,8 @@ class SparkSide:
         from pillarbox import local_session
 
         self.directory = Path(directory)
-        given = {"spark__local__dir": f"{directory}/local", **settings, **({} if ours else AS_SPARK_COMES)}
-        self.spark = local_session(slots, **given)
+        defaults = {"spark__local__dir": f"{directory}/local", **settings, **({} if ours else AS_SPARK_COMES)}
+        self.spark = local_session(slots, **defaults)
         if ours:
             notice_queries()
 

@@ -27,7 +27,7 @@ def turns(sides: Iterable[T], rounds: int, warm_up: int = 1) -> Iterator[tuple[i
 
 def medians(values: Mapping[K, Sequence[float]]) -> dict[K, float]:
     """Return the median of each side's values."""
-    return {side: statistics.median(each) for side, each in values.items()}
+    return {side: statistics.median(series) for side, series in values.items()}
 
 
 def rounded(values: Any, digits: int = 0) -> Any:

@@ -53,33 +53,33 @@ class Environment:
         directory = directory or DIRECTORY / self.name
         python = directory / "bin" / "python"
         installed = directory / "installed"
-        wanted = " ".join(self.packages)
-        if installed.exists() and installed.read_text() == wanted:
+        packages = " ".join(self.packages)
+        if installed.exists() and installed.read_text() == packages:
             return python
-        found = next(filter(None, map(shutil.which, self.pythons)), None)
-        if found is None:
+        executable = next(filter(None, map(shutil.which, self.pythons)), None)
+        if executable is None:
             raise NotInstalled(f"{self.title} needs one of {', '.join(self.pythons)}")
         print(f"installing {self.title} into {directory} (some {self.size}, once)", flush=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         try:
-            subprocess.run([found, "-m", "venv", "--clear", str(directory)], check=True)
+            subprocess.run([executable, "-m", "venv", "--clear", str(directory)], check=True)
             if self.build:
                 subprocess.run([*pip, *self.build], check=True)
             subprocess.run([*pip, *self.packages], check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             raise NotInstalled(f"{self.title} cannot be installed: {error}") from error
-        installed.write_text(wanted)
+        installed.write_text(packages)
         return python
 
-    def side(self, kind: str, place: Path | None = None, **arguments: Any) -> Side:
+    def side(self, kind: str, directory: Path | None = None, **arguments: Any) -> Side:
         """Start a side in the environment, which is made when it is missing.
 
         Args:
             kind: where its class is, as ``module:name``.
-            place: the environment's directory.
+            directory: the environment's directory.
             arguments: of the class.
         """
-        python = self.make(place)
+        python = self.make(directory)
         # For PyFlink's thread mode, which runs Python within the JVM: it is told where the packages are.
         packages = [str(path) for path in python.parent.parent.glob("lib/python3*/site-packages")]
         env = {"PYTHONPATH": os.pathsep.join([str(ROOT), *packages]), **dict(self.variables)}

@@ -385,10 +385,10 @@ class Lookups(Jobs):
         target = Path(tempfile.mkdtemp(prefix="bench-async-flink-"))
         try:
             begun = time.monotonic()
-            said = self.run(str(records), str(target / "out"), work=work)
+            report = self.run(str(records), str(target / "out"), work=work)
             files = [path for path in (target / "out").rglob("*") if path.is_file()]
             lines = [line for path in files for line in path.read_text().splitlines()]
             rows = [(int(key), int(score)) for key, _, score in (line.partition(",") for line in lines)]
-            return {**said, "whole": time.monotonic() - begun, "results": sums(rows)}
+            return {**report, "whole": time.monotonic() - begun, "results": sums(rows)}
         finally:
             shutil.rmtree(target, ignore_errors=True)

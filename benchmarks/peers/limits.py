@@ -100,9 +100,9 @@ class Bare:
         process, on_timer = self._function.process_element, self._function.on_timer
         for row in rows:
             self.key = row.key
-            given = process(row, self)
-            if given is not None:
-                emitted.extend(given)
+            results = process(row, self)
+            if results is not None:
+                emitted.extend(results)
         while self._times and self._times[0] <= watermark:
             timestamp = heapq.heappop(self._times)
             for key in self._timers.pop(timestamp):
@@ -145,11 +145,11 @@ class BareLoop:
         """Run a micro-batch."""
         before = cpu_seconds(os.getpid())
         parts = [pool.submit(_run_bare, self._module, batch, part) for part, pool in enumerate(self._pools)]
-        found = [part.result() for part in parts]
+        answers = [part.result() for part in parts]
         return {
-            "ms": 1000 * max(seconds for seconds, _ in found),
+            "ms": 1000 * max(seconds for seconds, _ in answers),
             "cpu": cpu_seconds(os.getpid()) - before,
-            "results": [sum(values) for values in zip(*(results for _, results in found))],
+            "results": [sum(values) for values in zip(*(results for _, results in answers))],
             "tasks": [],
         }
 

@@ -100,10 +100,10 @@ class Work:
         if self.port is None:
             time.sleep(self.latency)
             return score(key)
-        known: tuple[int, HTTPConnection] | None = getattr(_connections, "known", None)
-        if known is None or known[0] != self.port:
-            known = _connections.known = (self.port, HTTPConnection("127.0.0.1", self.port))
-        connection = known[1]
+        cached: tuple[int, HTTPConnection] | None = getattr(_connections, "known", None)
+        if cached is None or cached[0] != self.port:
+            cached = _connections.known = (self.port, HTTPConnection("127.0.0.1", self.port))
+        connection = cached[1]
         connection.request("GET", f"/{key}")
         answer: dict[str, int] = json.loads(connection.getresponse().read())
         return answer["score"]
@@ -141,9 +141,9 @@ class Stopwatch:
     @staticmethod
     def read_all(directory: str | Path) -> float | None:
         """Return the seconds from the first request of all tasks to their last result."""
-        said = [struct.unpack("dd", path.read_bytes()) for path in Path(directory).iterdir()]
-        first = [first for first, _ in said if first]
-        last = [last for _, last in said if last]
+        spans = [struct.unpack("dd", path.read_bytes()) for path in Path(directory).iterdir()]
+        first = [first for first, _ in spans if first]
+        last = [last for _, last in spans if last]
         return max(last) - min(first) if first and last else None
 
 
@@ -185,11 +185,11 @@ def semaphore(work: Work, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     async def look_up_all(look_up: LookUp, keys: list[int]) -> Sequence[int]:
         permits = asyncio.Semaphore(work.capacity)
 
-        async def one(key: int) -> int:
+        async def look_up_one(key: int) -> int:
             async with permits:
                 return await look_up(key)
 
-        return await asyncio.gather(*map(one, keys))
+        return await asyncio.gather(*map(look_up_one, keys))
 
     return _with_loop(work, batches, look_up_all)
 
@@ -199,13 +199,13 @@ def bare(work: Work, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
     async def look_up_all(look_up: LookUp, keys: list[int]) -> Sequence[int]:
         scores = [0] * len(keys)
-        places = count()
+        indices = count()
 
         async def worker() -> None:
-            for place in places:
-                if place >= len(keys):
+            for index in indices:
+                if index >= len(keys):
                     return
-                scores[place] = await look_up(keys[place])
+                scores[index] = await look_up(keys[index])
 
         await asyncio.gather(*(worker() for _ in range(work.capacity)))
         return scores

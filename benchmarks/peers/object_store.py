@@ -53,9 +53,9 @@ class Gateway:
 
     def __init__(self, home: Path) -> None:
         python = MOTO.make()
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.log = home / "requests.log"
         with self.log.open("wb") as output:

@@ -108,11 +108,11 @@ class Windows:
         before, begun = cpu_seconds(os.getpid()), time.perf_counter()
         os.rename(batch, self._folder / f"{self._batches:03}.csv")
         self._batches += 1
-        found = self._numbers.wait_for(expected)
+        results = self._numbers.wait_for(expected)
         seconds = time.perf_counter() - begun
         if self._numbers.error:
             raise RuntimeError(self._numbers.error)
-        return {"ms": 1000 * seconds, "cpu": cpu_seconds(os.getpid()) - before, "results": found}
+        return {"ms": 1000 * seconds, "cpu": cpu_seconds(os.getpid()) - before, "results": results}
 
     def close(self) -> None:
         """End the process: the graph runs for ever."""

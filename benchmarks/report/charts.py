@@ -55,10 +55,10 @@ def draw_groups(
     series = list(next(iter(groups.values())))
     width = 0.8 / len(series)
     for index, (label, color) in enumerate(zip(series, LINES)):
-        places = [place + index * width for place in range(len(groups))]
+        places = [position + index * width for position in range(len(groups))]
         axes.bar(places, [group.get(label, 0) for group in groups.values()], width, label=label, color=color)
     labels = [label.replace("/", "\n") for label in groups]
-    axes.set_xticks([place + 0.4 - width / 2 for place in range(len(groups))], labels)
+    axes.set_xticks([position + 0.4 - width / 2 for position in range(len(groups))], labels)
     axes.set_ylabel(unit)
     axes.legend(frameon=False, fontsize=8, ncols=len(series), loc="upper left", bbox_to_anchor=(0, -0.28))
     return _save(figure, folder, name)

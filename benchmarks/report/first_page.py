@@ -13,29 +13,29 @@ from benchmarks.report.words import WIDTH, paragraph, precise, times
 
 
 def _processor(results: Results, name: str) -> str:
-    machine = results.kept[name]["machine"]
+    machine = results.runs[name]["machine"]
     return str(machine.get("processor", machine["machine"])).replace("(R)", "").removesuffix(" Processor")
 
 
 def _size(results: Results, name: str) -> str:
-    machine = results.kept[name]["machine"]
+    machine = results.runs[name]["machine"]
     return f"{machine['cores']} cores and {machine.get('memory_gib', '?')} GiB"
 
 
 def _versions(results: Results, names: Sequence[str]) -> str:
     sparks = sorted({results[name]["spark"] for name in names if "spark" in results[name]})
-    pythons = sorted({results.kept[name]["machine"]["python"] for name in names})
+    pythons = sorted({results.runs[name]["machine"]["python"] for name in names})
     return f"Spark {', '.join(sparks)}, Python {', '.join(pythons)}"
 
 
 def _dates(results: Results, names: Sequence[str]) -> str:
-    return ", ".join(sorted({results.kept[name]["date"] for name in names}))
+    return ", ".join(sorted({results.runs[name]["date"] for name in names}))
 
 
 def machines(results: Results) -> str:
     """Say on which machines the benchmarks were run, and when."""
     of: dict[str, list[str]] = {}
-    for name in results.kept:
+    for name in results.runs:
         of.setdefault(f"{_processor(results, name)}, {_size(results, name)}", []).append(name)
     return "\n".join(
         textwrap.fill(
@@ -69,18 +69,18 @@ def first_page(results: Results) -> str:
     works, join = results["windows"]["works"], results["join"]
     for work, window in (("sliding", "an hour that slides by a minute"), ("tumbling-10k", "a minute")):
         what = f"Count and sum in windows of {window}; {works[work]['keys']:,} keys"
-        said = works[work]["rows_per_s"]
-        rates(what, said["columnar"], "Spark's own windows, in the JVM", said["spark"], "windows")
+        rates_of = works[work]["rows_per_s"]
+        rates(what, rates_of["columnar"], "Spark's own windows, in the JVM", rates_of["spark"], "windows")
     what = f"Interval join of two streams; {join['keys']:,} keys"
     rates(what, join["rows_per_s"]["columnar"], "Spark's own join, in the JVM", join["rows_per_s"]["spark"], "join")
     ours, theirs = (results["latency"]["latency_ms"][side]["p99"] for side in ("pillarbox", "spark"))
     what = f"99th percentile of the latency, at {results['latency']['rate']:,} rows/s"
     case(what, f"{ours:,} ms", "`transformWithState`", f"{theirs:,} ms", theirs / ours, "latency")
 
-    rows.sort(key=lambda each: each[0] < 1)  # What is slower comes last.
+    rows.sort(key=lambda row: row[0] < 1)  # What is slower comes last.
     names = ("keyed", "windows", "join", "latency")
     processors, sizes = (sorted({of(results, name) for name in names}) for of in (_processor, _size))
-    moved = [f"`bench-{RUNS[name][0]}`" for name in names if results.kept[name]["command"].startswith("TMPDIR=")]
+    moved = [f"`bench-{RUNS[name][0]}`" for name in names if results.runs[name]["command"].startswith("TMPDIR=")]
     in_memory = f" Checkpoints of {', '.join(moved)} were in memory (`TMPDIR=/dev/shm`)." if moved else ""
     head = ["What", "pillarbox", "Compared with", "Times as fast", "Command"]
     return "\n\n".join(

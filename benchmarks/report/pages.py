@@ -23,10 +23,10 @@ BLOCK = re.compile(r"^<!-- begin (?P<name>[^>\n]+) -->\n.*?^<!-- end (?P=name) -
 
 def blocks() -> dict[str, Block]:
     """Return all blocks by name."""
-    found = dict(first_page.BLOCKS)
+    by_name = dict(first_page.BLOCKS)
     for name in CASES:
-        found.update(load(name).BLOCKS)
-    return found
+        by_name.update(load(name).BLOCKS)
+    return by_name
 
 
 def pages(home: Path = ROOT) -> list[Path]:
@@ -41,19 +41,19 @@ def fill(page: str, results: Results, notes: list[str] | None = None) -> str:
         notes: is given a line for each block that stays as it is.
     """
 
-    known = blocks()
+    named = blocks()
 
-    def block(found: re.Match[str]) -> str:
-        name = found["name"]
-        if name not in known:
-            raise SystemExit(f"{name!r} is no block: known are {', '.join(known)}")
-        made = known[name]
-        if missing := [each for each in made.needed if each not in results]:
+    def block(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name not in named:
+            raise SystemExit(f"{name!r} is no block: known are {', '.join(named)}")
+        block_of = named[name]
+        if missing := [run for run in block_of.needed if run not in results]:
             if notes is not None:
                 notes.append(f"{name}: left as it is, {', '.join(missing)} was not run")
-            return found[0]
-        commands = [f"    {results.kept[each]['command']}" for each in made.needed] if made.commands else []
-        filling = join("\n".join(commands), made.make(results))
+            return match[0]
+        commands = [f"    {results.runs[run]['command']}" for run in block_of.needed] if block_of.commands else []
+        filling = join("\n".join(commands), block_of.make(results))
         return f"<!-- begin {name} -->\n\n{filling}\n\n<!-- end {name} -->"
 
     return BLOCK.sub(block, page)

@@ -66,14 +66,14 @@ def command(name: str) -> str:
 
 def describe_machine() -> dict[str, Any]:
     """Describe the machine, with what Linux tells of it."""
-    said = machine()
+    facts = machine()
     try:
         model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-        said["processor"] = model[1] if model else "unknown"
-        said["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30)
+        facts["processor"] = model[1] if model else "unknown"
+        facts["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30)
     except (OSError, ValueError):
         pass
-    return said
+    return facts
 
 
 def run(names: Sequence[str]) -> None:
@@ -99,13 +99,13 @@ def run(names: Sequence[str]) -> None:
         if process.returncode or not last:
             failed.append(name)
             continue
-        kept = {
+        record = {
             "command": command(name),
             "date": datetime.date.today().isoformat(),
             "seconds": round(time.monotonic() - begun),
             "machine": describe_machine(),
             "result": json.loads(last),
         }
-        (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
+        (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
     if failed:
         raise SystemExit(f"these failed: {', '.join(failed)}")

@@ -186,11 +186,14 @@ def write(folder: Path) -> None:
     for page, (title, about, names) in PAGES.items():
         lines = [f"# {title}", "", about, ""]
         for name in names:
-            found = _find(name)
-            if inspect.isclass(found):
-                kind, options = "exception" if issubclass(found, BaseException) else "class", _class_body(found, listed)
+            member = _find(name)
+            if inspect.isclass(member):
+                kind, options = (
+                    "exception" if issubclass(member, BaseException) else "class",
+                    _class_body(member, listed),
+                )
             else:
-                kind, options = "function" if callable(found) else "data", []
+                kind, options = "function" if callable(member) else "data", []
             lines += ["```{eval-rst}", f".. auto{kind}:: pillarbox.{name}", *options, "```", ""]
         _write(folder / f"{page}.md", lines)
 
@@ -200,29 +203,27 @@ def _find(name: str) -> Any:
     return getattr(importlib.import_module(module), short)
 
 
-def _class_body(found: type, listed: Mapping[Any, str]) -> list[str]:
+def _class_body(cls: type, listed: Mapping[Any, str]) -> list[str]:
     """Return the options of a class: its members and those of bases that are on no page, but not classes of others.
 
     Members of a base that is on a page are there; a sentence links to them.
     """
-    bases = [base for base in found.__mro__[1:] if base in listed]
+    bases = [base for base in cls.__mro__[1:] if base in listed]
     without = ", ".join([_FOREIGN, *sorted(base.__name__ for base in bases)])
     foreign = {
         name
-        for base in found.__mro__
+        for base in cls.__mro__
         for name, member in vars(base).items()
-        if isinstance(member, type) and member.__qualname__ != f"{found.__qualname__}.{name}"
+        if isinstance(member, type) and member.__qualname__ != f"{cls.__qualname__}.{name}"
     }
     exclude = [f"   :exclude-members: {', '.join(sorted(foreign))}"] if foreign else []
-    return ["   :members:", f"   :inherited-members: {without}", *exclude, *_inherited(found, bases, foreign, listed)]
+    return ["   :members:", f"   :inherited-members: {without}", *exclude, *_inherited(cls, bases, foreign, listed)]
 
 
-def _inherited(
-    found: type, bases: Sequence[type], foreign: Collection[str], listed: Mapping[Any, str]
-) -> Iterator[str]:
+def _inherited(cls: type, bases: Sequence[type], foreign: Collection[str], listed: Mapping[Any, str]) -> Iterator[str]:
     """Yield a sentence for each base that is on a page, with the names that the class has of it."""
     seen: set[str] = set(foreign)
-    for owner in found.__mro__[:-1]:
+    for owner in cls.__mro__[:-1]:
         members = [name for name in vars(owner) if not name.startswith("_") and name not in seen]
         seen |= set(members)
         if owner in bases and members:
@@ -250,17 +251,17 @@ def absolute_links(text: str, folder: Path, root: Path, repository: str, pages: 
     """
     docs = root / "docs"
 
-    def mend(found: re.Match[str]) -> str:
-        target = found[2]
+    def mend(match: re.Match[str]) -> str:
+        target = match[2]
         if re.match(r"[a-z]+:", target):
-            return found[0]
+            return match[0]
         path = (folder / target).resolve()
         inside = path.is_relative_to(docs) and (
             path.suffix != ".md" or str(path.relative_to(docs).with_suffix("")) in pages
         )
         # What is built belongs to the site: pictures of notebooks.
         if not path.exists() or (inside and path.is_file()) or path.is_relative_to(root / "build"):
-            return found[0]
-        return f"{found[1]}{repository}/{path.relative_to(root)}{found[3] or ''}{found[4]}"
+            return match[0]
+        return f"{match[1]}{repository}/{path.relative_to(root)}{match[3] or ''}{match[4]}"
 
     return _LINK.sub(mend, text)

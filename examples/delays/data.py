@@ -85,12 +85,12 @@ def slices(streams: Tables, count: int) -> Iterator[Tables]:
 
 
 def _between(table: pa.Table, column: str, start: Any, end: Any) -> pa.Table:
-    kept = pa.scalar(True)
+    mask = pa.scalar(True)
     if start is not None:
-        kept = pc.greater_equal(table[column], start)
+        mask = pc.greater_equal(table[column], start)
     if end is not None:
-        kept = pc.and_(kept, pc.less(table[column], end))
-    return table if start is None and end is None else table.filter(kept)
+        mask = pc.and_(mask, pc.less(table[column], end))
+    return table if start is None and end is None else table.filter(mask)
 
 
 def write_files(streams: Tables, home: Path, count: int) -> None:

@@ -44,15 +44,15 @@ def main() -> int:
         print(f"\n{plan}\n", flush=True)
         (out / "plan.md").write_text(f"# The plan of the windows demo\n\n```mermaid\n{plan.to_mermaid()}\n```\n")
         follow(query)
-        found = read_hours(spark, out)
+        results = read_hours(spark, out)
     finally:
         spark.stop()
-    hours = [Hour(*row) for row in found]
+    hours = [Hour(*row) for row in results]
     summary(hours)
     day = draw(hours, out / "delays.svg")
     print(f"\nThe days around {day:%d %b} as a picture: {shown(out / 'delays.svg')}")
     print(f"Hours as Parquet: {shown(out / 'hours')}    plan as a diagram: {shown(out / 'plan.md')}")
-    equal = arguments.no_check or check(found, streams)
+    equal = arguments.no_check or check(results, streams)
     print(f"Took {time.monotonic() - started:.0f} s.")
     return 0 if equal else 1
 
@@ -127,10 +127,10 @@ def share(hours: Sequence[Hour], group: Callable[[Hour], str], order: Sequence[s
     return {name: 100 * alarms[name] / count[name] for name in order or count if count[name]}
 
 
-def check(found: list[Row], streams: Tables) -> bool:
+def check(results: list[Row], streams: Tables) -> bool:
     """Compare with the oracle, and say so."""
-    wanted = expected(**{name: table.to_pylist() for name, table in streams.items()})
-    return equals_the_oracle(found, wanted)
+    oracle = expected(**{name: table.to_pylist() for name, table in streams.items()})
+    return equals_the_oracle(results, oracle)
 
 
 if __name__ == "__main__":

@@ -53,8 +53,8 @@ class Delays(AggregateFunction):
         departures, minutes = so_far
         return departures, minutes / departures if departures else None
 
-    def merge(self, one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-        return one[0] + other[0], one[1] + other[1]
+    def merge(self, accumulator: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+        return accumulator[0] + other[0], accumulator[1] + other[1]
 
 
 class AsHour(ProcessWindowFunction):

@@ -23,9 +23,9 @@ def expected(flights: list[dict[str, Any]], weather: list[dict[str, Any]], limit
         for number in range(12):
             delays[flight["origin"], ends + number * STEP].append(flight["dep_delay"])
     sky = {(row["origin"], row["observed"]): row for row in weather}
-    told: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    limits_of: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in sorted(limits, key=lambda row: row["since"], reverse=True):
-        told[row["origin"]].append(row)
+        limits_of[row["origin"]].append(row)
     rows = []
     for (origin, ends), of_hour in sorted(delays.items()):
         last = ends - timedelta(milliseconds=1)
@@ -34,7 +34,7 @@ def expected(flights: list[dict[str, Any]], weather: list[dict[str, Any]], limit
             continue
         left = [delay for delay in of_hour if delay is not None]
         delay = sum(left) / len(left) if left else None
-        limit = next((row["minutes"] for row in told[origin] if row["since"] <= last), None)
+        limit = next((row["minutes"] for row in limits_of[origin] if row["since"] <= last), None)
         alarm = delay is not None and limit is not None and delay > limit
         rows.append((origin, ends, len(left), delay, observed["wind"], observed["rain"], limit, alarm))
     return rows

@@ -43,13 +43,13 @@ def main() -> int:
         try:
             query = start_streaming(spark, table, out, service.url, arguments.batches)
             counters = follow(query)
-            found = read_enriched(spark, out)
+            tables = read_enriched(spark, out)
         finally:
             spark.stop()
         lookups(counters, service)
-    summary([flight for file in found.values() for flight in file.to_pylist()])
+    summary([flight for file in tables.values() for flight in file.to_pylist()])
     print(f"\nThe flights as Parquet: {shown(out / 'enriched')}")
-    equal = arguments.no_check or check(found, out / "flights")
+    equal = arguments.no_check or check(tables, out / "flights")
     print(f"Took {time.monotonic() - started:.0f} s.")
     return 0 if equal else 1
 
@@ -80,18 +80,18 @@ def follow(query: Any) -> Counter[str]:
     """Print a line for each micro-batch, until the query ends; give what the lookups have counted in all."""
     print("epoch   flights   flights/s   requests   retried   from cache   half within   99% within")
     total: Counter[str] = Counter()
-    taken, next_batch = 0, 0
+    rows, next_batch = 0, 0
     active = True
     while active:
         active = query.isActive
         for progress in [p for p in query.recentProgress if p["batchId"] >= next_batch and p["numInputRows"] > 1]:
             next_batch = progress["batchId"] + 1
-            taken += progress["numInputRows"]
+            rows += progress["numInputRows"]
             counts, most = counted(progress)
             total.update(counts)
             speed = 1000 * progress["numInputRows"] / progress["durationMs"]["triggerExecution"]
             print(
-                f"{progress['batchId']:5}  {taken:8,}  {speed:10,.0f}   {counts['requests']:8,}  {counts['retried']:8,}"
+                f"{progress['batchId']:5}  {rows:8,}  {speed:10,.0f}   {counts['requests']:8,}  {counts['retried']:8,}"
                 f"  {counts['cache_hits']:11,}  {most['latency_p50_us'] / 1000:9,.0f} ms"
                 f"  {most['latency_p99_us'] / 1000:8,.0f} ms",
                 flush=True,
@@ -117,8 +117,10 @@ def lookups(counters: Counter[str], service: RunningService) -> None:
     """Print what was looked up, as the program and as the service saw it."""
     stats = service.stats()
     outcomes = Counter(stats["outcomes"])
-    wanted, cached = counters["completed"], counters["cache_hits"]
-    print(f"\n{wanted:,} times weather or an aircraft was wanted. {cached:,} times it was in a cache; the others took")
+    completed, cached = counters["completed"], counters["cache_hits"]
+    print(
+        f"\n{completed:,} times weather or an aircraft was wanted. {cached:,} times it was in a cache; the others took"
+    )
     print(f"{counters['requests']:,} requests, {counters['retried']:,} of them because one before had failed.")
     print(f"\nWhat the service did with {stats['requests']:,} requests, {stats['in_flight_max']} at once:")
     names = {
@@ -130,20 +132,20 @@ def lookups(counters: Counter[str], service: RunningService) -> None:
         print("(More than the program counts: aiohttp itself asks again where a connection that it kept is cut.)")
 
 
-def summary(found: list[Flight]) -> None:
+def summary(flights: list[Flight]) -> None:
     """Print what came out."""
-    flown = [flight for flight in found if flight["dep_delay"] is not None]
+    flown = [flight for flight in flights if flight["dep_delay"] is not None]
     print(f"\nHow many of 100 departures were more than {LATE} minutes late, by the weather at the airport:")
     chart(late_by(flown, weather_of, ["fair", "strong wind", "rain or snow", "poor visibility", "not recorded"]))
     print(f"\nHow many of 100 departures were more than {LATE} minutes late, by temperature:")
     warmth = [f"{low:3} to {low + 10:2} °F" for low in range(-10, 110, 10)]
     chart(late_by(flown, lambda f: None if f["temp"] is None else warmth[int(f["temp"] // 10) + 1], warmth))
 
-    known = [flight for flight in found if flight["manufacturer"] is not None]
-    makers = Counter(maker_of(flight) for flight in known)
-    print(f"\n{len(known):,} of {len(found):,} flights have an aircraft that the service knows. Their makers:")
+    identified = [flight for flight in flights if flight["manufacturer"] is not None]
+    makers = Counter(maker_of(flight) for flight in identified)
+    print(f"\n{len(identified):,} of {len(flights):,} flights have an aircraft that the service knows. Their makers:")
     chart(dict(makers.most_common(6)), "8,")
-    ages = Counter(2013 - flight["built"] for flight in known if flight["built"] is not None)
+    ages = Counter(2013 - flight["built"] for flight in identified if flight["built"] is not None)
     print("\n... and their age in years:")
     by_five = {f"{low:2} to {low + 4:2}": sum(ages[year] for year in range(low, low + 5)) for low in range(0, 40, 5)}
     chart(by_five, "8,")
@@ -185,30 +187,30 @@ def chart(values: Mapping[str, float], form: str = "8.1f", width: int = 48) -> N
         print(f"  {name:{label}} {value:{form}} {'█' * whole}{EIGHTHS[rest]}".rstrip())
 
 
-def check(found: dict[str, pa.Table], files: Path) -> bool:
+def check(tables: dict[str, pa.Table], files: Path) -> bool:
     """Compare with the oracle, file for file and row for row, and say so."""
-    wanted = expected(files)
-    rows = sum(table.num_rows for table in wanted.values())
+    oracle = expected(files)
+    rows = sum(table.num_rows for table in oracle.values())
     different = [
-        (name, place, mine, right)
-        for name in sorted(found.keys() | wanted.keys())
-        for place, (mine, right) in enumerate(pairs(found.get(name), wanted.get(name)))
-        if mine != right
+        (name, index, row, right)
+        for name in sorted(tables.keys() | oracle.keys())
+        for index, (row, right) in enumerate(pairs(tables.get(name), oracle.get(name)))
+        if row != right
     ]
     if not different:
         print(f"equal to the oracle: {rows:,} flights, row for row, in the order of their files")
         return True
     print(f"NOT equal to the oracle: {len(different):,} of {rows:,} rows, such as")
-    for name, place, mine, right in different[:3]:
-        print(f"  {name}, row {place}:\n    found    {mine}\n    expected {right}")
+    for name, index, row, right in different[:3]:
+        print(f"  {name}, row {index}:\n    found    {row}\n    expected {right}")
     return False
 
 
-def pairs(found: pa.Table | None, wanted: pa.Table | None) -> list[tuple[Any, Any]]:
-    """Return the row found and the row expected at each place of a file."""
+def pairs(result: pa.Table | None, oracle: pa.Table | None) -> list[tuple[Any, Any]]:
+    """Return the row result and the row expected at each place of a file."""
     from itertools import zip_longest
 
-    rows = [table.select(COLUMNS.names).to_pylist() if table is not None else [] for table in (found, wanted)]
+    rows = [table.select(COLUMNS.names).to_pylist() if table is not None else [] for table in (result, oracle)]
     return list(zip_longest(*rows))
 
 

@@ -152,7 +152,7 @@ class Service:
             from examples.enrichment.data import weather
 
             self.weather = weather()
-        return found(self.weather.get(request.match_info["place"]))
+        return json_response(self.weather.get(request.match_info["place"]))
 
     async def get_aircraft(self, request: web.Request) -> web.Response:
         """Return the facts about an aircraft."""
@@ -160,7 +160,7 @@ class Service:
             from examples.enrichment.data import aircraft
 
             self.aircraft = aircraft()
-        return found(self.aircraft.get(request.match_info["tail"]))
+        return json_response(self.aircraft.get(request.match_info["tail"]))
 
     async def get_square(self, request: web.Request) -> web.Response:
         """Return a number's square."""
@@ -187,7 +187,7 @@ class Service:
         return web.json_response(vars(self.troubles))
 
 
-def found(answer: dict[str, Any] | None) -> web.Response:
+def json_response(answer: dict[str, Any] | None) -> web.Response:
     """Return an answer, or one that there is none."""
     return web.json_response(answer) if answer is not None else web.json_response(None, status=404)
 

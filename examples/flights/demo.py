@@ -47,12 +47,12 @@ def main() -> int:
         print(f"\n{plan}\n", flush=True)
         (out / "plan.md").write_text(f"# The plan of the flights demo\n\n```mermaid\n{plan.to_mermaid()}\n```\n")
         follow(query, table.num_rows)
-        found = read_events(spark, out)
+        outcomes = read_events(spark, out)
     finally:
         spark.stop()
-    summary([Event(*event) for event in found], table)
+    summary([Event(*event) for event in outcomes], table)
     print(f"\nEvents as Parquet: {shown(out / 'events')}    plan as a diagram: {shown(out / 'plan.md')}")
-    equal = arguments.no_check or check(found, table)
+    equal = arguments.no_check or check(outcomes, table)
     print(f"Took {time.monotonic() - started:.0f} s.")
     return 0 if equal else 1
 
@@ -84,22 +84,22 @@ def shown(path: Path) -> str:
 def follow(query: Any, total: int) -> None:
     """Print a line for each micro-batch, until the query ends."""
     print("epoch   flights   event time     rows/s   aircraft   timers   handed on   stay away", flush=True)
-    taken, handed_on, away, next_batch = 0, 0, 0, 0
+    rows, handed_on, away, next_batch = 0, 0, 0, 0
     active = True
     while active:
         active = query.isActive
         for progress in [p for p in query.recentProgress if p["batchId"] >= next_batch and p["numInputRows"]]:
             next_batch = progress["batchId"] + 1
             counts = progress["observedMetrics"]["events"]
-            (states,) = [each for each in pillarbox.metrics(progress, by="operator") if each.level == 1]
+            (states,) = [report for report in pillarbox.metrics(progress, by="operator") if report.level == 1]
             assert states.watermark is not None
             handed_on, away = handed_on + counts["propagated"], away + counts["silent"]
-            heartbeat = taken == total
-            taken = min(taken + progress["numInputRows"], total)
+            heartbeat = rows == total
+            rows = min(rows + progress["numInputRows"], total)
             watermark = instant(states.watermark)
             speed = f"{1000 * progress['numInputRows'] / progress['durationMs']['triggerExecution']:8,.0f}"
             print(
-                f"{progress['batchId']:5}  {taken:8,}   {watermark:%d %b %Y}   {'' if heartbeat else speed:>8}"
+                f"{progress['batchId']:5}  {rows:8,}   {watermark:%d %b %Y}   {'' if heartbeat else speed:>8}"
                 f"   {states.keys:8,}  {states.timers:7,}"
                 f"   {handed_on:9,}   {away:9,}{'   heartbeat: all timers fire' if heartbeat else ''}",
                 flush=True,
@@ -161,10 +161,10 @@ def longest_chain(delays: list[Event]) -> None:
         )
 
 
-def check(found: list[tuple[Any, ...]], table: pa.Table) -> bool:
+def check(outcomes: list[tuple[Any, ...]], table: pa.Table) -> bool:
     """Compare with the oracle, and say so."""
-    wanted = expected(table.to_pylist())
-    return equals_the_oracle(found, wanted)
+    oracle = expected(table.to_pylist())
+    return equals_the_oracle(outcomes, oracle)
 
 
 if __name__ == "__main__":

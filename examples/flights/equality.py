@@ -33,8 +33,8 @@ def main() -> int:
     parser.add_argument("--months", type=int, default=12)
     arguments = parser.parse_args()
     table = flights(arguments.months)
-    wanted = {"events": expected(table.to_pylist()), "windows": windows_by_spark(table)}
-    rows = " and ".join(f"{len(found):,} {program}" for program, found in wanted.items())
+    oracles = {"events": expected(table.to_pylist()), "windows": windows_by_spark(table)}
+    rows = " and ".join(f"{len(rows):,} {program}" for program, rows in oracles.items())
     print(f"{table.num_rows:,} flights, {rows} expected\n")
     print("program   runtime     parallelism   micro-batches   equal   seconds", flush=True)
     different = 0
@@ -43,7 +43,7 @@ def main() -> int:
             table, Path(folder), arguments.parallelism, arguments.batches
         ):
             started = time.monotonic()
-            equal = run() == wanted[program]
+            equal = run() == oracles[program]
             different += not equal
             seconds = time.monotonic() - started
             print(

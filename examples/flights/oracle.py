@@ -30,15 +30,15 @@ def expected(rows: list[dict[str, Any]]) -> list[Outcome]:
 
 def milestones(events: list[Outcome], since: datetime, every: int) -> list[Outcome]:
     """Return when the minutes that an aircraft has handed on from ``since`` on passed a multiple of ``every``."""
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     total: defaultdict[str, int] = defaultdict(int)
     for kind, at, tail, carrier, _, flight, _, _, minutes, *_ in sorted(events, key=lambda event: event[1]):
         if kind == "propagated" and at >= since:
             before = total[tail]
             total[tail] += minutes
             if total[tail] // every > before // every:
-                found.append(("milestone", at, tail, carrier, flight, None, None, None, total[tail], None, None))
-    return found
+                outcomes.append(("milestone", at, tail, carrier, flight, None, None, None, total[tail], None, None))
+    return outcomes
 
 
 def canonical(events: list[Any]) -> list[Outcome]:

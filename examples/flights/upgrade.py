@@ -41,10 +41,10 @@ def main() -> int:
     print(f"{table.num_rows:,} flights left New York's airports, or were to. Starting Spark ...", flush=True)
     spark = local_session(2, app_name="flights", spark__log__level="ERROR")
     try:
-        found, since = Upgrades(spark, arguments.out.resolve(), table, arguments.batches).run()
+        outcomes, since = Upgrades(spark, arguments.out.resolve(), table, arguments.batches).run()
     finally:
         spark.stop()
-    equal = check(found, table, since)
+    equal = check(outcomes, table, since)
     print(f"Took {time.monotonic() - started:.0f} s.")
     return 0 if equal else 1
 
@@ -141,9 +141,9 @@ class Upgrades:
 
     def report(self, query: Any) -> None:
         """Print a line about what a query did."""
-        done = [each for each in query.recentProgress if each["numInputRows"]]
-        (states,) = [each for each in pillarbox.metrics(done[-1], by="operator") if each.level == 1]
-        rows = sum(each["numInputRows"] for each in done)
+        done = [progress for progress in query.recentProgress if progress["numInputRows"]]
+        (states,) = [report for report in pillarbox.metrics(done[-1], by="operator") if report.level == 1]
+        rows = sum(progress["numInputRows"] for progress in done)
         kinds = Counter(kind for kind, *_ in self.found()) - self.reported
         self.reported += kinds
         assert states.watermark is not None
@@ -157,17 +157,17 @@ class Upgrades:
 
     def command(self, *arguments: str) -> None:
         """Run a command of pillarbox, as somebody at a terminal would."""
-        short = [shown(Path(each)) if each.startswith("/") else each for each in arguments]
+        short = [shown(Path(argument)) if argument.startswith("/") else argument for argument in arguments]
         print(f"\n$ pillarbox {' '.join(short)}", flush=True)
         subprocess.run([sys.executable, "-m", "pillarbox", *arguments], check=True)
 
 
-def check(found: list[Outcome], table: pa.Table, since: datetime) -> bool:
+def check(outcomes: list[Outcome], table: pa.Table, since: datetime) -> bool:
     """Compare with the oracle, and say so."""
     events = expected(table.to_pylist())
-    wanted = canonical([*events, *milestones(events, since, EVERY)])
+    oracle = canonical([*events, *milestones(events, since, EVERY)])
     print()
-    return equals_the_oracle(found, wanted)
+    return equals_the_oracle(outcomes, oracle)
 
 
 if __name__ == "__main__":

@@ -54,9 +54,9 @@ class Sum(AggregateFunction):
     def get_result(self, accumulator: Sums) -> Sums:
         return accumulator
 
-    def merge(self, one: Sums, other: Sums) -> Sums:
-        flights, cancelled, minutes = (a + b for a, b in zip(one[:3], other[:3]))
-        worst = max((delay for delay in (one[3], other[3]) if delay is not None), default=None)
+    def merge(self, accumulator: Sums, other: Sums) -> Sums:
+        flights, cancelled, minutes = (a + b for a, b in zip(accumulator[:3], other[:3]))
+        worst = max((delay for delay in (accumulator[3], other[3]) if delay is not None), default=None)
         return flights, cancelled, minutes, worst
 
 

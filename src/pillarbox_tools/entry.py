@@ -15,7 +15,7 @@ from pillarbox_tools.doctor.rules import START_RULES, warn_of_findings
 from pillarbox_tools.watching.following import watched, watched_query
 
 if TYPE_CHECKING:
-    from pillarbox_tools.export.prometheus import Collector
+    from pillarbox_tools.export.prometheus import MetricsCollector
 
 
 def on_started(started: StartedQuery) -> None:
@@ -69,10 +69,10 @@ def serve_metrics(query: Any, port: int, *, host: str) -> MetricsServer:
     return open_server(watched_query(query, "serve_metrics()").metrics, host, port)
 
 
-def query_collector() -> Collector:
-    from pillarbox_tools.export.prometheus import Collector
+def query_collector() -> MetricsCollector:
+    from pillarbox_tools.export.prometheus import MetricsCollector
 
-    return Collector("QueryCollector()", lambda query: watched_query(query, "QueryCollector").metrics)
+    return MetricsCollector("QueryCollector()", lambda query: watched_query(query, "QueryCollector").metrics)
 
 
 def export_otel(query: Any, meter_provider: Any) -> None:

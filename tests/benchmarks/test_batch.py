@@ -36,7 +36,7 @@ def test_a_job_with_wrong_results_is_named(spark: SparkSession):
     jobs = Jobs(sides, lambda side: checksums(["id"]), {"right": right, "wrong": right}, 3)
     jobs.run(1)
     assert jobs.wrong == [f"wrong: {summary([np.arange(4)])}, not {right}"] * 2, "also in the round that warms up"
-    result = jobs.said()
+    result = jobs.figures()
     assert result["rows_per_s"].keys() == result["cpu_s_per_1m_rows"].keys() == sides.keys()
     assert all(len(rates) == 1 and rates[0] > 0 for rates in jobs.rates.values())
 

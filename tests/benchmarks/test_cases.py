@@ -82,8 +82,8 @@ class Doubtful:
         return Outcome("doubtful", 1.23456, {"rows": arguments.rows}, wrong)
 
     @staticmethod
-    def present(said, charts):
-        return f"{said['rows']} rows were read"
+    def present(result, charts):
+        return f"{result['rows']} rows were read"
 
 
 def test_wrong_results_are_said_and_fail_the_run(capsys):
@@ -102,10 +102,10 @@ def test_wrong_results_are_said_and_fail_the_run(capsys):
     )
 
 
-@pytest.mark.parametrize(("given", "rows"), [([], 3), (["--rows", "7"], 7)])
-def test_an_option_counts_more_than_the_size(capsys, given, rows):
+@pytest.mark.parametrize(("options", "rows"), [([], 3), (["--rows", "7"], 7)])
+def test_an_option_counts_more_than_the_size(capsys, options, rows):
     with pytest.raises(SystemExit):
-        run_case("doubtful", Doubtful, ["--size", "small", *given])
+        run_case("doubtful", Doubtful, ["--size", "small", *options])
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"] == rows
 
 

@@ -20,7 +20,7 @@ CONTENDERS = {
 }
 
 
-class Said:
+class FakeSide:
     def __init__(self, contest: Windows, name: str, kind: str) -> None:
         self.contest, self.name, self.kind = contest, name, kind
         self.numbers: dict[str, int] = {}
@@ -67,14 +67,14 @@ class Windows(Contest):
         self.liars: set[str] = set()
         self.broken: set[str] = set()
 
-    def new_batches(self, share: int, place: Path) -> WindowBatches:
-        return WindowBatches(WORKS["tumbling"], 200 // share, 40 // share, 20 // share, place)
+    def new_batches(self, share: int, path: Path) -> WindowBatches:
+        return WindowBatches(WORKS["tumbling"], 200 // share, 40 // share, 20 // share, path)
 
     def new_process(self, name: str, kind: str) -> Any:
-        return Said(self, name, kind)
+        return FakeSide(self, name, kind)
 
     def new_jobs(self, name: str, kind: str) -> list[Any]:
-        return [Said(self, name, kind) for _ in range(2)]
+        return [FakeSide(self, name, kind) for _ in range(2)]
 
 
 class Visits(Windows):
@@ -136,7 +136,7 @@ def test_a_peer_that_does_not_run_is_left_out_and_says_why(tmp_path):
 @pytest.mark.parametrize(("half", "parity"), [("0", 0), ("1", 1)])
 def test_a_job_has_half_of_the_keys(tmp_path, half, parity):
     batches = Windows(tmp_path).batches(2)
-    text = (batches.place(2, "csv") / half / "rows.csv").read_text()
+    text = (batches.path(2, "csv") / half / "rows.csv").read_text()
     keys = [int(line.split(",")[0]) for line in text.splitlines()]
     assert keys and all(key % 2 == parity for key in keys)
     assert summary(batches.of_job(2))[1] == sum(batches.columns(2)["amount"])

@@ -75,13 +75,13 @@ def windows(tmp_path, work="tumbling"):
 
 def test_micro_batches_are_written_for_each_form(tmp_path):
     batches = windows(tmp_path)
-    parquet = batches.place(3, "parquet")
+    parquet = batches.path(3, "parquet")
     rows = sum(pq.read_table(path).num_rows for path in parquet.iterdir())
     assert rows == batches.length(3) == 1_000 and batches.length(0) == 100
-    assert batches.place(3, "parquet") == parquet
-    csv = batches.place(3, "csv")
+    assert batches.path(3, "parquet") == parquet
+    csv = batches.path(3, "csv")
     assert sorted(path.name for path in csv.iterdir()) == ["0", "1", "whole"]
-    whole = pa_csv.read_csv(batches.place(3, "csv-whole") / "rows.csv")
+    whole = pa_csv.read_csv(batches.path(3, "csv-whole") / "rows.csv")
     assert whole.column_names == ["key", "ts", "amount"] and whole.num_rows == 1_000
 
 
@@ -121,7 +121,7 @@ def test_a_job_whose_watermark_goes_on_may_count_what_came_until_then(tmp_path):
     arguments = argparse.Namespace(rows=500, warm_up_rows=50, keys=9, flink_rows=300, flink_warm_up_rows=30)
     batches = CountBatches(arguments, 1, tmp_path)
     key, minute, n = batches.of_job(1)
-    total = np.array([n[(key == each) & (minute <= end)].sum() for each, end in zip(key, minute)])
+    total = np.array([n[(key == k) & (minute <= end)].sum() for k, end in zip(key, minute)])
     assert batches.wrong_job(1, [key, minute, total]) == ""
     assert batches.wrong_job(1, [key, minute, total - 1]) != ""
     assert batches.wrong_job(1, [key[1:], minute[1:], total[1:]]) != ""
@@ -168,7 +168,7 @@ def test_a_side_that_ends_says_so(tmp_path):
     side.close()
 
 
-def test_what_peers_import_needs_neither_pillarbox_nor_spark():
+def test_imports_of_peers_need_neither_pillarbox_nor_spark():
     code = "import sys; import benchmarks.harness.process, benchmarks.harness.machine, benchmarks.peers.lookups;"
     code += "print(*sorted({'pillarbox', 'pyspark', 'numpy', 'pyarrow'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -24,7 +24,7 @@ def test_the_bare_loop_gives_what_numpy_expects(tmp_path, case, kind):
     batches = kind(arguments, 1, tmp_path)
     side = BareLoop(case.__name__)
     side.begin("bare", str(tmp_path), {}, {"work": case.WORK})
-    collected = [side.step("bare", str(batches.place(number, "parquet")))["results"] for number in range(4)]
+    collected = [side.step("bare", str(batches.path(number, "parquet")))["results"] for number in range(4)]
     side.close()
     assert collected == [batches.expected(number, "bare") for number in range(4)]
     assert all(results[0] > 0 for results in collected[1:])
@@ -40,12 +40,12 @@ def test_lookups_by_hand_answer_each_record_once(form):
 
 def test_a_stopwatch_tells_the_time_from_the_first_begin_to_the_last_end(tmp_path):
     assert Stopwatch.read_all(tmp_path) is None
-    one, two = Stopwatch(str(tmp_path)), Stopwatch(str(tmp_path))
-    one.begin()
-    two.begin()
-    two.end()
+    early, late = Stopwatch(str(tmp_path)), Stopwatch(str(tmp_path))
+    early.begin()
+    late.begin()
+    late.end()
     first = Stopwatch.read_all(tmp_path)
-    one.end()
+    early.end()
     last = Stopwatch.read_all(tmp_path)
     assert first is not None and last is not None and 0 <= first <= last
     Stopwatch.reset_all(tmp_path)
@@ -55,11 +55,13 @@ def test_a_stopwatch_tells_the_time_from_the_first_begin_to_the_last_end(tmp_pat
 @pytest.mark.parametrize(
     "path", [*BENCHMARKS.glob("peers/*.py"), *BENCHMARKS.glob("cases/*/*.py")], ids=lambda p: p.stem
 )
-def test_what_a_side_is_made_of_has_no_name_that_the_process_takes_itself(path):
-    parameters = {name for name, each in signature(Side).parameters.items() if each.kind is Parameter.KEYWORD_ONLY}
-    classes = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.ClassDef)]
-    methods = [each for class_ in classes for each in class_.body if isinstance(each, ast.FunctionDef)]
+def test_arguments_of_sides_differ_from_those_of_the_process(path):
+    parameters = {
+        name for name, parameter in signature(Side).parameters.items() if parameter.kind is Parameter.KEYWORD_ONLY
+    }
+    classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+    methods = [node for class_ in classes for node in class_.body if isinstance(node, ast.FunctionDef)]
     initializers = [method for method in methods if method.name == "__init__"]
     assert {
-        argument.arg for each in initializers for argument in each.args.args + each.args.kwonlyargs
+        argument.arg for initializer in initializers for argument in initializer.args.args + initializer.args.kwonlyargs
     } & parameters == set()

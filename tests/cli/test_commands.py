@@ -118,7 +118,7 @@ def test_what_cannot_be_done_is_one_sentence(no_spark, monkeypatch, error, words
     assert result.exit_code == 1 and result.exception is error
 
 
-def test_a_pipe_that_nobody_reads_any_more_is_no_error(no_spark, monkeypatch):
+def test_a_closed_pipe_is_no_error(no_spark, monkeypatch):
     def closed(*args):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
@@ -217,9 +217,9 @@ FOUND = {
 }
 
 
-def shown(found) -> str:
+def shown(checkpoint) -> str:
     console = Console(file=io.StringIO(), width=200)
-    show.checkpoint(console, found)
+    show.checkpoint(console, checkpoint)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

@@ -62,7 +62,7 @@ def test_a_bundle_is_shown_without_spark(tmp_path: Path, sessions: list[str], se
     write_bundle(path, snapshot(), [], None, with_records=False)
     result = called("dashboard", str(path), "--port", "0")
     assert (result.exit_code, sessions) == (0, [])
-    assert [(each["id"], each["status"], each["rows"]) for each in served] == [("q", "stopped", 9)]
+    assert [(query["id"], query["status"], query["rows"]) for query in served] == [("q", "stopped", 9)]
 
 
 def test_a_damaged_bundle_is_one_sentence(tmp_path: Path, sessions: list[str]) -> None:
@@ -99,10 +99,10 @@ def test_a_checkpoint_is_shown_by_a_session(
     monkeypatch.setattr(stored, "stored_snapshot", lambda spark, checkpoint: snapshot())
     result = called("dashboard", "/checkpoints/counts", "--port", "0", "--master", "local[3]")
     assert (result.exit_code, sessions) == (0, ["local[3]"])
-    assert [each["id"] for each in served] == ["q"]
+    assert [entry["id"] for entry in served] == ["q"]
 
 
-def test_what_is_no_checkpoint_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_another_directory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(spark: Any, checkpoint: str) -> Any:
         raise CheckpointMismatchError(f"{checkpoint} is not a checkpoint of a query")
 
@@ -141,7 +141,7 @@ def test_the_command_ends_with_the_dashboard_or_at_ctrl_c(
 
 def test_the_memory_of_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     query = model()
-    homes = [keyed(subtask=each, host="one", executor=7, process=each, private_bytes=30 << 20) for each in (0, 1)]
+    homes = [keyed(subtask=number, host="one", executor=7, process=number, private_bytes=30 << 20) for number in (0, 1)]
     query.progressed(progress(1, *homes))
     monkeypatch.setattr(stored, "stored_snapshot", lambda spark, checkpoint: query.snapshot())
     result = called("memory", "/checkpoints/counts")

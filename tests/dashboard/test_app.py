@@ -182,8 +182,8 @@ def test_earlier_runs_are_lines_that_do_not_change(live: Live) -> None:
 @pytest.mark.parametrize("count", [1, 240, 241, 479, 480])
 def test_lines_of_a_long_run_keep_their_peaks(live: Live, count: int) -> None:
     snapshot = live.model.snapshot()
-    [one] = snapshot.run.moments
-    moments = [replace(one, at=minute, lag=None, process_bytes=5) for minute in range(count)]
+    [moment] = snapshot.run.moments
+    moments = [replace(moment, at=minute, lag=None, process_bytes=5) for minute in range(count)]
     long = 1_800_000
     for index in {0, count // 2, count - 1}:
         peak = replace(
@@ -200,10 +200,10 @@ def test_lines_of_a_long_run_keep_their_peaks(live: Live, count: int) -> None:
 
 def test_another_run_of_a_query_takes_its_place(dashboard: Dashboard, live: Live) -> None:
     live.model.ended()
-    assert [each["status"] for each in got(f"{dashboard.url}api/queries")] == ["stopped"]
+    assert [entry["status"] for entry in got(f"{dashboard.url}api/queries")] == ["stopped"]
     dashboard.show(live)
     dashboard.show(Live())
-    assert [each["status"] for each in got(f"{dashboard.url}api/queries")] == ["running"]
+    assert [entry["status"] for entry in got(f"{dashboard.url}api/queries")] == ["running"]
 
 
 def test_the_list_says_how_queries_are(client: httpx.Client, live: Live) -> None:
@@ -237,9 +237,11 @@ def test_a_counter_of_a_function_is_shown_whatever_its_name() -> None:
 
 
 def test_programs_of_a_query_have_levels_of_their_own() -> None:
-    one = plan()
-    other = [replace(vertex, program="pillarbox 2") for vertex in one.vertices]
-    both = Plan([*one.vertices, *other], [*one.edges, *(replace(edge, program="pillarbox 2") for edge in one.edges)])
+    first = plan()
+    other = [replace(vertex, program="pillarbox 2") for vertex in first.vertices]
+    both = Plan(
+        [*first.vertices, *other], [*first.edges, *(replace(edge, program="pillarbox 2") for edge in first.edges)]
+    )
     query = query_model("q", "two", "", both, model().snapshot().run)
     began = 1_699_999_981_000
     one_task = keyed(records_in=8, busy_ms=600, operators=[[8, 3], [3, 3]], keys=3, state_bytes=300)
@@ -258,7 +260,7 @@ def test_programs_of_a_query_have_levels_of_their_own() -> None:
         ("pillarbox 2", 1): pytest.approx(0.2),
     }
     # Their operators share a uid, so their state is added up.
-    assert [(each.uid, each.keys, each.bytes) for each in view["growth"]] == [("count", 5, 500)]
+    assert [(row.uid, row.keys, row.bytes) for row in view["growth"]] == [("count", 5, 500)]
     assert view["keyed"] == ["count"]
     counts = {vertex["program"]: vertex["run"].operators[0][0] for vertex in vertices if vertex["run"] is not None}
     assert counts == {"pillarbox": 8, "pillarbox 2": 5}
@@ -266,7 +268,7 @@ def test_programs_of_a_query_have_levels_of_their_own() -> None:
 
 def test_homes_and_the_memory_of_executors_are_shown() -> None:
     query = model()
-    homes = [keyed(subtask=each, host="one", executor=7, process=each, private_bytes=30 << 20) for each in (0, 1)]
+    homes = [keyed(subtask=number, host="one", executor=7, process=number, private_bytes=30 << 20) for number in (0, 1)]
     query.progressed(progress(1, *(replace(home, home_restarts=1) for home in homes)))
     query.progressed(progress(2, homes[0], replace(homes[1], fallback="no process can be started")))
     view = plain(view_of(query.snapshot()))
@@ -277,7 +279,7 @@ def test_homes_and_the_memory_of_executors_are_shown() -> None:
     assert executor["needed"] < executor["overhead"]
     [_, vertex] = view["plan"]["vertices"]
     assert vertex["run"]["fallbacks"] == {"no process can be started": 1}
-    assert {each.get("fallback") for each in view["shown"]["tasks"]} == {None, "no process can be started"}
+    assert {task.get("fallback") for task in view["shown"]["tasks"]} == {None, "no process can be started"}
 
 
 def test_a_key_is_asked_for(client: httpx.Client, live: Live) -> None:

@@ -17,7 +17,7 @@ def test_one_server_shows_all_queries(dashboard: Dashboard) -> None:
     other = Live()
     other.model._change(id="p")
     assert open_dashboard([other], "127.0.0.1", 0) is dashboard
-    assert {each["id"] for each in got(f"{dashboard.url}api/queries")} == {"q", "p"}
+    assert {entry["id"] for entry in got(f"{dashboard.url}api/queries")} == {"q", "p"}
     assert open_dashboard([other], "LocalHost", dashboard.port) is dashboard, "the same address by another name"
 
 
@@ -69,7 +69,7 @@ def test_twenty_queries_that_have_ended_are_kept(dashboard: Dashboard) -> None:
         return query
 
     def left() -> list[str]:
-        return [each["id"] for each in got(f"{dashboard.url}api/queries")]
+        return [entry["id"] for entry in got(f"{dashboard.url}api/queries")]
 
     queries = [shown(f"q{number}") for number in range(30)]
     for query in queries[:5]:

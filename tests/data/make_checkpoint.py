@@ -205,7 +205,7 @@ def epochs() -> Iterator[list[tuple[Any, str, Any, int]]]:
     for epoch in range(EPOCHS):
         records: list[tuple[Any, str, Any, int]] = []
         for step in range(30):
-            one, at = key(rng.randrange(KEYS)), 1_000 * epoch + step
+            key_, at = key(rng.randrange(KEYS)), 1_000 * epoch + step
             what, argument = rng.choice(
                 [
                     ("value", rng.choice(VALUES)),
@@ -219,7 +219,7 @@ def epochs() -> Iterator[list[tuple[Any, str, Any, int]]]:
                     ("clear", None),
                 ]
             )
-            records.append((one, what, argument, at))
+            records.append((key_, what, argument, at))
         if epoch == 5:
             records += [(key(n), "value", bytes([n]) * 3_000, 5_500) for n in range(6)]
         if epoch in (EPOCHS - 2, EPOCHS - 1):
@@ -285,8 +285,8 @@ def load(path: Path) -> Savepoint:
 
 
 if __name__ == "__main__":
-    for each in KINDS:
-        target = HERE / f"checkpoint-format-{FORMAT}{each and '-' + each}.zip"
+    for variant in KINDS:
+        target = HERE / f"checkpoint-format-{FORMAT}{variant and '-' + variant}.zip"
         if not target.exists():
-            save(make(each), target)
+            save(make(variant), target)
             print(f"{target}: {target.stat().st_size} bytes", file=sys.stderr)

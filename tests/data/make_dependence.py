@@ -38,10 +38,10 @@ def job(savepoint: Savepoint | None = None, *, size: int = 3, field: str = "amou
     env = StreamExecutionEnvironment().set_parallelism(2).set_max_parallelism(128)
     at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
     payments = env.from_collection([], PAYMENT).assign_timestamps_and_watermarks(at)
-    one, other = payments.filter(small).uid("small"), payments.filter(large).uid("large")
+    smalls, larges = payments.filter(small).uid("small"), payments.filter(large).uid("large")
     if swaps:
-        one, other = other, one
-    near = one.key_by("card").interval_join(other.key_by("card")).between(-1_000, 1_000)
+        smalls, larges = larges, smalls
+    near = smalls.key_by("card").interval_join(larges.key_by("card")).between(-1_000, 1_000)
     outputs = {
         "counted": payments.key_by("card").count_window(size).sum("amount").uid("counted"),
         "folded": payments.key_by("card").sum(field).uid("folded"),

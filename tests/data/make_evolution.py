@@ -69,7 +69,7 @@ def declared(plain: bool) -> list[Any]:
         ListStateDescriptor("slims", Slim if plain else None),
         MapStateDescriptor("orders", *((int, list[Order]) if plain else ())),
         ValueStateDescriptor("row", ROW if plain else None),
-        ReducingStateDescriptor("latest", lambda one, other: other, Moved if plain else None),
+        ReducingStateDescriptor("latest", lambda value, other: other, Moved if plain else None),
         MapStateDescriptor("old", *((str, Money) if plain else ())),
     ]
 
@@ -77,8 +77,8 @@ def declared(plain: bool) -> list[Any]:
 def put(states: dict[str, Any], n: int) -> None:
     states["sum"].update(n)
     states["order"].update(Order(n, Money(n, "EUR"), "x"))
-    states["slims"].add_all([Slim(each, str(each)) for each in range(3 * n)])
-    states["orders"].put_all({each: [Order(each, Money(each, "USD"))] for each in range(2 * n)})
+    states["slims"].add_all([Slim(number, str(number)) for number in range(3 * n)])
+    states["orders"].put_all({number: [Order(number, Money(number, "USD"))] for number in range(2 * n)})
     states["row"].update(Row.of(a=n, b=str(n)))
     states["latest"].add(Moved(n))
     states["old"].put("k", Money(n, ""))
@@ -87,7 +87,7 @@ def put(states: dict[str, Any], n: int) -> None:
 def make(plain: bool) -> MemoryChunkStore:
     store = MemoryChunkStore()
     backend = KeyedStateBackend("evolving")
-    states = {each.name: backend.get_state(each) for each in declared(plain)}
+    states = {descriptor.name: backend.get_state(descriptor) for descriptor in declared(plain)}
     timers = backend.create_timers("user-timers/event")
     backend.seal()
     identity = LogIdentity("evolving", 0, 1, 128, key=KeyNote(columns=["k"], types=["string"]))

@@ -101,7 +101,7 @@ class Scalars:
 
 def scalars(key: int) -> dict[str, Any]:
     line = Line((Place(0.5), Place(key, -1.0)), f"line {key}" if key % 2 else None, {"a": [Place(1.5)] * key, "b": []})
-    found = {
+    values = {
         "binary": bytearray(b"b" * key) if key % 2 else b"a" * key,
         "boolean": key % 2 == 0,
         "byte": -key,
@@ -117,7 +117,7 @@ def scalars(key: int) -> dict[str, Any]:
         "line": line,
         "lines": {key: {"one": line, "none": None}, -1: {}},
     }
-    return {name: value for place, (name, value) in enumerate(found.items()) if (place + key) % 5}
+    return {name: value for index, (name, value) in enumerate(values.items()) if (index + key) % 5}
 
 
 def make_renamed() -> MemoryChunkStore:

@@ -122,8 +122,8 @@ def run(running: LocalJob, epoch: int) -> dict[str, list[str]]:
     ]
     rules = [(f"rule {epoch % 5}", bytes(500 * (epoch % 3) + n)) for n in range(2)]
     both: dict[int, Any] = dict(zip(sorted(running.program.sources), (numbers, rules)))
-    out = running.run_epoch({source: [[Records(each)]] for source, each in both.items()}, bounded=epoch == EPOCHS)
-    return {name: sorted(map(repr, found)) for name, found in out.items()}
+    out = running.run_epoch({source: [[Records(values)]] for source, values in both.items()}, bounded=epoch == EPOCHS)
+    return {name: sorted(map(repr, rows)) for name, rows in out.items()}
 
 
 def make() -> Savepoint:

@@ -23,7 +23,7 @@ EPOCH = 13
 
 
 def logs() -> Savepoint:
-    return {place: store for name in CHECKPOINTS for place, store in load(HERE / f"{name}-format-2.zip").items()}
+    return {path: store for name in CHECKPOINTS for path, store in load(HERE / f"{name}-format-2.zip").items()}
 
 
 def unpack(path: Path, folder: Path) -> None:

@@ -43,7 +43,7 @@ class Windows:
         get = self.backend.get_state
         self.own = get(ValueStateDescriptor("own"))
         self.contents = get(ListStateDescriptor("contents"), namespaced=True)
-        self.sum = get(ReducingStateDescriptor("sum", lambda one, other: one + other), namespaced=True)
+        self.sum = get(ReducingStateDescriptor("sum", lambda value, other: value + other), namespaced=True)
         self.timers = InternalTimerService("timers", self.backend, ManualProcessingTimeService(), self, namespaced=True)
         self.backend.seal()
         self.log = StateLog(LogIdentity("windows", 0, 1, 128), self.backend)
@@ -104,28 +104,28 @@ class Model:
         self.timers: set[Any] = set()
 
     def apply(self, what: str, key: Any, namespace: Any, argument: Any) -> None:
-        place = (key, namespace)
+        slot = (key, namespace)
         if what == "own":
             self.own[key] = argument
         elif what == "add":
-            self.contents.setdefault(place, []).append(argument)
+            self.contents.setdefault(slot, []).append(argument)
         elif what == "late":
-            self.late.setdefault(place, {})[argument] = namespace
+            self.late.setdefault(slot, {})[argument] = namespace
         elif what == "timer":
             self.timers.add((argument, key, namespace))
         elif what == "merge" and argument != namespace:
-            self.contents.setdefault(place, []).extend(self.contents.pop((key, argument), []))
+            self.contents.setdefault(slot, []).extend(self.contents.pop((key, argument), []))
         elif what == "clear":
-            self.contents.pop(place, None)
-            self.late.pop(place, None)
+            self.contents.pop(slot, None)
+            self.late.pop(slot, None)
 
     def view(self) -> dict[Any, Any]:
         seen = {(key, None): value for key, value in self.own.items()}
-        for place in [*self.contents, *self.late]:
-            contents = self.contents.get(place, [])
-            held = contents, len(contents) or None, self.late.get(place, {})
+        for slot in [*self.contents, *self.late]:
+            contents = self.contents.get(slot, [])
+            held = contents, len(contents) or None, self.late.get(slot, {})
             if any(held):
-                seen[place] = held
+                seen[slot] = held
         return seen
 
 

@@ -48,7 +48,7 @@ class Timed:
         self.value = declare(ValueStateDescriptor("value"))
         self.elements = declare(ListStateDescriptor("elements"))
         self.entries = declare(MapStateDescriptor("entries"))
-        self.sum = declare(ReducingStateDescriptor("sum", lambda one, other: one + other))
+        self.sum = declare(ReducingStateDescriptor("sum", lambda value, other: value + other))
         self.backend.seal()
         self.log = StateLog(LogIdentity("timed", 0, 1, 128), self.backend)
         self.log.sync(store)
@@ -95,7 +95,7 @@ def expected(ttl: int, now: int) -> dict[int, Any]:
         seen[key] = (
             (last, key) if alive(last) else None,
             [number for number in came[key] if alive(number)],
-            {place: key for place, number in entries.items() if alive(number)},
+            {name: key for name, number in entries.items() if alive(number)},
             sum(came[key]) if alive(last) else None,
         )
     return seen

@@ -90,11 +90,11 @@ class Typed:
 
     def windows(self, key: Any) -> dict[Any, Any]:
         self.backend.set_current_key(key)
-        found = {}
+        elements = {}
         for namespace in self.backend.get_namespaces():
             self.backend.set_current_namespace(namespace)
-            found[namespace] = list(self.window)
-        return found
+            elements[namespace] = list(self.window)
+        return elements
 
 
 def contents() -> Iterator[tuple[Any, dict[str, Any], dict[Any, Any]]]:
@@ -107,10 +107,10 @@ def contents() -> Iterator[tuple[Any, dict[str, Any], dict[Any, Any]]]:
             "instant": datetime(2024, 1, 1, n % 24, tzinfo=timezone.utc),
             "row": Row.of(a=f"row {n}", b=None),
             "order": Order(Money(Decimal(n) / 8, "EUR"), [str(n)], datetime(2024, 1, 1)),
-            "list": [f"element {each}" for each in range(n * 3)],
-            "map": {each: [Decimal(each) / 4, None] for each in range(n)},
+            "list": [f"element {number}" for number in range(n * 3)],
+            "map": {number: [Decimal(number) / 4, None] for number in range(n)},
         }
-        chosen = {name: states[name] for place, name in enumerate(states) if (n + place) % 4}
+        chosen = {name: states[name] for index, name in enumerate(states) if (n + index) % 4}
         yield (f"key {n}", Decimal(n) / 4), chosen, {(n, n + 10): [(n, True)] * (n + 1)} if n % 3 else {}
 
 

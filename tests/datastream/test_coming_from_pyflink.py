@@ -79,7 +79,7 @@ def test_the_program_prints_what_the_page_says(capsys):
     (program,) = blocks(PAGE)
     exec(compile(program, "docs/pyflink.md", "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out.splitlines() == ["ann 6", "bob 7"]
-    assert "It prints `ann 6` and `bob 7`." in PAGE.read_text()
+    assert "The program prints `ann 6` and `bob 7`." in PAGE.read_text()
 
 
 @pytest.mark.parametrize("claim", [claim for claim in claims() if not needs_spark(claim)], ids=lambda claim: claim.code)

@@ -195,8 +195,10 @@ class PlusOneOrText(CoMapFunction):
 
 
 def test_chains_do_not_change_results(env):
-    one, two = env.from_collection([(1, "a")]), env.from_collection([(7, "b")])
-    mapped = one.connect(two).map(PlusOneOrText(), ROW).start_new_chain().filter(lambda pair: True).disable_chaining()
+    pairs, others = env.from_collection([(1, "a")]), env.from_collection([(7, "b")])
+    mapped = (
+        pairs.connect(others).map(PlusOneOrText(), ROW).start_new_chain().filter(lambda pair: True).disable_chaining()
+    )
     assert sorted(mapped.execute_and_collect()) == [(2, "a"), (7, "b flink")]
 
 

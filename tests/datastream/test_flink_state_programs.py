@@ -206,7 +206,7 @@ class AllStates(MapFunction):
             self.times.remove(3)
         times = sorted(self.times.items())
         assert times == sorted(zip(self.times.keys(), self.times.values()))
-        assert all(self.times.contains(each) for each, _ in times)
+        assert all(self.times.contains(time) for time, _ in times)
         return key, last, list(self.all.get() or []), times, self.total.get(), self.mean.get()
 
 
@@ -379,22 +379,22 @@ def test_patterns_of_shapes():
     def build(env, items, rules):
         return items.key_by(lambda item: item.color).connect(rules.broadcast(RULES)).process(Matches(), Types.STRING())
 
-    one, two = Rule("one", "square", "triangle"), Rule("two", "circle", "circle")
+    first, second = Rule("one", "square", "triangle"), Rule("two", "circle", "circle")
     shapes = ("square", "circle", "square", "triangle", "circle", "circle", "triangle", "square", "triangle")
     items = [Item(color, shape) for shape in shapes for color in ("red", "blue", "green")]
     with ProgramTestHarness(build, parallelism=3) as harness:
-        harness.push("rules", one)
+        harness.push("rules", first)
         harness.run_epoch()
         harness.push_all("items", items[:12])
         harness.run_epoch()
-        harness.push("rules", two)
+        harness.push("rules", second)
         harness.run_epoch()
         harness.restore(harness.snapshot())
         harness.push_all("items", items[12:])
         harness.run_epoch()
         outputs = harness.get_output()
     # For the second rule, only later items count.
-    expected = matches_of([one], items) + matches_of([two], items[12:])
+    expected = matches_of([first], items) + matches_of([second], items[12:])
     assert sorted(outputs) == sorted(expected)
     assert len(outputs) == 3 * 4
 

@@ -182,10 +182,10 @@ def test_reduced_records_keep_the_type_of_the_stream(env):
 def test_fields_of_windows_are_folded(env, assigner, windows):
     expected = in_windows(*windows).values()
 
-    def changed(found: list[Reading], value: int) -> tuple[Any, ...]:
-        return found[0].sensor, found[0].at, value
+    def changed(readings: list[Reading], value: int) -> tuple[Any, ...]:
+        return readings[0].sensor, readings[0].at, value
 
-    for method, wanted in {
+    for method, folds in {
         "sum": [changed(result, sum(r.value for r in result)) for result in expected],
         "min": [changed(result, min(r.value for r in result)) for result in expected],
         "max": [changed(result, max(r.value for r in result)) for result in expected],
@@ -195,7 +195,7 @@ def test_fields_of_windows_are_folded(env, assigner, windows):
         for field in (2, "value"):
             folded = getattr(by_sensor(env).window(assigner), method)(field)
             rows = list(folded.execute_and_collect())
-            assert sorted(map(tuple, rows)) == sorted(wanted), method
+            assert sorted(map(tuple, rows)) == sorted(folds), method
             assert {type(row)._fields for row in rows} == {("sensor", "at", "value")}
 
 
@@ -209,7 +209,7 @@ def test_fields_of_sessions_are_folded(env):
 
 
 @pytest.mark.parametrize("field", [-1, "", None, 1.5])
-def test_what_is_no_field_is_refused(env, field):
+def test_unknown_fields_are_refused(env, field):
     with pytest.raises(ProgramError, match=r"max_by\(\) takes the position of a field"):
         by_sensor(env).window(TEN_SECONDS).max_by(field)
 
@@ -399,8 +399,8 @@ class Text(JoinFunction):
 
 
 def joined(env, assigner, orange: Iterable[int] = ORANGE, green: Iterable[int] = GREEN, function: Any = None):
-    one, two = both(env, orange, green)
-    windows = one.join(two).where(one_key).equal_to(one_key).window(assigner)
+    left, right = both(env, orange, green)
+    windows = left.join(right).where(one_key).equal_to(one_key).window(assigner)
     return list(windows.apply(function or Text()).execute_and_collect())
 
 
@@ -439,8 +439,8 @@ def test_results_of_a_join_have_the_last_timestamp_of_their_window(env):
         def process_element(self, value: str, ctx: ProcessFunction.Context) -> Iterable[Any]:
             yield value, ctx.timestamp()
 
-    one, two = both(env, [5, 9], [7])
-    windows = one.join(two).where(one_key).equal_to(one_key).window(TumblingEventTimeWindows.of(5))
+    left, right = both(env, [5, 9], [7])
+    windows = left.join(right).where(one_key).equal_to(one_key).window(TumblingEventTimeWindows.of(5))
     assert windows.apply(Text()).process(Times()).execute_and_collect() == [("5,7", 9), ("9,7", 9)]
 
 
@@ -452,8 +452,8 @@ class LeftOuter(CoGroupFunction):
 
 
 def test_co_group_is_an_outer_join(env):
-    one, two = both(env)
-    windows = one.co_group(two).where(one_key).equal_to(one_key).window(TumblingEventTimeWindows.of(2))
+    left, right = both(env)
+    windows = left.co_group(right).where(one_key).equal_to(one_key).window(TumblingEventTimeWindows.of(2))
     results = windows.apply(LeftOuter()).execute_and_collect()
     assert results == ["0,0", "0,1", "1,0", "1,1", "2,3", "3,3", "4,4", "5,4", "6,None", "7,None"]
 
@@ -467,8 +467,10 @@ class Pair(ProcessJoinFunction):
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_interval_join(env, exclusive):
     orange, green = [0, 2, 3, 4, 5, 7], [0, 1, 6, 7]
-    one, two = both(env, orange, green)
-    join = one.key_by(one_key).interval_join(two.key_by(one_key)).between(Duration.of_millis(-2), Duration.of_millis(1))
+    left, right = both(env, orange, green)
+    join = (
+        left.key_by(one_key).interval_join(right.key_by(one_key)).between(Duration.of_millis(-2), Duration.of_millis(1))
+    )
     if exclusive:
         join = join.lower_bound_exclusive().upper_bound_exclusive()
     low, high = (-1, 0) if exclusive else (-2, 1)
@@ -530,13 +532,13 @@ def test_a_punctuated_generator():
         assert harness.end_input()["output"] == [("a", 30_000, 2)]
 
 
-def test_a_source_that_is_idle_holds_nobody_back():
+def test_an_idle_source_does_not_hold_back_the_watermark():
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(1)).with_timestamp_assigner(At())
 
     def build(env, busy, quiet):
         streams = [
-            each.assign_timestamps_and_watermarks(strategy.with_idleness(Duration.of_minutes(1)))
-            for each in (busy, quiet)
+            stream.assign_timestamps_and_watermarks(strategy.with_idleness(Duration.of_minutes(1)))
+            for stream in (busy, quiet)
         ]
         return streams[0].union(streams[1]).key_by(lambda r: r.sensor).window(TEN_SECONDS).apply(Sum())
 

@@ -56,11 +56,11 @@ def test_operators_of_a_chain_hand_on_runs():
 
 
 def test_a_list_that_was_emitted_is_a_copy():
-    kept: list[int] = []
+    elements: list[int] = []
 
     def gathered(number: int) -> list[int]:
-        kept.append(number)
-        return kept
+        elements.append(number)
+        return elements
 
     numbers = StreamExecutionEnvironment().from_collection([1, 2, 3])
     assert numbers.map(gathered).execute_and_collect() == [[1], [1, 2], [1, 2, 3]]

@@ -77,9 +77,9 @@ def parameters_of(owner: Any, method: str) -> Iterator[inspect.Parameter]:
     return iter(parameters)
 
 
-def differs(owner: Any, method: str, wanted: list[str]) -> bool:
+def differs(owner: Any, method: str, names: list[str]) -> bool:
     parameters = parameters_of(owner, method)
-    for name in wanted:
+    for name in names:
         match = next(parameters, None)
         if match is None:
             return True
@@ -124,7 +124,7 @@ def test_classes_that_are_not_here_say_so_where_they_are_imported():
     assert "SlotSharingGroup" in missing
 
 
-def test_a_name_that_nobody_knows_is_no_attribute():
+def test_an_unknown_name_is_no_attribute():
     assert not hasattr(pillarbox, "KeyedStraem")
     with pytest.raises(ImportError, match="cannot import name 'KeyedStraem'"):
         exec("from pillarbox import KeyedStraem")

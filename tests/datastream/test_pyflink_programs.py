@@ -92,7 +92,7 @@ def test_tuples_get_the_names_of_declared_columns(env):
     late_ones = mapped.get_side_output(late).map(lambda pair: pair.card).execute_and_collect()
     assert late_ones == ["late 1", "late 2", "late 3"]
     # A value that is not a tuple of that length is unchanged.
-    others = env.from_collection([(1, 2, 3), [1, 2], {"a": 1}, (4, 5)]).map(lambda each: each, "a INT, b INT")
+    others = env.from_collection([(1, 2, 3), [1, 2], {"a": 1}, (4, 5)]).map(lambda value: value, "a INT, b INT")
     assert [type(result).__name__ for result in others.execute_and_collect()] == ["tuple", "list", "dict", "Row"]
 
 
@@ -193,11 +193,11 @@ def test_connected_streams_take_a_key_type(env):
 
         map2 = map1
 
-    one, two = env.from_collection([1, 2]), env.from_collection([1])
-    keyed = one.connect(ds=two).key_by(lambda n: n, lambda n: n, key_type=Types.INT())
+    left, right = env.from_collection([1, 2]), env.from_collection([1])
+    keyed = left.connect(ds=right).key_by(lambda n: n, lambda n: n, key_type=Types.INT())
     assert sorted(keyed.map(Which(), Types.INT()).execute_and_collect()) == [1, 1, 2]
     with pytest.raises(PillarboxError, match="a key: 1 does not fit string"):
-        one.connect(two).key_by(lambda n: n, lambda n: n, Types.STRING()).map(Which()).execute_and_collect()
+        left.connect(right).key_by(lambda n: n, lambda n: n, Types.STRING()).map(Which()).execute_and_collect()
 
 
 class Tumbling(WindowAssigner[tuple, TimeWindow]):

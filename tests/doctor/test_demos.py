@@ -45,9 +45,9 @@ def test_a_demo_is_well(spark: SparkSession, demo: str, tmp_path: Path) -> None:
         snapshot = stored_snapshot(spark, str(tmp_path / checkpoint))
         assert snapshot.epochs
         result = examine(snapshot)
-        assert [f"{each.rule}: {each.message}" for each in result if each.status == "wrong"] == []
+        assert [f"{finding.rule}: {finding.message}" for finding in result if finding.status == "wrong"] == []
         # It had something to judge.
-        unknown = {each.rule for each in result if each.status == "unknown"} - UNKNOWN
+        unknown = {finding.rule for finding in result if finding.status == "unknown"} - UNKNOWN
         if len([epoch for epoch in snapshot.epochs if epoch.rows]) < 10:
             unknown -= {"stuck_watermark"}
         assert unknown == ({"partitions_and_cores"} if demo.startswith("enrichment") else set())  # it has no state

@@ -92,7 +92,7 @@ def _nothing_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def warned(caplog: pytest.LogCaptureFixture) -> set[str]:
     match = [re.search(r"a finding of pillarbox doctor: (\w+)", message) for message in caplog.messages]
-    return {each[1] for each in match if each is not None}
+    return {line[1] for line in match if line is not None}
 
 
 def found_in(query: Any) -> dict[str, str]:
@@ -172,7 +172,7 @@ def told_in_the_client(spark: Any, folder: Path) -> list[str]:
 
 @pytest.mark.long("a server of Spark Connect, for the rules of the test before")
 def test_a_query_that_starts_under_spark_connect(connect: Any, tmp_path: Path) -> None:
-    [warning] = [each for each in connect.run(told_in_the_client, tmp_path) if "pillarbox doctor" in each]
+    [warning] = [line for line in connect.run(told_in_the_client, tmp_path) if "pillarbox doctor" in line]
     assert warning.startswith("Spark keeps 2 epochs: ")
 
 
@@ -217,8 +217,8 @@ class Trip:
         return payment
 
 
-def larger(one: tuple[str, int], other: tuple[str, int]) -> tuple[str, int]:
-    return max(one, other)
+def larger(pair: tuple[str, int], other: tuple[str, int]) -> tuple[str, int]:
+    return max(pair, other)
 
 
 async def ask(payment: Any) -> tuple[str, int]:
@@ -282,7 +282,7 @@ def test_a_sick_query(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCap
     assert re.match(r"300 of [\d,]+ records of 'ask'", findings["failing_calls"])
     # A later process finds the same in the checkpoint.
     stored = wrong(stored_snapshot(spark, str(tmp_path / "checkpoint")))
-    assert {each.rule for each in stored} == broken_by(SICK)
+    assert {finding.rule for finding in stored} == broken_by(SICK)
 
 
 @pytest.mark.long("a sink that takes its time; the dashboard's test shows such a query, too")

@@ -98,7 +98,7 @@ def growing(size: Callable[[int], dict[str, Any]], count: int = 30) -> Snapshot:
 
 
 def heavy(number: int) -> list[Any]:
-    small = [keyed(subtask=each, records_in=100, busy_ms=100, watermark=START + number) for each in (1, 2, 3)]
+    small = [keyed(subtask=subtask, records_in=100, busy_ms=100, watermark=START + number) for subtask in (1, 2, 3)]
     return [
         source(records_in=900),
         *small,
@@ -133,7 +133,7 @@ def timers(number: int) -> list[Any]:
 
 
 def without_homes(number: int) -> list[Any]:
-    tasks = [keyed(subtask=each, records_in=9, watermark=START + number) for each in (0, 1)]
+    tasks = [keyed(subtask=subtask, records_in=9, watermark=START + number) for subtask in (0, 1)]
     tasks[1] = replace(tasks[1], fallback="the process that starts homes does not answer")
     return [source(records_in=9), *tasks]
 
@@ -319,9 +319,9 @@ BROKEN: list[tuple[str, Snapshot, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "given", "message"), BROKEN, ids=[name for name, _, _ in BROKEN])
-def test_a_rule_says_what_is_wrong(rule: str, given: Snapshot, message: str) -> None:
-    findings = {finding.rule: finding.message for finding in wrong(given)}
+@pytest.mark.parametrize(("rule", "snapshot", "message"), BROKEN, ids=[name for name, _, _ in BROKEN])
+def test_the_message_of_a_broken_rule(rule: str, snapshot: Snapshot, message: str) -> None:
+    findings = {finding.rule: finding.message for finding in wrong(snapshot)}
     assert rule in findings
     assert_matches(message, findings[rule])
     # Other rules only find consequences of the same fault.
@@ -338,13 +338,13 @@ def test_each_rule_has_a_test() -> None:
 
 def test_a_healthy_query_is_left_alone() -> None:
     findings = examine(facts())
-    assert [each for each in findings if each.status == "wrong"] == []
-    assert {each.rule for each in findings if each.status == "unknown"} == {"memory_runs_out", "endless_state"}
+    assert [finding for finding in findings if finding.status == "wrong"] == []
+    assert {finding.rule for finding in findings if finding.status == "unknown"} == {"memory_runs_out", "endless_state"}
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_unknown_facts_are_reported() -> None:
     findings = {finding.rule: finding for finding in examine(machine_snapshot({}, {}))}
-    assert {each.status for each in findings.values()} == {"unknown", "fine"}
+    assert {finding.status for finding in findings.values()} == {"unknown", "fine"}
     assert findings["java"].message == "the version of Java"
     assert findings["heavy_keys"].message == "the query: pass a checkpoint"
     assert findings["speculation"].status == "fine"
@@ -391,7 +391,7 @@ def test_a_source_without_event_time_is_wrong_where_timers_wait(timers: int) -> 
 
     findings = [finding.message for finding in wrong(facts(query(change=untimed)))]
     assert len(findings) == bool(timers)
-    assert all("event time of 'count' has not begun in 12 epochs" in each for each in findings)
+    assert all("event time of 'count' has not begun in 12 epochs" in message for message in findings)
 
 
 def test_a_query_that_has_just_begun_is_left_alone() -> None:

@@ -41,7 +41,7 @@ def test_a_healthy_start_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert warned(caplog) == []
 
 
-def test_a_finding_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_finding_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     setting = "spark.python.worker.reuse"
     facts = started(**{setting: "False"})
     warn_of_findings(facts, START_RULES)
@@ -87,8 +87,8 @@ def test_a_rule_that_fails_stops_no_query(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_rules_of_a_start_know_their_facts_then() -> None:
-    def is_known(rule: Rule, given: Snapshot) -> bool:
-        return examine(given, [rule])[0].status != "unknown"
+    def is_known(rule: Rule, snapshot: Snapshot) -> bool:
+        return examine(snapshot, [rule])[0].status != "unknown"
 
     of_workers = {"workers_python", "version_skew"}
     assert {rule.__name__ for rule in START_RULES if not is_known(rule, started())} == of_workers

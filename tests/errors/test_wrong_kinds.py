@@ -58,7 +58,7 @@ class Nothing(AggregateFunction):
         return accumulator
 
 
-def three(one: Any, two: Any, more: Any) -> int:
+def three(first: Any, second: Any, more: Any) -> int:
     return 1
 
 
@@ -84,7 +84,7 @@ def pair(combine: Callable[[Any, Any], Any]) -> Any:
 
 
 def windows(method: str) -> Any:
-    return pair(lambda one, other: getattr(one, method)(other).where("key").equal_to("key").window(TEN))
+    return pair(lambda left, right: getattr(left, method)(right).where("key").equal_to("key").window(TEN))
 
 
 # The objects of method calls, by class name; functions and static methods need none.
@@ -94,14 +94,14 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "KeyedStream": lambda: timed().key_by("key"),
     "WindowedStream": lambda: timed().key_by("key").window(TEN),
     "AllWindowedStream": lambda: timed().window_all(TEN),
-    "ConnectedStreams": lambda: pair(lambda one, other: one.connect(other)),
+    "ConnectedStreams": lambda: pair(lambda left, right: left.connect(right)),
     "BroadcastStream": lambda: rows().broadcast(STATE),
-    "BroadcastConnectedStream": lambda: pair(lambda one, other: one.connect(other.broadcast(STATE))),
-    "JoinedStreams": lambda: pair(lambda one, other: one.join(other)),
+    "BroadcastConnectedStream": lambda: pair(lambda left, right: left.connect(right.broadcast(STATE))),
+    "JoinedStreams": lambda: pair(lambda left, right: left.join(right)),
     "JoinedWindows": lambda: windows("join"),
-    "CoGroupedStreams": lambda: pair(lambda one, other: one.co_group(other)),
+    "CoGroupedStreams": lambda: pair(lambda left, right: left.co_group(right)),
     "CoGroupedWindows": lambda: windows("co_group"),
-    "IntervalJoin": lambda: pair(lambda one, other: one.key_by("key").interval_join(other.key_by("key"))),
+    "IntervalJoin": lambda: pair(lambda left, right: left.key_by("key").interval_join(right.key_by("key"))),
     "DataStreamSink": lambda: rows().print(),
     "WatermarkStrategy": WatermarkStrategy.for_monotonous_timestamps,
     "ValueStateDescriptor": lambda: ValueStateDescriptor("v"),
@@ -148,7 +148,7 @@ def places() -> Iterator[tuple[str, Callable[[], Any]]]:
         for name in module.__all__:
             result = getattr(module, name)
             if inspect.isfunction(result) and name not in LEFT_OUT:
-                yield name, lambda found=result: found
+                yield name, lambda result_=result: result_
             if not inspect.isclass(result):
                 continue
             for method in dir(result):
@@ -156,7 +156,7 @@ def places() -> Iterator[tuple[str, Callable[[], Any]]]:
                 if method.startswith("_") or method in LEFT_OUT:
                     continue
                 if isinstance(static, (staticmethod, classmethod)):
-                    yield f"{name}.{method}", lambda found=result, method=method: getattr(found, method)
+                    yield f"{name}.{method}", lambda owner=result, method=method: getattr(owner, method)
                 elif inspect.isfunction(static) and name in OBJECTS:
                     make = OBJECTS[name]
                     yield f"{name}.{method}", lambda make=make, method=method: getattr(make(), method)
@@ -171,11 +171,15 @@ def calls(make: Callable[[], Any]) -> Iterator[tuple[str, Any, list[Any], dict[s
     for wrong in parameters:
         for value in WRONG:
             arguments = [
-                value if each is wrong else RIGHT.get(each.name, "x")
-                for each in needed
-                if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+                value if parameter is wrong else RIGHT.get(parameter.name, "x")
+                for parameter in needed
+                if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
             ]
-            named = {each.name: RIGHT.get(each.name, "x") for each in needed if each.kind is each.KEYWORD_ONLY}
+            named = {
+                parameter.name: RIGHT.get(parameter.name, "x")
+                for parameter in needed
+                if parameter.kind is parameter.KEYWORD_ONLY
+            }
             if wrong.kind is wrong.VAR_POSITIONAL:
                 arguments.append(value)
             elif wrong.kind is wrong.VAR_KEYWORD:
@@ -185,9 +189,9 @@ def calls(make: Callable[[], Any]) -> Iterator[tuple[str, Any, list[Any], dict[s
             yield wrong.name, value, arguments, named
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_arguments_of_wrong_kinds_are_no_raw_errors(place):
-    make = PLACES[place]
+@pytest.mark.parametrize("case", PLACES)
+def test_arguments_of_wrong_kinds_are_no_raw_errors(case):
+    make = PLACES[case]
     raw = []
     for name, value, arguments, named in calls(make):
         try:

@@ -114,12 +114,12 @@ def test_causes() -> None:
     class Group(Exception):
         exceptions = (ValueError("first"), KeyError("second"))
 
-    def raised(error: Exception, cause: BaseException | None = None, *, told: bool = True) -> Exception:
+    def raised(error: Exception, cause: BaseException | None = None, *, is_tracked: bool = True) -> Exception:
         try:
             try:
                 raise MemoryError("handled")
             except MemoryError:
-                if cause is not None or not told:
+                if cause is not None or not is_tracked:
                     raise error from cause
                 raise error  # noqa: B904
         except Exception as caught:
@@ -130,7 +130,7 @@ def test_causes() -> None:
 
     assert names(raised(OSError())) == ["MemoryError", "OSError"]
     assert names(raised(OSError(), raised(KeyError()))) == ["KeyError", "MemoryError", "OSError"]
-    assert names(raised(OSError(), told=False)) == ["OSError"]
+    assert names(raised(OSError(), is_tracked=False)) == ["OSError"]
     assert names(raised(Group())) == ["Group", "KeyError", "MemoryError", "ValueError"]
     itself = OSError()
     assert causes_of(raised(itself, itself)) == [itself]

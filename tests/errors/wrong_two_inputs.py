@@ -117,11 +117,11 @@ class FoldsWithState(HasState, ReduceFunction):
 
 
 class Rules(BroadcastProcessFunction):
-    def __init__(self, one=lambda ctx: None, other=lambda ctx: None):
-        self.one, self.other = one, other
+    def __init__(self, process=lambda ctx: None, other=lambda ctx: None):
+        self.process, self.other = process, other
 
     def process_element(self, value, ctx):
-        self.one(ctx)
+        self.process(ctx)
 
     def process_broadcast_element(self, value, ctx):
         self.other(ctx)
@@ -171,7 +171,7 @@ TWO_INPUT_RUNS = [
     Run("interval join, a state of its own", lambda s: one_of_all(s, JoinsWithState()), ("operator 'op' has an internal state 'left': rename yours",), "open", ProgramError),
     Run("interval join, no timestamps", lambda s: untimed(s).key_by("key").interval_join(untimed(s).key_by("key")).between(0, 1).process(Joins()).name("op"), ("operator 'op'", FIRST, "has no timestamp", "put assign_timestamps_and_watermarks(...) before")),
     Run("reduce, a state of its own", lambda s: s.key_by("key").reduce(FoldsWithState()).name("op"), ("operator 'op' has an internal state 'reduced'",), "open", ProgramError),
-    Run("co_group, a value", lambda s: grouped(s).apply(lambda ones, twos: 5).name("op"), ("operator 'op' failed", "key 'k'", "returned 5, a single value")),
+    Run("co_group, a value", lambda s: grouped(s).apply(lambda firsts, seconds: 5).name("op"), ("operator 'op' failed", "key 'k'", "returned 5, a single value")),
     Run("broadcast, the other side writes", lambda s: ruled(s, Rules(lambda ctx: ctx.get_broadcast_state(RULES).put(1, 1))), (*ONLY_READ, FIRST), "process_element", ProgramError),
     Run("broadcast, the keyed side writes", lambda s: ruled(s, KeyedRules(lambda ctx: ctx.get_broadcast_state(RULES).clear())), (*ONLY_READ, FIRST, "key 'k'"), "process_element", ProgramError, on="batch"),
     Run("broadcast, another state", lambda s: ruled(s, Rules(lambda ctx: ctx.get_broadcast_state(MapStateDescriptor("limits")))), ("operator 'op': there is no broadcast state 'limits'; there are 'rules'",), "process_element", ProgramError),
@@ -200,7 +200,7 @@ TWO_INPUT_BUILDS = [
         for which, pair in (("second", lambda s: s.key_by("key").connect(s)), ("first", lambda s: s.connect(s.key_by("key"))))
     ),
     Build("interval join, two arguments", lambda env: one_of_all(rows(env), lambda left, right: []), ("which takes (left, right)", "called with (left, right, ctx)")),
-    Build("co_group, two records", lambda env: grouped(rows(env)).apply(lambda ones: []), ("which takes (ones)", "called with (firsts, seconds)")),
+    Build("co_group, two records", lambda env: grouped(rows(env)).apply(lambda firsts: []), ("which takes (firsts)", "called with (firsts, seconds)")),
     Build("partitioner of one argument", lambda env: spread(rows(env), lambda key: 1), ("which takes (key)", "called with (key, num_partitions)")),
     Build("interval, the wrong way round", lambda env: near(rows(env)).between("1 minute", "-1 minute"), ("between(): the lower bound, '1 minute', is above the upper bound, '-1 minute'", "swap them")),
     Build("interval, no duration", lambda env: near(rows(env)).between("5 parsecs", 0), ("between(): lower: not a duration: '5 parsecs'",)),

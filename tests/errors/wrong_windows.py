@@ -109,8 +109,8 @@ class ForgetsLater(Counts):
     def add(self, value: Any, accumulator: Any) -> Any:
         return None if value.id == 3 else accumulator + 1
 
-    def merge(self, one: Any, other: Any) -> Any:
-        return one + other
+    def merge(self, accumulator: Any, other: Any) -> Any:
+        return accumulator + other
 
 
 class Own(WindowAssigner):
@@ -326,9 +326,9 @@ WINDOW_RUNS = [
     run("a session's state", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).process(Processes(lambda context, elements: [context.window_state()])), "window_state() is not available for merging windows", "use global_state()", kind=ProgramError),
     # folds
     run("an aggregate that forgets to return", lambda stream: keyed(stream).window(TEN).aggregate(Forgets()), "key 'k': the function that folds the state 'window-contents' returned None", "return the result", FIRST, kind=ProgramError),
-    run("a reduce that forgets to return", lambda stream: keyed(stream).window(TEN).reduce(lambda one, other: None), "the function that folds the state 'window-contents' returned None", "Row(id=1, key='k')", kind=ProgramError),
+    run("a reduce that forgets to return", lambda stream: keyed(stream).window(TEN).reduce(lambda value, other: None), "the function that folds the state 'window-contents' returned None", "Row(id=1, key='k')", kind=ProgramError),
     run("a session's aggregate that forgets to return", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).aggregate(ForgetsLater()), "key 'k': the function that folds the elements of windows returned None", RECORD, kind=ProgramError),
-    run("a session's reduce that forgets to return", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).reduce(lambda one, other: None), "the function that folds the elements of windows returned None", "Row(id=1, key='k')", kind=ProgramError),
+    run("a session's reduce that forgets to return", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).reduce(lambda value, other: None), "the function that folds the elements of windows returned None", "Row(id=1, key='k')", kind=ProgramError),
     run("panes of an aggregate that forgets to return", lambda stream: keyed(stream).window(SlidingEventTimeWindows.of(10, 5)).aggregate(ForgetsLater()), "returned None", "return the result", RECORD, kind=ProgramError),
-    run("a reduce that raises", lambda stream: keyed(stream).window(TEN).reduce(lambda one, other: exploding(other) and other), f"failed at the record {RECORD}: {ZERO}", frame="exploding"),
+    run("a reduce that raises", lambda stream: keyed(stream).window(TEN).reduce(lambda value, other: exploding(other) and other), f"failed at the record {RECORD}: {ZERO}", frame="exploding"),
 ]

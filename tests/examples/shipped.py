@@ -156,10 +156,10 @@ def support_chats(folder: Path) -> list[str]:
         if row["customer"] != "closing":  # its session is open at the end
             lines[row["customer"]].append((row["at"], int(row["number"]), row["text"]))
     chats: list[tuple[str, str]] = []
-    for customer, said in lines.items():
+    for customer, lines_of_customer in lines.items():
         last = datetime.max
         texts: list[str] = []
-        for at, _, text in sorted(said):
+        for at, _, text in sorted(lines_of_customer):
             if texts and at - last > TEN_MINUTES:
                 chats.append((customer, "\n".join(texts)))
                 texts = []
@@ -196,7 +196,7 @@ def fraud(folder: Path) -> list[str]:
             if amount < 1:
                 tries.append(at)
             elif amount > 500:
-                if any(at - each <= timedelta(minutes=1) for each in tries):
+                if any(at - attempt <= timedelta(minutes=1) for attempt in tries):
                     stolen.append((amount, card, at))
                 tries = []  # tries of the last minute have led to an alert, and earlier ones cannot
     scored = [f"{card} {at} {amount} {round(amount / (amount + 200), 3)}" for amount, card, at in sorted(stolen)]

@@ -26,7 +26,7 @@ def streams():
 
 
 @pytest.fixture(scope="module")
-def wanted(streams):
+def oracle(streams):
     rows = expected(**{name: table.to_pylist() for name, table in streams.items()})
     hours = [Hour(*row) for row in rows]
     assert len(hours) > 2_000
@@ -49,12 +49,12 @@ def test_slices_have_each_row_once(streams):
 @pytest.mark.parametrize(
     ("batches", "parallelism"), [pytest.param(1, 1, marks=_LONG), pytest.param(5, 2, marks=_LONG), (3, 4)]
 )
-def test_equal_to_the_oracle_on_the_local_runtime(streams, wanted, batches, parallelism):
-    assert run_local(streams, batches, parallelism) == wanted
+def test_equal_to_the_oracle_on_the_local_runtime(streams, oracle, batches, parallelism):
+    assert run_local(streams, batches, parallelism) == oracle
 
 
 @pytest.mark.long("make demo-windows draws it")
-def test_the_picture_shows_the_days_with_most_alarms(wanted, tmp_path):
-    draw([Hour(*row) for row in wanted], tmp_path / "delays.svg")
+def test_the_picture_shows_the_days_with_most_alarms(oracle, tmp_path):
+    draw([Hour(*row) for row in oracle], tmp_path / "delays.svg")
     drawn = (tmp_path / "delays.svg").read_text()
     assert all(f">{text}</text>" in drawn for text in ("EWR", "JFK", "LGA", "delay", "limit", "above the limit"))

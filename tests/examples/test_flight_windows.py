@@ -22,7 +22,7 @@ def january():
 
 
 @pytest.fixture(scope="module")
-def wanted(spark, january):
+def spark_windows(spark, january):
     result = collected(by_spark(spark.createDataFrame(january)), WINDOWS)
     assert set(Counter(row[0] for row in result)) == {"hour", "three hours", "day"}
     assert len(result) > 5_000
@@ -31,5 +31,5 @@ def wanted(spark, january):
 
 @pytest.mark.long("spark/test_windows.py compares all windows with Spark's own")
 @pytest.mark.parametrize(("batches", "parallelism"), [(7, 1), (1, 4), (30, 2)])
-def test_windows_equal_sparks_own_on_the_local_runtime(january, wanted, batches, parallelism):
-    assert run_local(january, batches, parallelism, shuffle=batches, forget=True, job=WINDOWS) == wanted
+def test_windows_equal_sparks_own_on_the_local_runtime(january, spark_windows, batches, parallelism):
+    assert run_local(january, batches, parallelism, shuffle=batches, forget=True, job=WINDOWS) == spark_windows

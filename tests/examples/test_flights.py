@@ -45,7 +45,7 @@ MORNING = datetime(2013, 3, 1, 12, tzinfo=timezone.utc)
 
 
 def hand_made(*rows: Case) -> pa.Table:
-    made = [
+    flights = [
         {
             "kind": "flight", "departed": MORNING + timedelta(minutes=minute), "tail": "N1", "carrier": "UA",
             "flight": number, "origin": "EWR", "dest": "BOS", "dep_delay": dep_delay, "arr_delay": arr_delay,
@@ -53,7 +53,7 @@ def hand_made(*rows: Case) -> pa.Table:
         }
         for minute, number, dep_delay, arr_delay in rows
     ]  # fmt: skip
-    return pa.Table.from_pylist(made, schema=COLUMNS)
+    return pa.Table.from_pylist(flights, schema=COLUMNS)
 
 
 TWO_WEEKS = 14 * 24 * 60

@@ -31,7 +31,7 @@ def test_values_are_in_the_unit_of_the_metric() -> None:
     assert samples[m.EPOCHS] == {("counts",): 1}
 
 
-def test_a_query_is_told_of_once() -> None:
+def test_a_query_is_exported_once() -> None:
     query, metrics = started()
     query.progressed(progress(1, keyed(busy_ms=1000)))
     exported = ExportedQueries()

@@ -26,7 +26,7 @@ def asked(text: str) -> set[str]:
     return set(re.findall(r"\bpillarbox_\w+", text))
 
 
-@pytest.mark.parametrize("expression", ALL, ids=[each.place for each in ALL])
+@pytest.mark.parametrize("expression", ALL, ids=[expression.place for expression in ALL])
 def test_metrics_and_labels_are_there(expression: Expression) -> None:
     text = expression.text
     assert asked(text)
@@ -39,18 +39,18 @@ def test_metrics_and_labels_are_there(expression: Expression) -> None:
     shown = re.findall(r"\{\{ ?\$labels\.(\w+) ?\}\}", expression.shown) + re.findall(
         r"\{\{(\w+)\}\}", expression.shown
     )
-    assert {*shown, *(label.strip() for each in grouped for label in each.split(","))} <= labels
+    assert {*shown, *(label.strip() for text in grouped for label in text.split(","))} <= labels
     # The shown labels include the query.
     assert "query" in shown
 
 
-@pytest.mark.parametrize("expression", of_alerts(), ids=lambda each: each.place)
+@pytest.mark.parametrize("expression", of_alerts(), ids=lambda expression: expression.place)
 def test_a_rule_is_of_one_series_each(expression: Expression) -> None:
     """Prometheus joins series by equal labels: with different labels, the rule would never fire."""
     if " on (" in expression.text:
         return
-    one, *others = (LABELS[metric] for metric in asked(expression.text))
-    assert all(each == one for each in others)
+    first, *others = (LABELS[metric] for metric in asked(expression.text))
+    assert all(labels == first for labels in others)
 
 
 def test_variables_of_the_board_are_there() -> None:
@@ -84,10 +84,10 @@ def test_panels_do_not_overlap() -> None:
         assert not cells & covered
         covered |= cells
     assert len({panel["id"] for panel in panels()}) == len(panels())
-    assert all(one["gridPos"]["y"] <= other["gridPos"]["y"] for one, other in pairwise(panels()))
+    assert all(upper["gridPos"]["y"] <= lower["gridPos"]["y"] for upper, lower in pairwise(panels()))
 
 
-def test_what_rules_refer_to_is_there() -> None:
+def test_references_of_rules_exist() -> None:
     matches = re.findall(r"docs/([\w/-]+\.md)(?:, '(.*?)')?", ALERTS.read_text())
     assert matches
     for page, heading in matches:

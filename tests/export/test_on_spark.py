@@ -41,7 +41,7 @@ def start(spark: Any, folder: Path, name: str) -> Any:
     )
 
 
-def place(sample: Any) -> tuple[str, tuple[str, ...]]:
+def series_of(sample: Any) -> tuple[str, tuple[str, ...]]:
     labels = sorted(sample.labels.items(), key=lambda label: (label[0] != "query", label[0]))
     return sample.name, tuple(value for _, value in labels)
 
@@ -57,11 +57,15 @@ class Scraper:
         with urlopen(self._url, timeout=60) as answer:
             families = [*text_string_to_metric_families(answer.read().decode())]
         samples = [(family.type, sample) for family in families for sample in family.samples]
-        results = {place(each): each.value for _, each in samples}
+        results = {series_of(sample): sample.value for _, sample in samples}
         assert len(results) == len(samples), "a series is there twice"
-        counters = {place(each) for kind, each in samples if kind == "counter"}
+        counters = {series_of(sample) for kind, sample in samples if kind == "counter"}
         fallen = {counter for counter in counters if results[counter] < self._before.get(counter, 0)}
-        gone = {each for each in self._before if each[0].endswith("_total") and each not in results}
+        gone = {
+            gone_series
+            for gone_series in self._before
+            if gone_series[0].endswith("_total") and gone_series not in results
+        }
         assert not fallen | gone
         self._before = results
         return results
@@ -69,7 +73,9 @@ class Scraper:
     def until(self, holds: Callable[[Scraped], bool]) -> Scraped:
         deadline = time.monotonic() + 60
         while not holds(samples := self.scrape()):
-            assert time.monotonic() < deadline, {each: value for each, value in samples.items() if len(each[1]) == 1}
+            assert time.monotonic() < deadline, {
+                series: value for series, value in samples.items() if len(series[1]) == 1
+            }
             time.sleep(0.2)
         return samples
 
@@ -77,10 +83,10 @@ class Scraper:
 def served(spark: Any, folder: Path) -> tuple[Scraped, Scraped]:
     put(spark, folder / "one", 70, 7)
     put(spark, folder / "other", 30, 3)
-    one, other = start(spark, folder, "one"), start(spark, folder, "other")
-    with pillarbox.serve_metrics(one, port=0) as server:
+    first, second = start(spark, folder, "one"), start(spark, folder, "other")
+    with pillarbox.serve_metrics(first, port=0) as server:
         try:
-            assert pillarbox.serve_metrics(other, port=0) is server
+            assert pillarbox.serve_metrics(second, port=0) is server
             scraper = Scraper(server.url)
 
             def rows(name: str, count: int) -> Callable[[Scraped], bool]:
@@ -88,32 +94,36 @@ def served(spark: Any, folder: Path) -> tuple[Scraped, Scraped]:
 
             scraper.until(rows("one", 70))
             before = scraper.until(rows("other", 30))
-            one.stop()
-            one.awaitTermination()
+            first.stop()
+            first.awaitTermination()
             ended = scraper.until(lambda results: not results["pillarbox_query_up", ("one",)])
             assert ended["pillarbox_records_in_total", ("one", "count")] == 70
             put(spark, folder / "one", 1_000, 500)
-            one = start(spark, folder, "one")
-            assert pillarbox.serve_metrics(one, port=0) is server
-            pillarbox.serve_metrics(one, port=0)  # twice is once
+            first = start(spark, folder, "one")
+            assert pillarbox.serve_metrics(first, port=0) is server
+            pillarbox.serve_metrics(first, port=0)  # twice is once
             put(spark, folder / "other", 9, 9)
             scraper.until(rows("one", 1_070))
             return before, scraper.until(rows("other", 39))
         finally:
-            one.stop()
-            other.stop()
+            first.stop()
+            second.stop()
 
 
 def check(before: Scraped, after: Scraped) -> None:
-    def of(found: Scraped, name: str) -> dict[str, float]:
-        return {labels[0]: value for (each, labels), value in found.items() if (each, labels[1:]) == (name, ("count",))}
+    def of(samples: Scraped, name: str) -> dict[str, float]:
+        return {
+            labels[0]: value
+            for (metric, labels), value in samples.items()
+            if (metric, labels[1:]) == (name, ("count",))
+        }
 
     assert of(before, "pillarbox_records_in_total") == {"one": 70, "other": 30}
     assert of(after, "pillarbox_records_in_total") == {"one": 1_070, "other": 39}
     assert of(after, "pillarbox_records_out_total") == {"one": 1_070, "other": 39}
     assert of(before, "pillarbox_keys") == {"one": 7, "other": 3}
     assert of(after, "pillarbox_keys") == {"one": 500, "other": 9}
-    queries = {name: value for (each, (name, *_)), value in after.items() if each == "pillarbox_query_starts_total"}
+    queries = {name: value for (metric, (name, *_)), value in after.items() if metric == "pillarbox_query_starts_total"}
     assert queries == {"one": 2, "other": 1}
     assert after["pillarbox_query_up", ("one",)] == 1
     # 500 keys have as many series as 7, and a query that has started again as many as one that has started once.

@@ -90,7 +90,7 @@ def test_the_global_provider_may_come_later(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(read(reader)["pillarbox.query.up"].data.data_points) == 1
 
 
-def test_what_is_no_provider() -> None:
+def test_objects_that_are_no_providers() -> None:
     with pytest.raises(
         ProgramError, match=r"^export_otel\(\): meter_provider must be an OpenTelemetry MeterProvider.*, not 'otel'$"
     ):

@@ -18,7 +18,7 @@ def test_each_metric_is_listed() -> None:
 
 def test_each_alert_is_listed() -> None:
     rows = PAGE.partition("| alert |")[2].partition("\n\n")[0]
-    assert re.findall(r"`(Pillarbox\w+)`", rows.replace("leave `PillarboxQueryGone`", "")) == [
+    assert re.findall(r"`(Pillarbox\w+)`", rows.replace("omit `PillarboxQueryGone`", "")) == [
         alert.place for alert in of_alerts()
     ]
 

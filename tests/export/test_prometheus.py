@@ -14,13 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 import pillarbox
 from pillarbox._errors import ConfigurationError, ProgramError
 from pillarbox_tools.export.metric import METRICS
-from pillarbox_tools.export.prometheus import Collector, MetricsServer
+from pillarbox_tools.export.prometheus import MetricsCollector, MetricsServer
 from pillarbox_tools.export.query_metrics import QueryMetrics
 from tests.model.made import START, keyed, model, progress, source
 
 
-def collector(*ledgers: QueryMetrics) -> Collector:
-    result = Collector("the test", lambda metrics: metrics)
+def collector(*ledgers: QueryMetrics) -> MetricsCollector:
+    result = MetricsCollector("the test", lambda metrics: metrics)
     for ledger in ledgers:
         result.add(ledger)
     return result
@@ -100,7 +100,7 @@ def test_without_the_client(what: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         what()
 
 
-def test_what_is_no_query() -> None:
+def test_arguments_that_are_no_queries() -> None:
     with pytest.raises(ProgramError, match=r"^serve_metrics\(\) takes a query, as start\(\) returned it, not 5$"):
         pillarbox.serve_metrics(5)  # type: ignore[arg-type]
     with pytest.raises(

@@ -146,9 +146,9 @@ def test_calls_of_a_service() -> None:
         query.progressed(progress(number, keyed(counters={f"map-3.{name}": count for name, count in counters.items()})))
     operator = "map-3"
     sums = (m.REQUESTS, m.RETRIED, m.COMPLETED, m.FAILED, m.TIMED_OUT, m.DROPPED, m.CACHE_HITS, m.RATE_LIMITED)
-    assert [value(metrics, each, operator) for each in sums] == [18, 4, 10, 2, 2, 2, 6, 140]
-    assert [value(metrics, each, operator) for each in (m.IN_FLIGHT, m.IN_FLIGHT_MAX)] == [4, 8]
-    quantiles = [value(metrics, m.LATENCY, operator, each) for each in ("0.5", "0.95", "0.99")]
+    assert [value(metrics, metric, operator) for metric in sums] == [18, 4, 10, 2, 2, 2, 6, 140]
+    assert [value(metrics, metric, operator) for metric in (m.IN_FLIGHT, m.IN_FLIGHT_MAX)] == [4, 8]
+    quantiles = [value(metrics, m.LATENCY, operator, quantile) for quantile in ("0.5", "0.95", "0.99")]
     assert quantiles == [1500, None, 9000]  # 0: there was no answer
     assert value(metrics, m.USER_COUNT, operator, "mine") == 2
 
@@ -184,8 +184,8 @@ def test_operators_of_a_chain_and_their_broadcast_records() -> None:
     metrics = QueryMetrics(query)
     tasks = [keyed(subtask=n, records_in=7, broadcast_in=2, operators=[[7, 3], [3, 1]]) for n in (0, 1)]
     query.progressed(progress(1, *tasks))
-    came = [value(metrics, m.RECORDS_IN, each) for each in ("count", "map-3")]
-    went = [value(metrics, m.RECORDS_OUT, each) for each in ("count", "map-3")]
+    came = [value(metrics, m.RECORDS_IN, uid) for uid in ("count", "map-3")]
+    went = [value(metrics, m.RECORDS_OUT, uid) for uid in ("count", "map-3")]
     assert (came, went) == ([12, 6], [6, 2])
 
 
@@ -233,13 +233,13 @@ def test_sparks_parts_the_commit_the_sink_and_workers() -> None:
     assert value(metrics, m.EPOCH_NUMBER) == 2
 
 
-def test_what_happened_to_homes() -> None:
+def test_counters_of_home_restarts_and_adoptions() -> None:
     query = model()
     metrics = QueryMetrics(query)
     for number in (1, 2):
         restarted = keyed(home_restarts=2, home_cold_starts=1)
         query.progressed(progress(number, restarted, keyed(subtask=1, home_adoptions=1, fallback="no home")))
-    results = [value(metrics, each, *COUNT) for each in (m.HOME_RESTARTS, m.HOME_COLD_STARTS, m.HOME_ADOPTIONS)]
+    results = [value(metrics, metric, *COUNT) for metric in (m.HOME_RESTARTS, m.HOME_COLD_STARTS, m.HOME_ADOPTIONS)]
     assert (results, value(metrics, m.FALLBACKS, *COUNT)) == ([4, 2, 2], 2)
     assert value(metrics, m.HOME_RESTARTS, "payments") is None
 

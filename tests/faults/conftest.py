@@ -95,11 +95,11 @@ class Run:
             assert self.faults.happened() == self.faults.expected()
 
 
-def _same(found: list[Any], right: list[Any], what: str) -> None:
-    extra = [row for row in found if row not in right]
-    missing = [row for row in right if row not in found]
+def _same(rows: list[Any], right: list[Any], what: str) -> None:
+    extra = [row for row in rows if row not in right]
+    missing = [row for row in right if row not in rows]
     assert not extra and not missing, f"{what}: too much {extra[:5]}, missing {missing[:5]}"
-    assert found == right, f"{what}: rows came more than once"
+    assert rows == right, f"{what}: rows came more than once"
 
 
 MakeRun = Callable[..., Run]

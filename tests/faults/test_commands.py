@@ -121,14 +121,14 @@ def test_state_is_killed_while_it_writes(home: Home) -> None:
 long = pytest.mark.long("a JVM for each command")
 
 
-def sweep(home: Home, place: Callable[[str], list[str]], check: Callable[[str, bool], bool]) -> None:
+def sweep(home: Home, command_for: Callable[[str], list[str]], check: Callable[[str, bool], bool]) -> None:
     """Kill a command at Spark jobs throughout its run, and repeat the command after each kill.
 
     Args:
         place: returns the command line for a folder.
         check: called after each kill and, with True, after the command has completed. Returns whether all work is done.
     """
-    home.do(*place("first"))
+    home.do(*command_for("first"))
     count = home.jobs()
     assert check("first", True)
     assert count >= 2
@@ -136,7 +136,7 @@ def sweep(home: Home, place: Callable[[str], list[str]], check: Callable[[str, b
     for point in range(points):
         jobs = 1 + point * (count - 1) // (points - 1)
         name = f"killed at {jobs}"
-        command = place(name)
+        command = command_for(name)
         home.killed(partial(home.has_begun, jobs), *command)
         if not check(name, False):
             home.do(*command)
@@ -145,12 +145,12 @@ def sweep(home: Home, place: Callable[[str], list[str]], check: Callable[[str, b
 
 @long
 @pytest.mark.parametrize("command", [["inspect"], ["state"], ["state", "--output"]], ids=" ".join)
-def test_what_only_reads_is_killed(home: Home, command: list[str]) -> None:
+def test_reading_commands_are_killed(home: Home, command: list[str]) -> None:
     before = digests(home.checkpoint)
     name, *output = command
     uid = ["count"] if name == "state" else []
 
-    def place(folder: str) -> list[str]:
+    def command_for(folder: str) -> list[str]:
         return [name, str(home.checkpoint), *uid, *output, *([str(home.folder / folder)] if output else [])]
 
     def check(folder: str, is_done: bool) -> bool:
@@ -161,7 +161,7 @@ def test_what_only_reads_is_killed(home: Home, command: list[str]) -> None:
             assert is_whole and home.spark.read.parquet(str(rows)).count() == KEYS
         return is_done or is_whole
 
-    sweep(home, place, check)
+    sweep(home, command_for, check)
 
 
 @long
@@ -218,8 +218,8 @@ def test_the_command_that_stops_a_query_is_killed(home: Home) -> None:
             wait_until(lambda: len(asked(home, "over")) > before)
         return query
 
-    def stop(place: str) -> list[str]:
-        return ["savepoint", str(home.checkpoint), str(home.folder / place), "--stop"]
+    def stop(name: str) -> list[str]:
+        return ["savepoint", str(home.checkpoint), str(home.folder / name), "--stop"]
 
     query = start()
     home.killed(lambda: bool(asked(home, "request")), *stop("first"))

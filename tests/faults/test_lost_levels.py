@@ -20,13 +20,13 @@ from tests.support.sessions import environment_without_spark
 pytestmark = pytest.mark.fault
 
 ROOT = Path(__file__).resolve().parents[2]
-ELSEWHERE = sorted(place.name.partition("-")[2] for place in (ROOT / ".venvs").glob("spark-*"))
+ELSEWHERE = sorted(path.name.partition("-")[2] for path in (ROOT / ".venvs").glob("spark-*"))
 
 
 @pytest.mark.parametrize(
     "kind", ["ticks", pytest.param("carry", marks=pytest.mark.long("ticks depend on the attempt as well"))]
 )
-def test_what_an_attempt_emits_comes_once(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_output_of_an_attempt_is_emitted_once(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     local = spark.conf.get("spark.local.dir")
     assert local is not None
     levels = LostLevels(spark, tmp_path / "query", kind, lose_files(Path(local)))

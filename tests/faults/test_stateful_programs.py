@@ -55,10 +55,10 @@ class Killed(StatefulProcessor):
     def close(self):
         self.die("close")
 
-    def die(self, place: str) -> None:
+    def die(self, point: str) -> None:
         if TaskContext.get() is None:
             return  # the driver calls init(), too
-        for path in self.kills.glob(f"{place}-*") if random.random() < 0.1 else ():
+        for path in self.kills.glob(f"{point}-*") if random.random() < 0.1 else ():
             try:
                 path.unlink()
             except FileNotFoundError:

@@ -190,16 +190,16 @@ def test_accepted(old, new):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "change"),
     [
         ({"keys": (by_card,)}, {"keys": (by_shop,)}, f"made by {__name__}.by_card, and is made by {__name__}.by_shop"),
         ({"keys": ("card",)}, {"keys": (by_card,)}, f"the column card, and is made by {__name__}.by_card"),
     ],
 )
-def test_warned_of(old, new, said):
+def test_warned_of(old, new, change):
     comparison = compared(old, new)
     assert not comparison.refused
-    assert comparison.doubtful == [f"operator 'first': the key was {said}; old and new keys may mix in one state"]
+    assert comparison.doubtful == [f"operator 'first': the key was {change}; old and new keys may mix in one state"]
 
 
 def reading(*sources):
@@ -231,10 +231,10 @@ def test_a_source_with_other_columns_may_be_another_one():
 
 
 def test_several_programs_of_one_query():
-    one, two = describe_programs([program()]), describe_programs([program(), program(**TWO)])
-    comparison = compare(one, two)
+    first, second = describe_programs([program()]), describe_programs([program(), program(**TWO)])
+    comparison = compare(first, second)
     assert comparison.refused == ["the query had 1 program of pillarbox, and has 2"]
-    assert not compare(two, two).refused
+    assert not compare(second, second).refused
 
 
 @pytest.mark.parametrize(("step", "advice"), [(1, "update"), (-1, "run the version of pillarbox that wrote it")])

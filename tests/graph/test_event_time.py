@@ -88,8 +88,8 @@ def minutes(stream: DataStream[Any]) -> DataStream[Any]:
 # -- records without timestamps --
 
 
-def joined(one: DataStream[Any], other: DataStream[Any]) -> DataStream[Any]:
-    pairs = one.key_by("key").interval_join(other.key_by("key")).between(0, 1)
+def joined(lefts: DataStream[Any], rights: DataStream[Any]) -> DataStream[Any]:
+    pairs = lefts.key_by("key").interval_join(rights.key_by("key")).between(0, 1)
     return pairs.process(lambda left, right, ctx: [left])
 
 

@@ -29,7 +29,7 @@ class Frame:
     def mapInArrow(self) -> None: ...
 
 
-def one(record: Any) -> Any:
+def constant(record: Any) -> Any:
     return record
 
 
@@ -39,7 +39,7 @@ def compiled(parallelism: int = 2, most: int | None = None, *, streaming: bool =
         env.set_max_parallelism(most)
     stream = env.from_dataframe(Frame(streaming=streaming)).key_by("key").reduce(max).uid("most")  # type: ignore[arg-type]
     if report is not None:
-        stream = stream.map(one).set_parallelism(report).uid("report")
+        stream = stream.map(constant).set_parallelism(report).uid("report")
     sink = SinkTransformation(env._next(), "out", [stream._plain_step()], output="out", uid="out")
     return env._compile("test", [sink])
 
@@ -125,7 +125,7 @@ def test_which_max_parallelism_goes_on():
     "text",
     ["", "[]", "{}", '{"number": 3}', '{"codes": "2"}', '{"codes": 2}', '{"format": 1, "programs": []}'],
 )
-def test_what_is_no_note_of_layouts_is_passed_over(text):
+def test_other_notes_are_skipped(text):
     assert read_layouts(text) is None
 
 
@@ -150,7 +150,7 @@ def test_a_local_job_takes_the_key_groups_of_its_savepoint():
         env = StreamExecutionEnvironment().set_parallelism(2)
         if most is not None:
             env.set_max_parallelism(most)
-        stream = env.from_collection(list(range(20))).key_by(one).reduce(lambda a, b: a + b).uid("sum")
+        stream = env.from_collection(list(range(20))).key_by(constant).reduce(lambda a, b: a + b).uid("sum")
         return env.local_job(savepoint=savepoint, out=stream)
 
     with job(100) as first:

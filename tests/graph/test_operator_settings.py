@@ -48,8 +48,8 @@ def labels(program):
 def test_an_operator_with_a_parallelism_of_its_own():
     env = environment(4)
     keyed = env.from_collection([1, 2]).key_by(key).reduce(max)
-    one = keyed.map(key).set_parallelism(1).filter(key).set_parallelism(1).map(str)
-    program = compiled(env, out=one)
+    stream = keyed.map(key).set_parallelism(1).filter(key).set_parallelism(1).map(str)
+    program = compiled(env, out=stream)
     assert shape(program)[0] == [
         (0, ["collection"]),
         (1, ["reduce: max"]),
@@ -66,10 +66,10 @@ def test_an_operator_with_a_parallelism_of_its_own():
 
 def test_sinks_stay_where_their_records_are():
     env = environment(4)
-    one = env.from_collection([1]).key_by(key).reduce(max).set_parallelism(1)
-    one.print()
-    one.print().set_parallelism(2)
-    one.print().disable_chaining()
+    stream = env.from_collection([1]).key_by(key).reduce(max).set_parallelism(1)
+    stream.print()
+    stream.print().set_parallelism(2)
+    stream.print().disable_chaining()
     program = env.get_execution_graph()
     assert [(vertex.name, vertex.parallelism) for vertex in program.vertices] == [
         ("collection", 0),
@@ -145,9 +145,9 @@ def test_forward_is_a_promise():
     assert shape(compiled(env, out=stream.forward().map(str)))[0][1][1] == ["map: key", "map: str", "out"]
     with pytest.raises(ProgramError, match="'map: key' has parallelism 2, and 'map: str' parallelism 1: drop forw"):
         stream.forward().map(str).set_parallelism(1).execute_and_collect()
-    one = stream.map(key).set_parallelism(1)
+    stream_ = stream.map(key).set_parallelism(1)
     with pytest.raises(ProgramError, match="has parallelism 1, and 'map: str' parallelism 2"):
-        one.forward().map(str).execute_and_collect()
+        stream_.forward().map(str).execute_and_collect()
     with pytest.raises(ProgramError, match="has the partitions of its source, and 'map: str' parallelism 2"):
         env.from_collection([1]).forward().map(str).set_parallelism(2).execute_and_collect()
     # Two inputs are never chained.

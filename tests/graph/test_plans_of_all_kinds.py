@@ -49,10 +49,10 @@ class KeyedRuled(KeyedBroadcastProcessFunction):
     def process_broadcast_element(self, value, ctx): ...
 
 
-def near(one, two, ctx): ...
+def near(left, right, ctx): ...
 
 
-def pair(one, two): ...
+def pair(left, right): ...
 
 
 # Expected texts of the operator, and of its edges from both streams.
@@ -143,7 +143,7 @@ def test_ways_of_spreading(label):
     assert f"  [0] orders\n        --{label}--> [1]\nLevel 1\n  [1] text -> sink" in env.get_execution_graph().to_text()
 
 
-def test_what_goes_forward_is_not_cut():
+def test_forward_edges_are_not_cut():
     env = StreamExecutionEnvironment().set_parallelism(2)
     env.from_collection([1]).name("orders").rebalance().forward().map(str).name("text")
     assert "  [0] orders -> text -> sink\n" in env.get_execution_graph().to_text()

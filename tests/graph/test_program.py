@@ -117,8 +117,8 @@ def test_a_shuffle_cuts_the_chain():
 
 def test_union_of_sources_before_a_shuffle():
     env = environment()
-    one, two = env.from_collection([1]).name("one"), env.from_collection([2]).name("two")
-    program = compiled(env, out=one.map(key).union(two).filter(key).key_by(key).process(Keyed()))
+    first, second = env.from_collection([1]).name("one"), env.from_collection([2]).name("two")
+    program = compiled(env, out=first.map(key).union(second).filter(key).key_by(key).process(Keyed()))
     assert shape(program) == (
         [(0, ["one", "map: key", "filter: key"]), (1, ["process: Keyed", "out"]), (0, ["two", "filter: key"])],
         [(0, 1), (1, "out"), (2, 1)],
@@ -139,8 +139,8 @@ def test_two_key_bys_of_one_stream():
 
 def test_two_keyed_streams_are_connected():
     env = environment()
-    one, two = env.from_collection([1]).name("one"), env.from_collection([2]).name("two")
-    program = compiled(env, out=one.connect(two).key_by("a", "b").process(Both()))
+    lefts, rights = env.from_collection([1]).name("one"), env.from_collection([2]).name("two")
+    program = compiled(env, out=lefts.connect(rights).key_by("a", "b").process(Both()))
     assert shape(program) == (
         [(0, ["one"]), (1, ["process: Both", "out"]), (0, ["two"])],
         [(0, 1), (1, "out"), (2, 1)],
@@ -287,7 +287,7 @@ def test_a_keyed_stream_spreads_plain_operators_too():
     )
 
 
-def test_what_no_output_needs_is_left_out():
+def test_operators_without_an_output_are_left_out():
     env = environment()
     source = env.from_collection([1])
     source.key_by("a").process(Keyed())
@@ -309,10 +309,10 @@ def test_uids_are_given_or_derived_from_kind_and_place():
 @pytest.mark.parametrize("connected", [True, False])
 def test_a_uid_is_unique(connected):
     env = environment()
-    one = env.from_collection([1]).map(key).uid("same")
-    two = (one if connected else env.from_collection([1])).filter(key).uid("same")
+    first = env.from_collection([1]).map(key).uid("same")
+    second = (first if connected else env.from_collection([1])).filter(key).uid("same")
     with pytest.raises(ProgramError, match=r"two operators have the uid 'same' \('map: key' and 'filter: key'\)"):
-        compiled(env, one=one, two=two)
+        compiled(env, one=first, two=second)
 
 
 def test_wrong_uids():

@@ -36,17 +36,17 @@ class Executor:
                 state, _, group, _ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            if state != "Z" and int(group) in {each.pid for each in self.keeper._started}:
+            if state != "Z" and int(group) in {process.pid for process in self.keeper._started}:
                 results.add(int(pid))
         return results
 
     @property
     def homes(self) -> set[int]:
-        return self.processes - {each.pid for each in self.keeper._started}
+        return self.processes - {process.pid for process in self.keeper._started}
 
-    def home(self, place: str = "a", run: str = "run", **told: Any) -> dict[str, Any]:
+    def home(self, task: str = "a", run: str = "run", **fields: Any) -> dict[str, Any]:
         arguments = {"query": "query", "secret": "s", "epoch": 0, "mode": "fork", "most": 9, "idle": 99.0, "without": 0}
-        return self.keeper.ask("home", place=place, run=run, **{**arguments, **told})
+        return self.keeper.ask("home", place=task, run=run, **{**arguments, **fields})
 
     def end(self) -> None:
         self.process.kill()

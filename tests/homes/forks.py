@@ -32,10 +32,10 @@ class Forks:
         with answers:
             self._process = subprocess.Popen([sys.executable, "-c", code], stdin=answers.fileno(), env=environment)
 
-    def start_python(self, function: str, told: list[Any], files: list[int]) -> SimpleNamespace:
+    def start_python(self, function: str, arguments: list[Any], files: list[int]) -> SimpleNamespace:
         assert function == "main"
         with self._lock:
-            socket.send_fds(self._asks, [json.dumps(told).encode()], files)
+            socket.send_fds(self._asks, [json.dumps(arguments).encode()], files)
             return SimpleNamespace(pid=int(self._asks.recv(32)))
 
     def close(self) -> None:
@@ -59,10 +59,10 @@ def serve() -> None:
         asked.send(str(pid).encode())
 
 
-def _become(told: list[Any], lock: int) -> NoReturn:
+def _become(arguments: list[Any], lock: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    name, _, watched = told
+    name, _, watched = arguments
     starter.main(name, lock, watched)

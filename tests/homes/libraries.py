@@ -62,8 +62,8 @@ class Entry(NamedTuple):
     error: str = ""
     at_the_end: bool = False
 
-    def in_place(self, place: str) -> str:
-        return self.places.get(place, self.otherwise)
+    def in_place(self, setting: str) -> str:
+        return self.places.get(setting, self.otherwise)
 
 
 def _nothing(folder: Path) -> None:

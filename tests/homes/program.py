@@ -62,14 +62,14 @@ def processes(mark: str, part: bytes = b"") -> set[int]:
     return results
 
 
-def session(told: dict[str, Any], folder: Path) -> SparkSession:
-    builder: Any = SparkSession.builder.appName("homes").master(told["master"])
+def session(options: dict[str, Any], folder: Path) -> SparkSession:
+    builder: Any = SparkSession.builder.appName("homes").master(options["master"])
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(folder / "local"),
         "spark.log.level": "OFF",
-        "spark.pillarbox.homes": told["homes"],
+        "spark.pillarbox.homes": options["homes"],
         "spark.python.daemon.module": "pillarbox.daemon",
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.sql.streaming.stateStore.providerClass": (
@@ -84,8 +84,8 @@ def session(told: dict[str, Any], folder: Path) -> SparkSession:
     return spark
 
 
-def main(folder: Path, told: dict[str, Any]) -> None:
-    spark = session(told, folder)
+def main(folder: Path, options: dict[str, Any]) -> None:
+    spark = session(options, folder)
     for _ in range(EPOCHS):
         spark.range(KEYS).selectExpr("id AS key").coalesce(1).write.mode("append").parquet(str(folder / "in"))
     rows = spark.readStream.schema("key LONG").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
@@ -98,7 +98,7 @@ def main(folder: Path, told: dict[str, Any]) -> None:
 
     def take(batch: Any, number: int) -> None:
         out[number] = [tuple(row) for row in batch.collect()]
-        if told.get("kills") and not killed and number == 2:
+        if options.get("kills") and not killed and number == 2:
             killed.append(min(processes(os.environ[MARK], b"CoarseGrainedExecutorBackend")))
             os.kill(killed[0], signal.SIGKILL)
 

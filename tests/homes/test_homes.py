@@ -168,7 +168,7 @@ def test_a_starter_that_fails_has_a_successor_that_adopts_its_homes(
     assert sorted(noted(notes, "close")) == sorted(before)
 
 
-def told(query: Query) -> list[tuple[int, int, int]]:
+def counts(query: Query) -> list[tuple[int, int, int]]:
     reports = [report for report in query.reports if report.level]
     return [(report.home_cold_starts, report.home_restarts, report.home_adoptions) for report in reports]
 
@@ -176,18 +176,18 @@ def told(query: Query) -> list[tuple[int, int, int]]:
 def test_reports_tell_what_happened_to_homes(executor: Executor, notes: Path) -> None:
     query = counting(notes, parallelism=1)
     query.run_batch([1])
-    assert told(query) == [(1, 0, 0)]
+    assert counts(query) == [(1, 0, 0)]
     query.run_batch([1])
-    assert told(query) == [(0, 0, 0)]
+    assert counts(query) == [(0, 0, 0)]
     os.kill(executor.homes.pop(), signal.SIGKILL)
     query.run_batch([1])
-    assert told(query) == [(0, 1, 0)]
+    assert counts(query) == [(0, 1, 0)]
     os.kill(executor.starter, signal.SIGKILL)
     relay._idle.clear()  # another worker has its turn
     query.run_batch([1])
-    assert told(query) == [(0, 0, 1)]
+    assert counts(query) == [(0, 0, 1)]
     query.run_batch([1])
-    assert told(query) == [(0, 0, 0)]
+    assert counts(query) == [(0, 0, 0)]
 
 
 def test_a_report_says_why_a_task_has_no_home(executor: Executor, notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:

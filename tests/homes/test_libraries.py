@@ -21,23 +21,25 @@ pytestmark = [
 ]
 
 
-def check(entry: Entry, place: str, found: str) -> None:
-    if entry.in_place(place) == WORKS:
-        assert found == WORKS, (entry.name, place)
+def check(entry: Entry, setting: str, effect: str) -> None:
+    if entry.in_place(setting) == WORKS:
+        assert effect == WORKS, (entry.name, setting)
     else:
-        assert entry.error in found, (entry.name, place)
+        assert entry.error in effect, (entry.name, setting)
 
 
-@pytest.mark.parametrize("place", ["homes", "shared homes"])
-def test_in_homes(executor: Executor, tmp_path: Path, place: str) -> None:
-    settings = {MODE: "fork", MOST: "1" if place == "shared homes" else "8"}
+@pytest.mark.parametrize("setting", ["homes", "shared homes"])
+def test_in_homes(executor: Executor, tmp_path: Path, setting: str) -> None:
+    settings = {MODE: "fork", MOST: "1" if setting == "shared homes" else "8"}
     for number, entry in enumerate(TABLE):
         folder, run = tmp_path / str(number), f"run of {entry.name}"
         folder.mkdir()
         result = outcome(entry, folder, run, **settings)
-        check(entry, place, result)
+        check(entry, setting, result)
         if result == WORKS:
-            assert len(executor.homes) >= (1 if place == "shared homes" else 2), "they may have processes of their own"
+            assert len(executor.homes) >= (1 if setting == "shared homes" else 2), (
+                "they may have processes of their own"
+            )
         executor.keeper.ask("end", run=run, secrets=[], within=30.0)
         wait_until(lambda: not executor.homes)
         assert len([*folder.glob("of-*/end")]) == 2 * entry.at_the_end, entry.name
@@ -64,6 +66,6 @@ def test_the_document_shows_the_table() -> None:
     works = [entry for entry in TABLE if {*map(entry.in_place, PLACES)} == {WORKS}]
     assert header == ["", *PLACES] and {*line} == {"---"}
     assert rows == [[entry.name, *map(entry.in_place, PLACES)] for entry in TABLE if entry not in works]
-    paragraph = re.sub(r"\s+", " ", section.partition("All other calls and libraries")[2].partition(".\n\n")[0])
-    names = paragraph.partition(" work everywhere: ")[2]
+    paragraph = re.sub(r"\s+", " ", section.partition("All other tested calls and libraries")[2].partition(".\n\n")[0])
+    names = paragraph.partition(" work in workers, homes, shared homes and on Spark Connect: ")[2]
     assert names.split("; ") == [entry.name for entry in works]

@@ -33,7 +33,7 @@ CASES = [
 ]
 
 
-def run(tmp_path: Path, version: str | None = None, **told: Any) -> dict[str, Any]:
+def run(tmp_path: Path, version: str | None = None, **options: Any) -> dict[str, Any]:
     mark = uuid.uuid4().hex
     path = [ROOT / ".venvs" / f"spark-{version}"] if version else []
     env = environment_without_spark(
@@ -42,7 +42,7 @@ def run(tmp_path: Path, version: str | None = None, **told: Any) -> dict[str, An
         PYSPARK_PYTHON=sys.executable,
         SPARK_LOCAL_IP="127.0.0.1",
     )
-    command = [sys.executable, "-m", "tests.homes.program", str(tmp_path), json.dumps(told)]
+    command = [sys.executable, "-m", "tests.homes.program", str(tmp_path), json.dumps(options)]
     ran = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-6000:]
     until = time.monotonic() + 10

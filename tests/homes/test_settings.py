@@ -9,7 +9,7 @@ from pillarbox._runtime.spark.homes.settings import processors
 
 
 @pytest.mark.parametrize(
-    "files, wanted",
+    "files, limit",
     [
         ({"cpu.max": "50000 100000\n"}, 0.5),
         ({"cpu.max": "max 100000\n"}, None),
@@ -18,9 +18,9 @@ from pillarbox._runtime.spark.homes.settings import processors
         ({}, None),
     ],
 )
-def test_a_container_limits_the_processors(tmp_path: Path, files: dict[str, str], wanted: float | None) -> None:
+def test_a_container_limits_the_processors(tmp_path: Path, files: dict[str, str], limit: float | None) -> None:
     (tmp_path / "cpu").mkdir()
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    assert processors(str(tmp_path)) == (bound if wanted is None else wanted)
+    assert processors(str(tmp_path)) == (bound if limit is None else limit)

@@ -90,7 +90,7 @@ def test_a_home_unpickles_nothing_of_those_who_do_not_know_both_secrets(
     home = executor.home()["home"]
     hello = json.dumps({"place": "a", "secret": plan}).encode()
     bad = pickle.dumps(Runs(f"touch {tmp_path}/taken"))
-    frames = b"".join(len(each).to_bytes(8, "big") + each for each in (hello, bad))
+    frames = b"".join(len(frame).to_bytes(8, "big") + frame for frame in (hello, bad))
     assert talk(home, secret, frames) == b""  # it hangs up
     assert not (tmp_path / "taken").exists()
 
@@ -111,7 +111,7 @@ def test_requests_of_an_executor_that_was_killed_make_no_homes(executor: Executo
     wait_until(lambda: not executor.processes)
     for asked in connected:
         asked.close()
-    assert not [each for each in os.listdir(Path(sockets._address("")).parent) if each.startswith(name)]
+    assert not [name_ for name_ in os.listdir(Path(sockets._address("")).parent) if name_.startswith(name)]
 
 
 def test_a_starter_whose_socket_has_vanished_is_replaced(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_a_starter_whose_socket_has_vanished_is_replaced(executor: Executor, mon
 def test_workers_that_begin_at_once_have_one_starter(executor: Executor) -> None:
     keepers = [StarterConnection(executor.process.pid, executor.process.pid) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda each: each.ask("over", runs=[]), keepers))
+        answers = list(pool.map(lambda keeper: keeper.ask("over", runs=[]), keepers))
     assert answers == [{"over": []}] * 4
     started = [process.pid for client in keepers for process in client._started]
     assert len(started) == 1

@@ -30,12 +30,12 @@ class Starter:
     def _make(self, request: HomeRequest) -> HomeEntry:
         return HomeEntry(Process(next(self._pids), 0), "name", request.run, request.query, request.secret)
 
-    def home(self, place: str = "a", run: str = "one", **told: Any) -> tuple[HomeEntry, str]:
-        arguments = {"query": "q", "secret": "s", "epoch": 0, "mode": "fork", "most": 8, "idle": 60.0, **told}
-        return self.table.home(HomeRequest.of({"place": place, "run": run, **arguments}), self._make)
+    def home(self, task: str = "a", run: str = "one", **fields: Any) -> tuple[HomeEntry, str]:
+        arguments = {"query": "q", "secret": "s", "epoch": 0, "mode": "fork", "most": 8, "idle": 60.0, **fields}
+        return self.table.home(HomeRequest.of({"place": task, "run": run, **arguments}), self._make)
 
-    def pid(self, *arguments: Any, **told: Any) -> int:
-        return self.home(*arguments, **told)[0].process.pid
+    def pid(self, *arguments: Any, **fields: Any) -> int:
+        return self.home(*arguments, **fields)[0].process.pid
 
     def alive(self) -> set[int]:
         return {pid for pid, home in self.table.homes.items() if home.kill_at is None}
@@ -93,9 +93,9 @@ def test_a_late_task_of_a_run_that_was_never_here_supersedes_nothing() -> None:
 
 def test_each_run_has_as_many_homes_as_it_may() -> None:
     starter = Starter()
-    ones = {starter.pid(f"a{n}", "one", query="1", most=2) for n in range(8)}
-    twos = {starter.pid(f"b{n}", "two", query="2", most=2) for n in range(8)}
-    assert len(ones) == len(twos) == 2 and not ones & twos
+    firsts = {starter.pid(f"a{n}", "one", query="1", most=2) for n in range(8)}
+    seconds = {starter.pid(f"b{n}", "two", query="2", most=2) for n in range(8)}
+    assert len(firsts) == len(seconds) == 2 and not firsts & seconds
     assert sorted(len(home.places) for home in starter.table.homes.values()) == [4, 4, 4, 4]
 
 
@@ -126,8 +126,8 @@ def test_visits_that_the_starter_does_not_see_keep_a_home() -> None:
     assert starter.ended == [home]
 
 
-def adopted(starter: Starter, pid: int, run: str, place: str) -> HomeEntry:
-    home = HomeEntry(Process(pid, 0), "name", run, "q", "s", {place})
+def adopted(starter: Starter, pid: int, run: str, task: str) -> HomeEntry:
+    home = HomeEntry(Process(pid, 0), "name", run, "q", "s", {task})
     starter.table.adopt(home, 5)
     return home
 
@@ -159,7 +159,7 @@ def test_an_executor_that_ends_makes_no_home() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "fields",
     [
         {"run": 7},
         {"epoch": "seven"},
@@ -170,10 +170,10 @@ def test_an_executor_that_ends_makes_no_home() -> None:
         {"idle": []},
     ],
 )
-def test_a_request_that_is_not_understood_changes_nothing(told: dict[str, Any]) -> None:
+def test_a_request_that_is_not_understood_changes_nothing(fields: dict[str, Any]) -> None:
     starter = Starter()
     with pytest.raises(BadRequestError):
-        starter.home(**told)
+        starter.home(**fields)
     assert starter.table.homes == {}
 
 
@@ -184,25 +184,25 @@ class Machine(RuleBasedStateMachine):
         self.newest: dict[str, int] = {}
         self.over: set[str] = set()
 
-    places = st.sampled_from("abc")
+    tasks = st.sampled_from("abc")
     queries = st.sampled_from("pq")
     numbers = st.integers(0, 4)
 
-    @rule(place=places, query=queries, number=numbers, epoch=st.integers(0, 40), most=st.integers(1, 3))
-    def ask(self, place: str, query: str, number: int, epoch: int, most: int) -> None:
+    @rule(task=tasks, query=queries, number=numbers, epoch=st.integers(0, 40), most=st.integers(1, 3))
+    def ask(self, task: str, query: str, number: int, epoch: int, most: int) -> None:
         run = f"{query}{number}"
         arguments = {"query": query, "epoch": epoch, "most": most, "attempt": 100 * number, "secret": query}
         is_late = run in self.over or number < self.newest.get(query, -1)
         if is_late:
             with pytest.raises(RefusedError):
-                self.starter.home(f"{run}{place}", run, **arguments)
+                self.starter.home(f"{run}{task}", run, **arguments)
             self.over.add(run)
             return
         if query in self.newest and self.newest[query] < number:
             self.over.add(f"{query}{self.newest[query]}")
         self.newest[query] = number
-        home, _ = self.starter.home(f"{run}{place}", run, **arguments)
-        assert home.run == run and home.kill_at is None and f"{run}{place}" in home.places
+        home, _ = self.starter.home(f"{run}{task}", run, **arguments)
+        assert home.run == run and home.kill_at is None and f"{run}{task}" in home.places
 
     @rule(query=queries, number=numbers)
     def end(self, query: str, number: int) -> None:

@@ -133,9 +133,9 @@ def _vectors() -> Any:
         def zero(self, value):
             return np.zeros_like(value)
 
-        def addInPlace(self, one, other):
-            one += other
-            return one
+        def addInPlace(self, value, other):
+            value += other
+            return value
 
     return Vectors()
 
@@ -147,8 +147,8 @@ def _sets() -> Any:
         def zero(self, value):
             return set()
 
-        def addInPlace(self, one, other):
-            return one | other
+        def addInPlace(self, value, other):
+            return value | other
 
     Sets.__module__ = main.__name__
     return Sets()
@@ -208,10 +208,10 @@ def _failing(where: str) -> Any:
         def zero(self, value):
             return value
 
-        def addInPlace(self, one, other):
+        def addInPlace(self, value, other):
             if (os.getpid() == home) == (where == "worker"):
                 raise ValueError("no such sum")
-            return one + other
+            return value + other
 
     return Fails()
 

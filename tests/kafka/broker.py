@@ -101,8 +101,8 @@ def _run(command: list[str]) -> None:
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [socket.getsockname()[1] for socket in sockets]
-    for each in sockets:
-        each.close()
+    for sock in sockets:
+        sock.close()
     return ports
 
 

@@ -56,7 +56,7 @@ def test_totals_and_dead_letters(page_shop: Shop, spark: Any) -> None:
     def paid(card: str, amount: float) -> str:
         return json.dumps({"card": card, "amount": amount})
 
-    page_shop.send("payments", [paid(*GOOD[0]), *BAD, *(paid(*each) for each in GOOD[1:])])
+    page_shop.send("payments", [paid(*GOOD[0]), *BAD, *(paid(*payment) for payment in GOOD[1:])])
     run()
     totals = [tuple(json.loads(value).values()) for value in page_shop.values("totals")]
     assert Counter(totals) == Counter([("a", 1.5), ("a", 4.5), ("b", 2.0)])

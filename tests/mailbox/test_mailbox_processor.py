@@ -865,7 +865,7 @@ def test_m1_a_loop_that_failed_may_be_taken_over(threads) -> None:
 
 
 def test_all_threads_at_once_meet_only_in_the_mailbox_thread(threads) -> None:
-    writers, each = 4, 1_000
+    writers, per_writer = 4, 1_000
     owner = threading.current_thread()
     total = 0
     calls = 0
@@ -897,7 +897,7 @@ def test_all_threads_at_once_meet_only_in_the_mailbox_thread(threads) -> None:
         executor = processor.get_mailbox_executor(writer)
         options = [MailOptions.DEFAULT, MailOptions.urgent(), MailOptions.deferrable()]
         assert called.wait(threads.patience)
-        for i in range(each):
+        for i in range(per_writer):
             executor.execute(count, "count", options=options[i % 3])
             if i % 100 == 0:
                 processor.suspend()
@@ -917,7 +917,7 @@ def test_all_threads_at_once_meet_only_in_the_mailbox_thread(threads) -> None:
     finishing.result(threads.patience)
     resumer.put(None)
     resuming.result(threads.patience)
-    assert total == writers * each
+    assert total == writers * per_writer
     assert runs > 1
     assert calls >= 1
 

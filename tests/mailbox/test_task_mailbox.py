@@ -540,16 +540,16 @@ def test_m8_run_exclusively_gives_back_the_lock_after_an_error(mailbox: TaskMail
 
 @pytest.mark.parametrize("take", ["take", "try_take", "batch"])
 def test_many_writers_lose_and_reorder_nothing(mailbox: TaskMailbox, threads, take: str) -> None:
-    writers, each = 6, 500
+    writers, per_writer = 6, 500
     got: dict[int, list[int]] = {w: [] for w in range(writers)}
 
     def write(writer: int) -> None:
-        for i in range(each):
+        for i in range(per_writer):
             mailbox.put(Mail(partial(got[writer].append, i), 0, "%d of %d", i, writer))
 
     running = [threads.start(write, w) for w in range(writers)]
     count = 0
-    while count < writers * each:
+    while count < writers * per_writer:
         if take == "take":
             m: Mail | None = mailbox.take(MIN_PRIORITY)
         elif take == "try_take":
@@ -562,7 +562,7 @@ def test_many_writers_lose_and_reorder_nothing(mailbox: TaskMailbox, threads, ta
             count += 1
     for future in running:
         future.result(threads.patience)
-    assert got == {w: list(range(each)) for w in range(writers)}
+    assert got == {w: list(range(per_writer)) for w in range(writers)}
     assert mailbox.size() == 0
 
 

@@ -63,7 +63,7 @@ def progress(number: int, *reports: TaskReport, name: str = "pillarbox", **value
         "sources": [{"description": "rate", "numInputRows": 10, "startOffset": "1", "endOffset": {"t": {"0": 5}}}],
         "stateOperators": [{"commitTimeMs": 7}, {"commitTimeMs": 8}],
         "sink": {"numOutputRows": -1},
-        "observedMetrics": observed({each: {"tasks": texts} for each, texts in levels.items()}, {"tasks": []}),
+        "observedMetrics": observed({level: {"tasks": texts} for level, texts in levels.items()}, {"tasks": []}),
         **values,
     }
 

@@ -82,7 +82,7 @@ def written(path: Path, *, with_records: bool) -> bytes:
 
 def test_there_are_no_keys_and_no_records_in_it(tmp_path: Path) -> None:
     content = written(tmp_path / "b.zip", with_records=False)
-    assert [each for each in PLANTED if each.encode() in content] == []
+    assert [secret for secret in PLANTED if secret.encode() in content] == []
     bundle = read_bundle(tmp_path / "b.zip")
     [_, failure] = bundle.run.failures
     assert (failure.error, failure.cause, failure.uid, failure.number) == ("OperatorError", "ValueError", "count", 7)
@@ -101,7 +101,7 @@ def test_there_are_no_keys_and_no_records_in_it(tmp_path: Path) -> None:
 
 def test_with_records_all_of_it_is_there(tmp_path: Path) -> None:
     content = written(tmp_path / "b.zip", with_records=True)
-    assert [each for each in PLANTED if each.encode() not in content] == []
+    assert [secret for secret in PLANTED if secret.encode() not in content] == []
     assert read_bundle(tmp_path / "b.zip").earlier[0].failures == [_failure()]
 
 
@@ -117,7 +117,7 @@ def test_it_opens_without_a_query(tmp_path: Path) -> None:
     assert (view["id"], view["status"], view["is_live"]) == ("q", "failed", False)
     assert view["missing"] == ["This is a bundle: b.zip."]
     assert view["plan"]["vertices"][1]["run"].records_in == 9
-    assert [each.status for each in view["earlier"]] == ["failed"]
+    assert [run.status for run in view["earlier"]] == ["failed"]
     assert view["state_sizes"] == {"count": {"seen": 900, "timer": 100}}
 
 

@@ -161,7 +161,7 @@ def told_by(fault: Minute, day: Day) -> dict[int, set[str]]:
 
 @pytest.mark.slow("a day of 1,440 epochs, and some fifty looks at it")
 @pytest.mark.parametrize("rule", FAULTS)
-def test_a_fault_is_said_while_it_lasts(rule: str) -> None:
+def test_a_fault_is_reported_while_it_lasts(rule: str) -> None:
     for minute, rules in told_by(FAULTS[rule], Day()).items():
         if BEGINS + _SLACK <= minute < ENDS:
             assert rules == {rule}, f"minute {minute - BEGINS} of the fault"
@@ -266,9 +266,9 @@ def test_a_query_that_starts_again_and_again_is_in_a_loop() -> None:
     day.now += 6 * MINUTE
     day.epoch()
     assert day.found() == set(), "it has run for a while"
-    one = Day()
-    one.model.follows(earlier[:1])
-    assert one.found() == set(), "one failure is no loop"
+    new_day = Day()
+    new_day.model.follows(earlier[:1])
+    assert new_day.found() == set(), "one failure is no loop"
 
 
 @pytest.mark.slow("two days of epochs")

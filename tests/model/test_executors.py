@@ -40,23 +40,23 @@ def memory(*epochs: list[Any], **settings: str) -> ExecutorMemory:
     return executors
 
 
-def terms(found: ExecutorMemory) -> dict[str, int]:
-    return {term.name: term.bytes for term in found.terms}
+def terms(executor: ExecutorMemory) -> dict[str, int]:
+    return {term.name: term.bytes for term in executor.terms}
 
 
 def test_each_executor_has_its_processes_and_their_state() -> None:
     memory = query(
         [
             source(host="one", executor=7, process=50, private_bytes=20 * MIB),
-            *(home(each, keys=5, state_bytes=100, memory_limit=1 << 30) for each in (0, 1)),
+            *(home(subtask, keys=5, state_bytes=100, memory_limit=1 << 30) for subtask in (0, 1)),
             home(2, host="two", executor=7, process=100),
             home(3, executor=8),
         ]
     )
-    one, other, two = memory.run.executors
-    assert one == ExecutorRun("one", 7, 2, 1, 60 * MIB, 20 * MIB, 200, 10, 1 << 30)
-    assert (other.host, other.executor, other.homes, other.workers, other.limit) == ("one", 8, 1, 0, None)
-    assert (two.host, two.homes, two.home_bytes, two.worker_bytes) == ("two", 1, 30 * MIB, 0)
+    first, second, third = memory.run.executors
+    assert first == ExecutorRun("one", 7, 2, 1, 60 * MIB, 20 * MIB, 200, 10, 1 << 30)
+    assert (second.host, second.executor, second.homes, second.workers, second.limit) == ("one", 8, 1, 0, None)
+    assert (third.host, third.homes, third.home_bytes, third.worker_bytes) == ("two", 1, 30 * MIB, 0)
 
 
 def test_a_task_that_does_not_tell_its_executor_is_in_the_only_one_of_its_host() -> None:
@@ -64,7 +64,7 @@ def test_a_task_that_does_not_tell_its_executor_is_in_the_only_one_of_its_host()
     [result] = query([read, home(0)]).run.executors
     assert (result.executor, result.homes, result.workers, result.limit) == (7, 1, 1, 1 << 30)
     several = query([read, home(0), home(1, executor=8)]).run.executors
-    assert [(each.executor, each.homes, each.workers) for each in several] == [(7, 1, 0), (8, 1, 0)]
+    assert [(executor.executor, executor.homes, executor.workers) for executor in several] == [(7, 1, 0), (8, 1, 0)]
 
 
 def test_tasks_without_work_still_live_where_they_were() -> None:
@@ -105,7 +105,7 @@ def test_processes_that_do_not_tell_their_memory_are_not_added_up() -> None:
 
 def test_the_formula() -> None:
     executors = memory(
-        [home(each, keys=1000, state_bytes=10_000, bytes_out=500, memory_limit=1 << 40) for each in (0, 1)]
+        [home(subtask, keys=1000, state_bytes=10_000, bytes_out=500, memory_limit=1 << 40) for subtask in (0, 1)]
     )
     assert terms(executors) == {
         "JVM besides its heap": 384 * MIB,
@@ -145,7 +145,7 @@ def test_without_homes_tasks_are_in_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told", "limit"),
+    ("settings", "task_limit", "limit"),
     [
         ({"spark.master": "local[4]"}, None, None),
         ({"spark.master": "local[4]"}, 5 << 30, 5 << 30),
@@ -156,11 +156,11 @@ def test_without_homes_tasks_are_in_workers() -> None:
         ({}, 1 << 30, 1 << 30),
     ],
 )
-def test_the_limit_of_a_container(settings: dict[str, str], told: int | None, limit: int | None) -> None:
-    executors = memory([home(0, memory_limit=told)], **settings).limit
+def test_the_limit_of_a_container(settings: dict[str, str], task_limit: int | None, limit: int | None) -> None:
+    executors = memory([home(0, memory_limit=task_limit)], **settings).limit
     assert executors == (None if limit is None else pytest.approx(limit, abs=MIB))
 
 
 def test_the_records_of_the_largest_epoch_are_divided_among_executors() -> None:
     memory = executor_memory_of(query([home(0, bytes_out=900), home(1, host="two")], [home(0, bytes_out=10)]))
-    assert [terms(each)["records"] for each in memory] == [3 * 450] * 2
+    assert [terms(executor)["records"] for executor in memory] == [3 * 450] * 2

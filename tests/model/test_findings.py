@@ -121,7 +121,7 @@ def test_the_day_on_which_memory_runs_out() -> None:
     assert memory.full_at == pytest.approx(last + 15 * minutes * 60_000, abs=15_000)
 
 
-def test_a_limit_that_nobody_has_set_is_no_guess() -> None:
+def test_an_unset_limit_is_not_guessed() -> None:
     assert memory_of(_grown(None, 1024)).message == "no limit: spark.executor.pyspark.memory is not set"
     assert memory_of(_grown("2m", 0)).message == "not growing"
     assert memory_of(model().snapshot()).full_at is None

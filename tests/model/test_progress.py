@@ -7,7 +7,7 @@ import pytest
 
 from pillarbox._json import read
 from pillarbox_tools.model.epochs import epoch_of
-from pillarbox_tools.model.snapshot import EpochRun, Snapshot
+from pillarbox_tools.model.snapshot import EpochReport, Snapshot
 from tests.model.made import START, keyed, model, progress, source
 
 
@@ -57,12 +57,12 @@ def test_a_task_that_ran_twice_counts_once_and_is_repeated() -> None:
 
 
 def test_programs_of_a_query_are_told_apart() -> None:
-    one, other = progress(1, keyed(records_in=1)), progress(1, keyed(records_in=2), name="pillarbox 2")
-    one["observedMetrics"] = other["observedMetrics"] | {
-        name: values for name, values in one["observedMetrics"].items() if values["tasks"]
+    first, second = progress(1, keyed(records_in=1)), progress(1, keyed(records_in=2), name="pillarbox 2")
+    first["observedMetrics"] = second["observedMetrics"] | {
+        name: values for name, values in first["observedMetrics"].items() if values["tasks"]
     }
-    one["observedMetrics"]["mine"] = {"rows": 5}
-    assert [(vertex.program, vertex.records_in) for vertex in epoch_of(one).vertices] == [
+    first["observedMetrics"]["mine"] = {"rows": 5}
+    assert [(vertex.program, vertex.records_in) for vertex in epoch_of(first).vertices] == [
         ("pillarbox", 1),
         ("pillarbox 2", 2),
     ]
@@ -87,12 +87,12 @@ def test_json_and_back() -> None:
 def test_fields_of_a_later_version_are_left_out() -> None:
     query = model()
     query.progressed(progress(1))
-    told = json.loads(json.dumps(asdict(query.snapshot())))
-    told["later"] = 1
-    told["epochs"][0]["later"] = {"a": 1}
-    document = read(Snapshot, told)
-    assert isinstance(document.epochs[0], EpochRun)
+    fields = json.loads(json.dumps(asdict(query.snapshot())))
+    fields["later"] = 1
+    fields["epochs"][0]["later"] = {"a": 1}
+    document = read(Snapshot, fields)
+    assert isinstance(document.epochs[0], EpochReport)
     assert document.epochs[0].number == 1
-    del told["id"]
+    del fields["id"]
     with pytest.raises(TypeError):
-        read(Snapshot, told)
+        read(Snapshot, fields)

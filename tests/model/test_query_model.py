@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox_tools.model.moments import Moments
 from pillarbox_tools.model.query_model import EPOCHS
-from pillarbox_tools.model.snapshot import EpochRun
+from pillarbox_tools.model.snapshot import EpochReport
 from tests.model.made import START, keyed, model, plan, progress
 
 
@@ -74,7 +74,7 @@ def test_the_version_grows_with_each_change() -> None:
     assert failed == ended == again
 
 
-def _epoch(number: int, rows: int, at: int) -> EpochRun:
+def _epoch(number: int, rows: int, at: int) -> EpochReport:
     vertex = OperatorReport(
         *("count", "count", 1, number, 1, rows, rows, 0, 3, 0, 1, 0, 0, 3),
         program="pillarbox",
@@ -89,7 +89,7 @@ def _epoch(number: int, rows: int, at: int) -> EpochRun:
         timers=2,
         state_bytes=10 * number,
     )
-    return EpochRun(number, at - 100, 100, {}, rows, [], [vertex])
+    return EpochReport(number, at - 100, 100, {}, rows, [], [vertex])
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(100, 200_000)), min_size=1, max_size=1500))
@@ -100,16 +100,16 @@ def test_moments_add_up_to_the_epochs_and_are_bounded(given_epochs: list[tuple[i
         moments.add(_epoch(number, rows, at), plan())
     result = moments.all()
     assert len(result) <= 480
-    assert sum(each.epochs for each in result) == len(given_epochs)
-    assert sum(each.rows for each in result) == sum(rows for rows, _ in given_epochs)
-    assert sum(each.counters["count.late_records_dropped"] for each in result) == len(given_epochs)
-    assert [each.at for each in result] == sorted(each.at for each in result)
+    assert sum(moment.epochs for moment in result) == len(given_epochs)
+    assert sum(moment.rows for moment in result) == sum(rows for rows, _ in given_epochs)
+    assert sum(moment.counters["count.late_records_dropped"] for moment in result) == len(given_epochs)
+    assert [moment.at for moment in result] == sorted(moment.at for moment in result)
     last, count = result[-1], len(given_epochs) - 1
     assert (last.last, last.keys, last.state_bytes) == (count, {"count": count}, {"count": 10 * count})
     assert last.counters["ask.latency_p99_us"] == count
     assert last.lag == 500
     assert result[0].first == 0
-    assert sum(each.home_restarts for each in result) == 2 * len(given_epochs)
-    assert sum(each.fallbacks for each in result) == 3 * len(given_epochs)
+    assert sum(moment.home_restarts for moment in result) == 2 * len(given_epochs)
+    assert sum(moment.fallbacks for moment in result) == 3 * len(given_epochs)
     # They follow each other without a gap.
-    assert all(other.first == one.last + 1 for one, other in pairwise(result))
+    assert all(other.first == moment.last + 1 for moment, other in pairwise(result))

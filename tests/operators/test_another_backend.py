@@ -104,7 +104,7 @@ class Counting(KeyedProcessFunction):
         yield ctx.get_current_key(), "timer", self.count.value()
 
 
-class Taken:
+class Collected:
     def __init__(self) -> None:
         self.values: list[Any] = []
 
@@ -120,7 +120,7 @@ def run(make, watermark, *records):
     backend: Any = Store()
     clock = ManualProcessingTimeService()
     executor = MailboxProcessor(lambda controller: controller.suspend_default_action()).get_mailbox_executor(0)
-    collector = Taken()
+    collector = Collected()
     keyed = KeyedContext(backend, InternalTimeServiceManager(backend, clock))
     operator = make(OperatorContext("op", "op", 0, 1, executor, clock, collector, keyed=keyed))
     operator.open()
@@ -144,6 +144,6 @@ def test_operators_run_on_a_backend_without_rows():
         *(("a", "timer", 2), ("b", "timer", 1), ("c", "timer", 1)),
         ("a", 3),
     ]
-    joined = run(lambda context: ReduceOperator(context, lambda one, other: one + other, keying), 10, *records)
+    joined = run(lambda context: ReduceOperator(context, lambda value, other: value + other, keying), 10, *records)
     assert joined == ["a1", "b1", "a1a2", "c1", "a1a2a1"]
     assert run(lambda context: DeduplicateOperator(context, keying, 5), 10, *records) == ["a1", "b1", "c1", "a1"]

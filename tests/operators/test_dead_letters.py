@@ -234,11 +234,11 @@ LIVES = [
 def test_what_a_failed_record_or_timer_did_is_undone(steps, ttl):
     guarded, oracle = Runs(raises=True, ttl=ttl), Runs(raises=False, ttl=ttl)
     for number, (what, content) in enumerate([*steps, ("restart", 0), ("watermark", 100), ("clock", 100)]):
-        for each in (guarded, oracle):
-            each.do(what, content, number)
-    for each in (guarded, oracle):
-        each.finish()
-        each.harness.close()
+        for machine in (guarded, oracle):
+            machine.do(what, content, number)
+    for machine in (guarded, oracle):
+        machine.finish()
+        machine.harness.close()
     assert guarded.said == oracle.said
 
 
@@ -426,8 +426,8 @@ class Processes(ProcessFunction):
 
 
 class Reduces(ReduceFunction):
-    def reduce(self, one, other):
-        return one + bad(other)
+    def reduce(self, value, other):
+        return value + bad(other)
 
 
 @pytest.mark.parametrize(
@@ -776,9 +776,9 @@ def test_a_field_that_cannot_be_folded(method, mode):
     env = StreamExecutionEnvironment().set_runtime_mode(mode)
     folded = getattr(env.from_collection(rows).key_by(lambda row: row[0]), method)(1, on_error=BAD)
     out = folded.union(letters_of(folded)).execute_and_collect()
-    letters = [(each[1], each[2]) for each in out if each[0] == "letter"]
+    letters = [(row[1], row[2]) for row in out if row[0] == "letter"]
     assert sorted(letters, key=repr) == [(("a", "x"), "a"), (("a", None), "a"), (("b", None), "b"), (("c",), "c")]
-    results = sorted(each for each in out if each[0] != "letter")
+    results = sorted(row for row in out if row[0] != "letter")
     last = {"sum": 4, "max": 3, "max_by": 3}.get(method, 1)
     if mode is RuntimeExecutionMode.BATCH:
         assert results == [("a", last), ("c", 7)]
@@ -838,8 +838,8 @@ def test_records_without_a_key_join_nothing(method, tags):
     env = StreamExecutionEnvironment().set_parallelism(2)
     at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: 7)
     sides = [["a", *(["bad"] if tag is BAD else []), "b"] for tag in tags]
-    one, two = (env.from_collection(values).assign_timestamps_and_watermarks(at) for values in sides)
-    pairs = getattr(one, method)(two).where(bad, on_error=tags[0]).equal_to(Named(), on_error=tags[1])
+    left, right = (env.from_collection(values).assign_timestamps_and_watermarks(at) for values in sides)
+    pairs = getattr(left, method)(right).where(bad, on_error=tags[0]).equal_to(Named(), on_error=tags[1])
     windows = pairs.window(TumblingEventTimeWindows.of(10)).side_output_errors(BAD)
     if method == "join":
         out = windows.apply(lambda first, second: bad(f"{first}{second}"))
@@ -848,19 +848,19 @@ def test_records_without_a_key_join_nothing(method, tags):
     with env.local_job(out=out, letters=pairs.get_side_output(BAD), windows=out.get_side_output(BAD)) as job:
         result = job.run()
     assert sorted(result["out"]) == ["aa", "bb"]
-    assert [(each.value, each.key, each.timestamp) for each in result["letters"]] == [("bad", None, 7)] * tags.count(
-        BAD
-    )
+    assert [(letter.value, letter.key, letter.timestamp) for letter in result["letters"]] == [
+        ("bad", None, 7)
+    ] * tags.count(BAD)
     assert result["windows"] == []
 
 
 def test_a_join_has_a_side_output_only_with_on_error():
-    one, two = (StreamExecutionEnvironment().from_collection(["a"]),) * 2
+    left, right = (StreamExecutionEnvironment().from_collection(["a"]),) * 2
     with pytest.raises(ProgramError, match=r"join\(\) has no side outputs before where\(key, on_error=tag\)"):
-        one.join(two).where(len).equal_to(len).get_side_output(BAD)
+        left.join(right).where(len).equal_to(len).get_side_output(BAD)
     for method in ("where", "equal_to"):
         with pytest.raises(ProgramError, match=rf'{method}\(\): on_error must be "fail" or the OutputTag'):
-            getattr(one.co_group(two), method)(len, on_error=3)
+            getattr(left.co_group(right), method)(len, on_error=3)
 
 
 def test_rows_without_a_key_stay_columns():

@@ -137,22 +137,22 @@ def test_nan_is_greater_than_all_numbers(records):
 
 
 @pytest.mark.parametrize("field", [-1, "", 1.5, None, True, ("a",)])
-def test_what_is_no_field_is_refused(field):
+def test_unknown_fields_are_refused(field):
     numbers = StreamExecutionEnvironment().from_collection([3]).key_by(lambda number: "all")
     with pytest.raises(ProgramError, match=r"min_by\(\) takes the position of a field, from 0, or its name, not"):
         numbers.min_by(field)
 
 
 @pytest.mark.parametrize(
-    ("records", "field", "said"),
+    ("records", "field", "message"),
     [
         ([(1, 2), (1, 3)], 2, r"sum\(2\): the record has 2 fields, counted from 0"),
         ([1, 2], 1, r"sum\(1\): the record has no positions: pass a field's name"),
         ([Row.of(a=1), Row.of(a=2)], "b", "no column 'b'; the columns are a"),
     ],
 )
-def test_a_field_that_is_not_there_is_named(records, field, said):
+def test_a_field_that_is_not_there_is_named(records, field, message):
     keyed = StreamExecutionEnvironment().from_collection(records).key_by(lambda record: "all")
-    with pytest.raises(Exception, match=said) as caught:
+    with pytest.raises(Exception, match=message) as caught:
         keyed.sum(field).execute_and_collect()
     assert "operator 'sum'" in str(caught.value)

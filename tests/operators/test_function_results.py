@@ -132,7 +132,7 @@ def test_containers_of_other_classes_are_copied(memo, wrap):
     for value in [1, 2, 3]:
         expected.append(copy.deepcopy(note(value)))
     assert results == expected
-    assert [repr(result) for result in results] == [repr(each) for each in expected]  # also of the same class
+    assert [repr(result) for result in results] == [repr(result_) for result_ in expected]  # also of the same class
 
 
 @pytest.mark.parametrize("answer", [None, 0, 1, "yes", [], object()], ids=["None", "0", "1", "text", "list", "object"])

@@ -156,8 +156,8 @@ def test_keys_of_columns():
     for key_by, keys in (("x", [1, 2]), (["x", "y"], [(1, "a"), (2, "b")])):
         for run_of in ([Records(records)], [Records([r.as_dict() for r in records])], [ArrowRecords(batch)]):
             with harness_for(Keys(), key_by=key_by) as harness:
-                for one in run_of:
-                    harness.operator.process_records(one)
+                for run in run_of:
+                    harness.operator.process_records(run)
                 assert harness.get_output() == keys
     with harness_for(Keys(), key_by="y") as harness:
         harness.push(Point())

@@ -98,7 +98,7 @@ def two_kinds(group):
 
 
 @pytest.mark.parametrize(
-    ("define", "said"),
+    ("define", "message"),
     [
         (two_kinds, "has two metrics named 'a', of different kinds"),
         (lambda group: group.counter(""), "a metric's name must be a non-empty string"),
@@ -108,9 +108,9 @@ def two_kinds(group):
         (lambda group: group.gauge("a", lambda: float("nan")), "it returned nan, which is not a number"),
     ],
 )
-def test_wrong_metrics_are_named(define, said):
+def test_wrong_metrics_are_named(define, message):
     stream = StreamExecutionEnvironment().from_collection([1]).map(Wrong(define))
-    with pytest.raises(Exception, match=said):
+    with pytest.raises(Exception, match=message):
         stream.execute_and_collect()
 
 

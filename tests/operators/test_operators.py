@@ -211,7 +211,7 @@ def test_process():
         assert harness.get_side_records(SIDE) == [(1, 5), (-1, 5), (2, None), (-2, None)]
 
 
-def test_a_side_output_that_nobody_takes_is_dropped():
+def test_an_unused_side_output_is_dropped():
     with Harness(node(ProcessOperator, "process", lambda value, ctx: [(SIDE, value), value])) as harness:
         harness.operator.context.side_outputs = {}
         harness.push(1)

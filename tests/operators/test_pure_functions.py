@@ -51,7 +51,7 @@ PURE: list[Any] = [
     lambda value: value,
     lambda value: (value.one, int(value.other * 100), "x"),
     lambda value: [value, {"value": value}],
-    lambda value: sorted([value, LIMIT], key=lambda each: -each),
+    lambda value: sorted([value, LIMIT], key=lambda number: -number),
     lambda value, limit=LIMIT, *, names=NAMES: dict.fromkeys(names, value),
     lambda value: value._replace(one=1),
     lambda value: f"{value} {LIMIT}" if isinstance(value, str) else None,
@@ -59,8 +59,8 @@ PURE: list[Any] = [
 IMPURE: list[Any] = [
     lambda value: CACHE,
     lambda value: Pair(1, CACHE),
-    lambda value: {each: len(value) for each in CACHE},
-    lambda value: max([value], key=lambda each: CACHE),
+    lambda value: {item: len(value) for item in CACHE},
+    lambda value: max([value], key=lambda item: CACHE),
     lambda value: value.__class__,
     lambda value: (remember(value), 1),
     lambda value: not_yet_defined,  # type: ignore[name-defined]  # noqa: F821

@@ -157,7 +157,7 @@ def test_a_task_that_is_made_anew_says_what_the_one_before_would_have_said(scrip
     assert epochs(script, made_anew=anew) == epochs(script, made_anew=[False] * len(script))
 
 
-def test_nothing_is_said_behind_the_end_of_the_data():
+def test_no_statuses_after_the_end_of_the_data():
     with Harness(stamping(SILENT)) as harness:
         harness.push(50)
         harness.end_input()
@@ -224,7 +224,7 @@ def test_a_watermark_may_be_numpys_int():
         assert harness.get_watermarks() == [5] and type(harness.get_watermarks()[0]) is int
 
 
-def test_what_a_generator_raises_is_named():
+def test_errors_of_generators_are_named():
     with (
         Harness(own(lambda event, output: {}[event])) as harness,
         pytest.raises(

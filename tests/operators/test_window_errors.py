@@ -39,14 +39,14 @@ def keyed(values: list[Any], time: Any = lambda value: 5) -> Any:
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("values", [[None], [None, 1], [1, None]])
 def test_a_record_that_is_none_is_not_the_functions_fault(windows, values):
-    stream = WINDOWS[windows](keyed(values)).reduce(lambda one, other: (one, other))
+    stream = WINDOWS[windows](keyed(values)).reduce(lambda value, other: (value, other))
     with pytest.raises((OperatorError, ProgramError), match=r"'window.reduce'.*a record is None, which cannot"):
         stream.execute_and_collect()
 
 
 @pytest.mark.parametrize("windows", WINDOWS)
 def test_a_function_that_returns_none_is_named(windows):
-    stream = WINDOWS[windows](keyed([1, 2, 3])).reduce(lambda one, other: None)
+    stream = WINDOWS[windows](keyed([1, 2, 3])).reduce(lambda value, other: None)
     with pytest.raises(
         (OperatorError, ProgramError), match=r"'window.reduce', key True.* returned None.*return the result"
     ):

@@ -20,13 +20,13 @@ __all__ = [
     "NO_STATE",
     "ROW",
     "SAME",
-    "Because",
     "Differs",
     "Entry",
-    "Kept",
     "Late",
+    "Reason",
     "Refused",
     "Resumes",
+    "StoredState",
     "pick",
     "record",
 ]
@@ -46,14 +46,14 @@ def pick(module: Any, *names: str) -> dict[str, SimulatedProgram]:
 
 
 @dataclass(frozen=True)
-class Because:
+class Reason:
     """A reason for an empty field."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredState:
     """An operator's state.
 
     Attributes:
@@ -134,12 +134,12 @@ class Resumes:
     gives: Sequence[Any]
 
 
-NO_STATE = Kept("no state", None)
+NO_STATE = StoredState("no state", None)
 LIKE_OTHERS = Late("handled like other records")
 DROPPED = Late("dropped and counted", dropped=True)
 SAME = Differs("the same", same=True)
 BY_KEY = Differs("the same, unless the function depends on the order of records", same=True)
-NO_ARGUMENT = Because("it has no argument that its state depends on")
+NO_ARGUMENT = Reason("it has no argument that its state depends on")
 
 
 class _Missing:
@@ -149,12 +149,12 @@ class _Missing:
 
 _MISSING: Any = _Missing()
 _TO_ENTER = {
-    "state": 'Kept("what it keeps", format="plain"), or NO_STATE',
+    "state": 'StoredState("what it keeps", format="plain"), or NO_STATE',
     "late": "LIKE_OTHERS, DROPPED, or Late(...)",
     "batch": 'SAME, or Differs("what differs", expected=...)',
     "changes": "a list of Refused(...) and Resumes(...), for each argument that its state depends on, or NO_ARGUMENT",
-    "simulated": '{"a name": SimulatedProgram(...)}, or Because("why there is none")',
-    "chaos": 'Part("name", stream, model), or Because("why there is none")',
+    "simulated": '{"a name": SimulatedProgram(...)}, or Reason("why there is none")',
+    "chaos": 'Part("name", stream, model), or Reason("why there is none")',
 }
 
 
@@ -183,12 +183,12 @@ class Entry:
     case: str = ""
     inputs: int = 1
     ordered: bool = True
-    state: Kept = _MISSING
+    state: StoredState = _MISSING
     late: Late = _MISSING
     batch: Differs = _MISSING
-    changes: Sequence[Refused | Resumes] | Because = _MISSING
-    simulated: Mapping[str, SimulatedProgram] | Because = _MISSING
-    chaos: Part | Because = _MISSING
+    changes: Sequence[Refused | Resumes] | Reason = _MISSING
+    simulated: Mapping[str, SimulatedProgram] | Reason = _MISSING
+    chaos: Part | Reason = _MISSING
 
     def __str__(self) -> str:
         return f"{self.method}, {self.case}" if self.case else self.method

@@ -16,7 +16,7 @@ from pillarbox._operators.keyed.reduce import ReduceOperator
 from pillarbox.testing import row
 from tests.faults.parts import letters
 from tests.faults.parts.awaited import AWAITED
-from tests.faults.parts.part import Model, Part, Said, mixed
+from tests.faults.parts.part import Model, OutputRow, Part, mixed
 from tests.faults.parts.windows import id_of
 from tests.faults.programs.job import Event, Faults
 from tests.operators_table.entry import (
@@ -25,12 +25,12 @@ from tests.operators_table.entry import (
     LIKE_OTHERS,
     NO_ARGUMENT,
     SAME,
-    Because,
     Differs,
     Entry,
-    Kept,
+    Reason,
     Refused,
     Resumes,
+    StoredState,
     pick,
     record,
 )
@@ -45,7 +45,7 @@ __all__ = ["ENTRIES"]
 
 # -- process --
 
-FUNCTIONS = Kept("the function's states and timers", "pickle: the list state 'seen': no type", by_user=True)
+FUNCTIONS = StoredState("the function's states and timers", "pickle: the list state 'seen': no type", by_user=True)
 
 PROCESS = Entry(
     "KeyedStream.process",
@@ -57,7 +57,7 @@ PROCESS = Entry(
     batch=BY_KEY,
     changes=NO_ARGUMENT,
     simulated=pick(state, "every-state", "many-keys", "history"),
-    chaos=Because("the ledger of tests/faults/programs/job.py is made by it, and runs beside all parts"),
+    chaos=Reason("the ledger of tests/faults/programs/job.py is made by it, and runs beside all parts"),
 )
 GUARDED = replace(
     PROCESS,
@@ -72,7 +72,7 @@ ASYNC = replace(
     operator=AsyncKeyedOperator,
     build=lambda s: s.key_by("key").process(AsyncTimed(), on_barrier="carry"),
     case="with `async def`",
-    state=Kept(
+    state=StoredState(
         "the function's states and timers; with `carry`, the unfinished records",
         "pickle: an operator chained",
         by_user=True,
@@ -84,8 +84,8 @@ ASYNC = replace(
 # -- reduce, and folds of a field --
 
 
-def added(one: Any, other: Any) -> Any:
-    return row(key=one.key, n=one.n + other.n, at=other.at)
+def added(sum_: Any, row_: Any) -> Any:
+    return row(key=sum_.key, n=sum_.n + row_.n, at=row_.at)
 
 
 def folded(function: Any) -> Any:
@@ -111,17 +111,17 @@ def key_of(event: Any) -> int:
     return int(event.key)
 
 
-def without_key(letter: DeadLetter) -> Said:
-    return Said(letter.value.key, letter.value.ts, [letter.value.id, letter.key, letter.error])
+def without_key(letter: DeadLetter) -> OutputRow:
+    return OutputRow(letter.value.key, letter.value.ts, [letter.value.id, letter.key, letter.error])
 
 
 class Mixed(ReduceFunction):
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
 
-    def reduce(self, one: Any, other: Any) -> Event:
+    def reduce(self, event: Any, other: Any) -> Event:
         self.faults.pass_by("reduced", other.id)
-        return Event(mixed(one.id, other.id), other.key, other.ts)
+        return Event(mixed(event.id, other.id), other.key, other.ts)
 
 
 class MixedModel(Model):
@@ -169,7 +169,7 @@ REDUCE = Entry(
     "KeyedStream.reduce",
     ReduceOperator,
     lambda s: s.key_by("key").reduce(added),
-    state=Kept("the result so far", "pickle: the value state 'reduced': no type"),
+    state=StoredState("the result so far", "pickle: the value state 'reduced': no type"),
     late=LIKE_OTHERS,
     batch=Differs(LAST_RESULT, folded(added)),
     changes=NO_ARGUMENT,
@@ -188,7 +188,7 @@ KEY_BY = stateless(
     KeyGuardOperator,
     with_keys,
     case="with `on_error`",
-    simulated=Because("it is a map that may refuse a record; chaos has it"),
+    simulated=Reason("it is a map that may refuse a record; chaos has it"),
     chaos=MIXED,
 )
 
@@ -212,7 +212,7 @@ def of_field(method: str, fold: Any) -> Entry:
             ),
         ],
         simulated=pick(two_inputs, "extremes"),
-        chaos=LATEST if method == "max_by" else Because("max_by has the same operator"),
+        chaos=LATEST if method == "max_by" else Reason("max_by has the same operator"),
     )
 
 
@@ -221,11 +221,11 @@ def with_n(first: Any, n: int) -> Any:
 
 
 FOLDS = [
-    of_field("sum", lambda one, other: with_n(one, one.n + other.n)),
-    of_field("min", lambda one, other: with_n(one, min(one.n, other.n))),
-    of_field("max", lambda one, other: with_n(one, max(one.n, other.n))),
-    of_field("min_by", lambda one, other: other if other.n < one.n else one),
-    of_field("max_by", lambda one, other: other if other.n > one.n else one),
+    of_field("sum", lambda value, other: with_n(value, value.n + other.n)),
+    of_field("min", lambda value, other: with_n(value, min(value.n, other.n))),
+    of_field("max", lambda value, other: with_n(value, max(value.n, other.n))),
+    of_field("min_by", lambda value, other: other if other.n < value.n else value),
+    of_field("max_by", lambda value, other: other if other.n > value.n else value),
 ]
 
 # -- deduplicate --
@@ -277,7 +277,7 @@ DEDUPLICATE = Entry(
     "KeyedStream.deduplicate",
     DeduplicateOperator,
     lambda s: s.key_by("key").deduplicate(10),
-    state=Kept("the keys of the last `within` of event time"),
+    state=StoredState("the keys of the last `within` of event time"),
     late=LIKE_OTHERS,
     batch=Differs("a key is forgotten by the timestamps of its records", not_seen_rows),
     changes=[
@@ -338,7 +338,7 @@ IN_EVENT_TIME_ORDER = Entry(
     InEventTimeOrderOperator,
     lambda s: s.key_by("key").in_event_time_order(),
     ordered=False,
-    state=Kept("the records after the watermark", "pickle: the map state 'waiting': no type"),
+    state=StoredState("the records after the watermark", "pickle: the map state 'waiting': no type"),
     late=DROPPED,
     batch=SAME,
     changes=NO_ARGUMENT,

@@ -13,9 +13,9 @@ from pillarbox._operators.stateless.flat_map import FlatMapOperator
 from pillarbox._operators.stateless.map import MapOperator
 from pillarbox._operators.stateless.process import ProcessOperator
 from tests.faults.parts import letters
-from tests.faults.parts.part import Model, Part, Said
+from tests.faults.parts.part import Model, OutputRow, Part
 from tests.faults.programs.job import Event
-from tests.operators_table.entry import LIKE_OTHERS, NO_ARGUMENT, NO_STATE, SAME, Because, Entry, Kept, pick
+from tests.operators_table.entry import LIKE_OTHERS, NO_ARGUMENT, NO_STATE, SAME, Entry, Reason, StoredState, pick
 from tests.operators_table.functions import Asked
 from tests.simulation.programs import requests, state
 
@@ -24,9 +24,9 @@ __all__ = ["ENTRIES", "stateless"]
 # -- parts of the program that chaos runs --
 
 
-def thirds(event: Any) -> Iterator[Said]:
+def thirds(event: Any) -> Iterator[OutputRow]:
     for part in range(event.id % 3):
-        yield Said(event.key, event.ts, [event.id, part])
+        yield OutputRow(event.key, event.ts, [event.id, part])
 
 
 class ThirdsModel(Model):
@@ -44,8 +44,8 @@ async def squared(value: Any) -> int:
     return int(value.n**2)
 
 
-EVERYWHERE = Because("it is in the program of tests/faults/programs/job.py, beside all parts")
-SECOND = Because("tests/faults/programs/second_job.py is chaos's program with requests")
+EVERYWHERE = Reason("it is in the program of tests/faults/programs/job.py, beside all parts")
+SECOND = Reason("tests/faults/programs/second_job.py is chaos's program with requests")
 
 stateless = partial(Entry, state=NO_STATE, late=LIKE_OTHERS, batch=SAME, changes=NO_ARGUMENT)
 
@@ -82,8 +82,8 @@ ENTRIES = [
         "DataStream.map_async",
         AsyncWaitOperator,
         lambda s: s.map_async(squared, ordered=True, timeout=None),
-        state=Kept('with `on_barrier="carry"`, the requests in flight', None),
-        changes=Because("requests in flight are answered by the new options: tests/operators/async_io"),
+        state=StoredState('with `on_barrier="carry"`, the requests in flight', None),
+        changes=Reason("requests in flight are answered by the new options: tests/operators/async_io"),
         simulated=pick(requests, *requests.PROGRAMS),
         chaos=SECOND,
     ),

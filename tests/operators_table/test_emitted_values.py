@@ -63,9 +63,9 @@ class Careless:
         self.received: list[Cart] = []
 
     def result(self, *values: Cart) -> Cart:
-        for each in self.received:
-            each.n = -1
-            each.log.append(-1)
+        for element in self.received:
+            element.n = -1
+            element.log.append(-1)
         self.received = list(values)
         self.box.key = values[0].key
         self.box.n = sum(value.n for value in values)
@@ -140,10 +140,10 @@ class Raises(KeyedProcesses):
 
 
 class Reduces(ReduceFunction):
-    def reduce(self, one, other):
-        one.n += other.n
-        one.log.append(other.n)
-        return one
+    def reduce(self, value, other):
+        value.n += other.n
+        value.log.append(other.n)
+        return value
 
 
 class Sums(AggregateFunction):
@@ -161,10 +161,10 @@ class Sums(AggregateFunction):
     def get_result(self, accumulator):
         return accumulator
 
-    def merge(self, one, other):
-        one.n += other.n
-        one.log += other.log
-        return one
+    def merge(self, accumulator, other):
+        accumulator.n += other.n
+        accumulator.log += other.log
+        return accumulator
 
 
 class Windows(Careless, ProcessWindowFunction):
@@ -253,12 +253,12 @@ def pairs(left, right, ctx, function=Careless()):  # noqa: B008
     yield left, right, function.result(left, right)
 
 
-def grouped(ones, twos, function=Careless()):  # noqa: B008
-    return [function.result(*ones, *twos)] if ones or twos else []
+def grouped(firsts, seconds, function=Careless()):  # noqa: B008
+    return [function.result(*firsts, *seconds)] if firsts or seconds else []
 
 
-def joined(one, two, function=Careless()):  # noqa: B008
-    return one, function.result(one, two)
+def joined(left, right, function=Careless()):  # noqa: B008
+    return left, function.result(left, right)
 
 
 def by_key(stream: Any) -> Any:
@@ -292,7 +292,9 @@ PROGRAMS: dict[str, list[Callable[..., Any]]] = {
     "KeyedStream.process": [
         lambda s: by_key(s).process(KeyedProcesses()),
         lambda s: by_key(s).process(Raises(), on_error=LETTERS),
-        lambda s: by_key(s).process(Raises(), on_error=LETTERS).get_side_output(LETTERS).map(lambda each: each.value),
+        lambda s: (
+            by_key(s).process(Raises(), on_error=LETTERS).get_side_output(LETTERS).map(lambda letter: letter.value)
+        ),
     ],
     "KeyedStream.reduce": [lambda s: by_key(s).reduce(Reduces())],
     "WindowedStream.process": [lambda s: by_key(s).window(TUMBLING).process(Windows())],
@@ -352,7 +354,7 @@ def results(build: Callable[..., Any], *, together: bool) -> list[Any]:
 
     def program(env: Any, first: Any, second: Any) -> Any:
         times = WatermarkStrategy.for_bounded_out_of_orderness(1000).with_timestamp_assigner(lambda value: value.at)
-        sources = [each.assign_timestamps_and_watermarks(times) for each in (first, second)]
+        sources = [stream.assign_timestamps_and_watermarks(times) for stream in (first, second)]
         stream = build(*sources[:inputs])
         outputs = {"seen": stream.map(seen), "branch": stream.map(seen)}
         return {**outputs, "unused": second.map(seen)}
@@ -373,7 +375,11 @@ def results(build: Callable[..., Any], *, together: bool) -> list[Any]:
 
 @pytest.mark.parametrize(
     "build",
-    [pytest.param(each, id=f"{method}-{number}") for method, of in PROGRAMS.items() for number, each in enumerate(of)],
+    [
+        pytest.param(program_, id=f"{method}-{number}")
+        for method, of in PROGRAMS.items()
+        for number, program_ in enumerate(of)
+    ],
 )
 def test_an_emitted_value_never_changes(build):
     expected = results(build, together=False)
@@ -394,7 +400,7 @@ def test_consumers_of_a_stream_have_records_of_their_own():
     cart_sizes = source.map(lambda cart: ("kept", cart.n, len(cart.log)))
     results = spoilt.union(more, cart_sizes).execute_and_collect()
     assert sorted(results) == sorted(
-        each for n in range(1, 9) for each in (("spoilt", n + 1), ("more", 0), ("kept", n, 1))
+        output for n in range(1, 9) for output in (("spoilt", n + 1), ("more", 0), ("kept", n, 1))
     )
 
 

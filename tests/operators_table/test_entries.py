@@ -86,7 +86,7 @@ def test_every_entry_is_complete():
     assert not missing, "\n".join(missing)
 
 
-def test_names_are_those_of_one():
+def test_names_are_unique():
     names = Counter(name for part in chaos_parts() for name in part.rows)
     assert not [name for name, times in names.items() if times > 1]
     assert len({str(entry) for entry in OPERATORS}) == len(OPERATORS)
@@ -105,15 +105,15 @@ def of_entries_with(name: str) -> pytest.MarkDecorator:
 
 def program(entry: Entry, strategy: WatermarkStrategy = AT) -> Callable[..., Any]:
     def build(env: Any, left: Any, right: Any) -> Any:
-        timed = (each.assign_timestamps_and_watermarks(strategy) for each in (left, right)[: entry.inputs])
-        return entry.build(*(each.map(lambda value: value, ROW) for each in timed)).uid("op")
+        timed = (stream.assign_timestamps_and_watermarks(strategy) for stream in (left, right)[: entry.inputs])
+        return entry.build(*(stream.map(lambda value: value, ROW) for stream in timed)).uid("op")
 
     return build
 
 
 def push(harness: ProgramTestHarness, entry: Entry, *records: tuple[int, StreamRecord]) -> None:
-    for number, each in records:
-        harness.push("left" if number == 0 or entry.inputs == 1 else "right", each.value)
+    for number, element in records:
+        harness.push("left" if number == 0 or entry.inputs == 1 else "right", element.value)
 
 
 def counted(harness: ProgramTestHarness, name: str) -> int:
@@ -125,7 +125,7 @@ def step_of(entry: Entry) -> Any:
     return entry.build(*(env.from_collection([], ROW) for _ in range(entry.inputs)))._step
 
 
-RECORDS = [each for each in SCRIPT if isinstance(each, tuple)]
+RECORDS = [step for step in SCRIPT if isinstance(step, tuple)]
 
 
 @of_entries_with("state")
@@ -137,7 +137,7 @@ def test_its_state_is_stored_as_it_says(entry):
     if entry.state.format is None:
         assert formats <= {None}
     else:
-        assert all(each is not None and each.startswith(entry.state.format) for each in formats), formats
+        assert all(format_ is not None and format_.startswith(entry.state.format) for format_ in formats), formats
 
 
 KEEPING = [entry for entry in OPERATORS if step_of(entry).factory.keeps_records]
@@ -148,7 +148,7 @@ def test_records_are_kept_as_its_factory_says(entry):
     with ProgramTestHarness(program(entry)) as harness:
         push(harness, entry, *RECORDS)
         outputs = Counter(harness.end_input()["output"])
-    assert outputs and outputs <= Counter(each.value for _, each in RECORDS)
+    assert outputs and outputs <= Counter(record.value for _, record in RECORDS)
 
 
 @of_entries_with("late")
@@ -177,17 +177,17 @@ def test_batch_mode_ends_with_the_same_records(entry):
         return
     assert in_batch != streaming, "it is the same: say so"
     if entry.batch.expected is not None:
-        assert in_batch == Counter(map(repr, entry.batch.expected([each.value for _, each in by_time])))
+        assert in_batch == Counter(map(repr, entry.batch.expected([record.value for _, record in by_time])))
 
 
 CHANGES = [(entry, change) for entry in OPERATORS if isinstance(entry.changes, list) for change in entry.changes]
 
 
-@pytest.mark.parametrize(("entry", "change"), CHANGES, ids=lambda each: getattr(each, "change", None) or str(each))
+@pytest.mark.parametrize(("entry", "change"), CHANGES, ids=lambda value: getattr(value, "change", None) or str(value))
 def test_a_change_is_refused_or_resumes_as_it_says(entry, change, tmp_path):
     def make(build: Callable[..., Any]) -> Callable[..., Any]:
         def stream_of(left: Any, right: Any) -> Any:
-            return build(*(each.map(lambda value: value, ROW) for each in (left, right)[: entry.inputs]))
+            return build(*(stream.map(lambda value: value, ROW) for stream in (left, right)[: entry.inputs]))
 
         return stream_of
 
@@ -201,7 +201,7 @@ def test_a_change_is_refused_or_resumes_as_it_says(entry, change, tmp_path):
         assert begun.compared(make(entry.build)).refused == []
     else:
         assert isinstance(change, Resumes)
-        begun = Begun(make(entry.build), tmp_path, left=[each.value for each in change.begun])
+        begun = Begun(make(entry.build), tmp_path, left=[record.value for record in change.begun])
         assert begun.compared(make(change.build)).refused == []
-        more = ([each.value for each in epoch] for epoch in change.more)
+        more = ([record.value for record in epoch] for epoch in change.more)
         assert [tuple(resume) for resume in begun.resumes(make(change.build), *more)] == list(change.gives)

@@ -75,17 +75,17 @@ def harness_of(step: Any, operator: type[StreamOperator] = StreamOperator, **opt
 def input_of(entry: Entry, step: Any) -> list[Any]:
     script: list[Any] = list(SCRIPT)
     if entry.inputs == 1:
-        script = [each[1] if isinstance(each, tuple) else each for each in SCRIPT]
+        script = [step[1] if isinstance(step, tuple) else step for step in SCRIPT]
     if not issubclass(entry.operator, ColumnarOperator):
         return script
     before = next(ancestor for ancestor in ancestors(step) if ancestor.name == "window.partials")
     with harness_of(before) as harness:
-        for each in script:
-            if isinstance(each, Watermark):
-                harness.push_watermark(each.timestamp)
+        for element in script:
+            if isinstance(element, Watermark):
+                harness.push_watermark(element.timestamp)
                 harness.snapshot()
             else:
-                harness.push(each.value, each.timestamp)
+                harness.push(element.value, element.timestamp)
         harness.end_input()
         elements: list[Any] = harness.get_elements()
         return elements[:-1]
@@ -112,6 +112,6 @@ def test_the_laws(entry):
 
 
 def test_the_operator_that_does_nothing():
-    script = [each[1] if isinstance(each, tuple) else each for each in SCRIPT]
+    script = [item[1] if isinstance(item, tuple) else item for item in SCRIPT]
     node = ChainNode("nothing", "nothing", PASS_THROUGH)
     check_operator(lambda **options: OneInputStreamOperatorTestHarness(node, **options), script)

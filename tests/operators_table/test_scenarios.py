@@ -111,7 +111,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("entry", "scenario"), CASES, ids=lambda each: getattr(each, "__name__", None) or str(each))
+@pytest.mark.parametrize(("entry", "scenario"), CASES, ids=lambda value: getattr(value, "__name__", None) or str(value))
 def test_it_comes_out_as_undisturbed(entry, scenario, tmp_path):
     result, right = scenario(entry, tmp_path), undisturbed(str(entry))
     assert right

@@ -27,11 +27,11 @@ from tests.operators_table.entry import (
     NO_ARGUMENT,
     NO_STATE,
     SAME,
-    Because,
     Differs,
     Entry,
-    Kept,
+    Reason,
     Refused,
+    StoredState,
     pick,
 )
 from tests.operators_table.functions import (
@@ -77,7 +77,7 @@ CONNECTED = [
         method="ConnectedStreams.flat_map",
         operator=CoFlatMapOperator,
         build=lambda a, b: a.connect(b).key_by("key", "key").flat_map(Seen()),
-        state=Kept(FUNCTIONS, "pickle: the list state 'ones': no type", by_user=True),
+        state=StoredState(FUNCTIONS, "pickle: the list state 'ones': no type", by_user=True),
         batch=BY_TIME,
         chaos=connected.TURNS,
     ),
@@ -96,7 +96,7 @@ CONNECTED = [
         build=lambda a, b: a.connect(b).key_by("key", "key").process(Pairs()),
         case="by key",
         ordered=False,
-        state=Kept(f"{FUNCTIONS} and timers", "pickle: the value state 'left': no type", by_user=True),
+        state=StoredState(f"{FUNCTIONS} and timers", "pickle: the value state 'left': no type", by_user=True),
         batch=BY_TIME,
         simulated=pick(two_inputs, "connected-by-key"),
         chaos=connected.BALANCE,
@@ -108,12 +108,12 @@ CONNECTED = [
         build=lambda a, b: a.connect(b).key_by("key", "key").process(AsyncPairs()),
         case="by key, with `async def`",
         ordered=False,
-        state=Kept(
+        state=StoredState(
             "the function's states and timers; with `carry`, the unfinished records", "pickle: the", by_user=True
         ),
         batch=Differs("a key's records are sorted by time, across both streams"),
-        simulated=Because("KeyedStream.process has the same operator but for its inputs"),
-        chaos=Because("KeyedStream.process has the same operator but for its inputs"),
+        simulated=Reason("KeyedStream.process has the same operator but for its inputs"),
+        chaos=Reason("KeyedStream.process has the same operator but for its inputs"),
     ),
 ]
 
@@ -125,7 +125,7 @@ BROADCAST = [
         method="BroadcastConnectedStream.process",
         operator=BroadcastProcessOperator,
         build=lambda a, b: a.connect(b.broadcast(RULES)).process(Ruled()),
-        state=Kept("broadcast state", "pickle: it works without keys"),
+        state=StoredState("broadcast state", "pickle: it works without keys"),
         batch=FIRST,
         simulated=pick(two_inputs, "broadcast-without-key"),
         chaos=connected.KNOWN,
@@ -137,7 +137,7 @@ BROADCAST = [
         build=lambda a, b: a.key_by("key").connect(b.broadcast(RULES)).process(KeyedRuled()),
         case="by key",
         ordered=False,
-        state=Kept(f"broadcast state, {FUNCTIONS} and timers", "pickle: ", by_user=True),
+        state=StoredState(f"broadcast state, {FUNCTIONS} and timers", "pickle: ", by_user=True),
         batch=FIRST,
         simulated=pick(two_inputs, "rules-by-time"),
         chaos=joins.RULED,
@@ -149,10 +149,10 @@ BROADCAST = [
         build=lambda a, b: a.key_by("key").connect(b.broadcast(RULES)).process(AsyncKeyedRuled()),
         case="by key, with `async def`",
         ordered=False,
-        state=Kept("broadcast state, the function's states and timers", "pickle: ", by_user=True),
+        state=StoredState("broadcast state, the function's states and timers", "pickle: ", by_user=True),
         batch=Differs("the broadcast stream is read first"),
-        simulated=Because("KeyedStream.process has the same operator but for its inputs"),
-        chaos=Because("KeyedStream.process has the same operator but for its inputs"),
+        simulated=Reason("KeyedStream.process has the same operator but for its inputs"),
+        chaos=Reason("KeyedStream.process has the same operator but for its inputs"),
     ),
 ]
 
@@ -164,7 +164,7 @@ def near(a: Any, b: Any) -> Any:
 
 
 def near_pairs(a: Any, b: Any) -> Any:
-    return near(a, b).process(lambda one, other, ctx: [(one.n, other.n)])
+    return near(a, b).process(lambda left, right, ctx: [(left.n, right.n)])
 
 
 def near_columns(a: Any, b: Any) -> Any:
@@ -176,8 +176,8 @@ def pairs_of_columns(a: Any, b: Any) -> Any:
         return near_pairs(a, b)
 
 
-def both(ones: Any, twos: Any) -> Any:
-    return [(sorted(one.n for one in ones), sorted(two.n for two in twos))]
+def both(lefts: Any, rights: Any) -> Any:
+    return [(sorted(record.n for record in lefts), sorted(two.n for two in rights))]
 
 
 def grouped(a: Any, b: Any) -> Any:
@@ -185,14 +185,14 @@ def grouped(a: Any, b: Any) -> Any:
 
 
 def joined(a: Any, b: Any) -> Any:
-    return a.join(b).where("key").equal_to("key").window(SESSIONS).apply(lambda one, two: (one.n, two.n))
+    return a.join(b).where("key").equal_to("key").window(SESSIONS).apply(lambda left, right: (left.n, right.n))
 
 
 def sides_changed(make: Any) -> list[Refused]:
     return [Refused("swapped sides", lambda a, b: make(b, a), SWAPPED)]
 
 
-BOTH_SIDES = Kept("the records of both sides that may still find a partner")
+BOTH_SIDES = StoredState("the records of both sides that may still find a partner")
 INTERVAL = Entry(
     "IntervalJoin.process",
     IntervalJoinOperator,
@@ -218,7 +218,7 @@ WINDOWS = replace(
     operator=CoGroupWindowOperator,
     build=grouped,
     ordered=False,
-    state=Kept("the elements of both sides", "pickle: "),
+    state=StoredState("the elements of both sides", "pickle: "),
     changes=sides_changed(grouped),
     simulated=pick(two_inputs, "joined-windows"),
     chaos=joins.BOTH,
@@ -234,7 +234,7 @@ JOINS = [
         state=BOTH_SIDES,
         changes=sides_changed(pairs_of_columns),
         simulated=pick(simulated_joins, "join-of-columns-with-a-function"),
-        chaos=Because("it is in the query of DataFrame functions: tests/faults/parts/columns.py"),
+        chaos=Reason("it is in the query of DataFrame functions: tests/faults/parts/columns.py"),
     ),
     replace(
         INTERVAL,
@@ -253,7 +253,7 @@ JOINS = [
         method="JoinedWindows.apply",
         build=joined,
         changes=sides_changed(joined),
-        chaos=Because("co_group has the same operator"),
+        chaos=Reason("co_group has the same operator"),
     ),
 ]
 

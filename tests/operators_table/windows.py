@@ -24,7 +24,7 @@ from pillarbox._operators.windowing.session_operator import SessionWindowOperato
 from pillarbox._operators.windowing.tumbling_operator import TumblingWindowOperator
 from tests.faults.parts import columns as column_parts
 from tests.faults.parts import windows as parts
-from tests.operators_table.entry import DROPPED, SAME, Because, Entry, Kept, Refused, pick
+from tests.operators_table.entry import DROPPED, SAME, Entry, Reason, Refused, StoredState, pick
 from tests.operators_table.functions import Numbers, RaisingNumbers, Total
 from tests.simulation.programs import columns, windows
 
@@ -62,7 +62,7 @@ def other_windows(finish: Any) -> list[Refused]:
 
 # -- windows that keep their elements --
 
-ELEMENTS = Kept("the elements", "pickle: the list state 'window-contents': no type")
+ELEMENTS = StoredState("the elements", "pickle: the list state 'window-contents': no type")
 
 PROCESS = Entry(
     "WindowedStream.process",
@@ -83,14 +83,14 @@ WHOLE = [
         build=lambda s: windowed(s, SESSIONS).allowed_lateness(9).process(Numbers()),
         case="sessions",
         simulated=pick(windows, "late-sessions"),
-        chaos=Because("tumbling windows have the same operator"),
+        chaos=Reason("tumbling windows have the same operator"),
     ),
     replace(
         PROCESS,
         operator=GuardedWindowOperator,
         build=lambda s: windowed(s, SLIDING).side_output_errors(OutputTag("bad")).process(RaisingNumbers()),
         case="with `side_output_errors`",
-        simulated=Because("that a record or a window leaves nothing behind shows under faults: chaos has it"),
+        simulated=Reason("that a record or a window leaves nothing behind shows under faults: chaos has it"),
         chaos=parts.PICKY,
     ),
     replace(
@@ -98,8 +98,8 @@ WHOLE = [
         method="WindowedStream.apply",
         build=lambda s: windowed(s, SLIDING).apply(Times()),
         changes=other_windows(lambda windows: windows.apply(Times())),
-        simulated=Because("process() has the same operator"),
-        chaos=Because("process() has the same operator"),
+        simulated=Reason("process() has the same operator"),
+        chaos=Reason("process() has the same operator"),
     ),
 ]
 
@@ -111,7 +111,7 @@ AGGREGATE = Entry(
     lambda s: windowed(s, TUMBLING).aggregate(Total(), accumulator_type=int),
     case="tumbling",
     ordered=False,
-    state=Kept("an accumulator with a declared `accumulator_type`"),
+    state=StoredState("an accumulator with a declared `accumulator_type`"),
     late=DROPPED,
     batch=SAME,
     changes=other_windows(lambda windows: windows.aggregate(Total(), accumulator_type=int)),
@@ -125,7 +125,7 @@ FOLDED = [
         operator=PaneWindowOperator,
         build=lambda s: windowed(s, SLIDING).aggregate(Total(), accumulator_type=int),
         case="sliding",
-        state=Kept("an accumulator for each pane"),
+        state=StoredState("an accumulator for each pane"),
         simulated=pick(windows, "sliding-windows", "late-panes", "cumulating-windows"),
         chaos=parts.PANES,
     ),
@@ -134,7 +134,7 @@ FOLDED = [
         operator=SessionWindowOperator,
         build=lambda s: windowed(s, SESSIONS).aggregate(Total(), accumulator_type=int),
         case="sessions",
-        state=Kept("an accumulator for each session"),
+        state=StoredState("an accumulator for each session"),
         simulated=pick(windows, "merging-sessions", "late-folded-sessions"),
         chaos=parts.SESSIONS,
     ),
@@ -147,7 +147,7 @@ def of_field(method: str) -> Entry:
         method=f"WindowedStream.{method}",
         build=lambda s: getattr(windowed(s, TUMBLING), method)("n"),
         case="",
-        state=Kept("the result so far", "pickle: the reducing state 'window-contents': no type"),
+        state=StoredState("the result so far", "pickle: the reducing state 'window-contents': no type"),
         changes=[
             Refused(
                 "another field",
@@ -155,15 +155,17 @@ def of_field(method: str) -> Entry:
                 f"'op': it kept {method}('n'), and keeps {method}('at')",
             )
         ],
-        simulated=Because("aggregate() has the same operators"),
-        chaos=Because("aggregate() has the same operators"),
+        simulated=Reason("aggregate() has the same operators"),
+        chaos=Reason("aggregate() has the same operators"),
     )
 
 
 REDUCE = replace(
     of_field("sum"),
     method="WindowedStream.reduce",
-    build=lambda s: windowed(s, TUMBLING).reduce(lambda one, other: max(one, other, key=lambda each: each.n)),
+    build=lambda s: windowed(s, TUMBLING).reduce(
+        lambda event, other: max(event, other, key=lambda candidate: candidate.n)
+    ),
     changes=other_windows(lambda windows: windows.reduce(max)),
     simulated=pick(windows, "cumulating-windows"),
 )
@@ -175,7 +177,7 @@ def of_columns(windows: Any, **fields: Any) -> Entry:
     return replace(
         AGGREGATE,
         build=lambda s: windows(s.key_by("key")).aggregate(rows=count_(), total=sum_("n"), first=first_("n")),
-        state=Kept("columns of partial results"),
+        state=StoredState("columns of partial results"),
         changes=[
             Refused(
                 "aggregates other than a `count_()` of rows",

@@ -314,7 +314,7 @@ def test_every_timestamp_is_in_utc_itself():
     assert values[0].tzinfo is UTC
 
 
-def test_what_null_slots_hold_does_not_matter():
+def test_values_of_null_slots_do_not_matter():
     for kind in (pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.duration("us")):
         memory = pa.py_buffer(np.array([0, -(2**63), 2**63 - 1], np.int64))
         column = pa.Array.from_buffers(kind, 3, [pa.py_buffer(b"\x01"), memory])

@@ -182,8 +182,8 @@ def test_event_time_of_a_union_within_a_chain_is_the_least(swapped, shuffled):
         if shuffled:
             s = s.key_by(lambda value: 0).reduce(max)
         branches = [s.assign_timestamps_and_watermarks(strategy) for strategy in (strict, lenient)]
-        one, other = reversed(branches) if swapped else branches
-        return one.union(other).filter(lambda value: True).key_by(lambda value: 0).process(Clock())
+        first, second = reversed(branches) if swapped else branches
+        return first.union(second).filter(lambda value: True).key_by(lambda value: 0).process(Clock())
 
     with ProgramTestHarness(build) as harness:
         harness.push("s", 5000)
@@ -238,21 +238,21 @@ def test_a_failure_at_any_level_leaves_no_trace():
 
     for index in range(3):
 
-        def build(env, s, place=index):
-            steps = [boom if place == n else (lambda x: x) for n in range(3)]
+        def build(env, s, failing=index):
+            steps = [boom if failing == n else (lambda x: x) for n in range(3)]
             first = s.map(steps[0]).key_by(lambda x: x % 3).reduce(max).map(steps[1])
             return first.key_by(lambda x: x % 2).reduce(lambda a, b: a + b).map(steps[2])
 
         with ProgramTestHarness(build, parallelism=2) as harness, ProgramTestHarness(build, parallelism=2) as healthy:
-            for one in (harness, healthy):
-                one.push("s", 1, 2)
-                one.run_epoch()
+            for running in (harness, healthy):
+                running.push("s", 1, 2)
+                running.run_epoch()
             harness.push("s", 13, 13 - 3)
             with pytest.raises(OperatorError, match="unlucky"):
                 harness.run_epoch()
-            for one in (harness, healthy):
-                one.push("s", 4, 5)
-                one.run_epoch()
+            for running in (harness, healthy):
+                running.push("s", 4, 5)
+                running.run_epoch()
             assert harness.get_output() == healthy.get_output()
 
 
@@ -297,7 +297,7 @@ def test_several_outputs_of_one_stream():
         assert harness.run_epoch() == {"a": [1], "b": ["1"], "c": [1]}
 
 
-def test_what_was_executed_is_not_executed_again(capsys):
+def test_execute_runs_new_sinks_only(capsys):
     env = StreamExecutionEnvironment.get_execution_environment()
     env.from_collection([1, 2]).print()
     env.execute("first")

@@ -24,8 +24,8 @@ TIMES = {"bytes_out": 10, "idle_ms": 1, "back_pressured_ms": 2, "state_ms": 3}
 
 
 def task(subtask: int, records: int, **values: Any) -> TaskReport:
-    given = {**COUNT, **TIMES, "records_in": records, "records_out": 2 * records, "busy_ms": 10 * records, **values}
-    return TaskReport(subtask=subtask, **{"counters": {}, **given})
+    fields = {**COUNT, **TIMES, "records_in": records, "records_out": 2 * records, "busy_ms": 10 * records, **values}
+    return TaskReport(subtask=subtask, **{"counters": {}, **fields})
 
 
 def progress(*tasks: TaskReport, name: str = "pillarbox") -> dict[str, Any]:
@@ -33,9 +33,9 @@ def progress(*tasks: TaskReport, name: str = "pillarbox") -> dict[str, Any]:
 
 
 def test_sums_the_busiest_task_and_what_is_lowest() -> None:
-    one = task(0, 5, watermark=70, keys=2, state_bytes=100, event_time_timers=1, next_wake_up=900, unfinished=True)
-    two = task(3, 7, watermark=60, keys=1, state_bytes=30, processing_time_timers=4, unfinished=False)
-    (report,) = metrics(progress(one, two), by="operator")
+    first = task(0, 5, watermark=70, keys=2, state_bytes=100, event_time_timers=1, next_wake_up=900, unfinished=True)
+    second = task(3, 7, watermark=60, keys=1, state_bytes=30, processing_time_timers=4, unfinished=False)
+    (report,) = metrics(progress(first, second), by="operator")
     assert report == OperatorReport(
         "count -> out", "count", 1, 3, 2, 12, 24, 20, 120, 2, 4, 6, busiest=3, busiest_ms=70, watermark=60, keys=3,
         timers=5, next_wake_up=900, unfinished=[0], state_bytes=130, state_bytes_written=0,
@@ -46,7 +46,7 @@ def test_sums_the_busiest_task_and_what_is_lowest() -> None:
 def test_counts_add_up_and_of_latencies_the_largest_counts() -> None:
     counters = [{"ask.requests": n, "ask.latency_p99_us": 1000 - n, "ask.in_flight_max": n, "mine": 1} for n in (3, 5)]
     reports = [
-        task(n, 1, counters=each, rate_limited_ms=limited) for n, each, limited in zip((0, 1), counters, (40, 20))
+        task(n, 1, counters=values, rate_limited_ms=limited) for n, values, limited in zip((0, 1), counters, (40, 20))
     ]
     (report,) = metrics(progress(*reports), by="operator")
     assert report.counters == {"ask.requests": 8, "ask.latency_p99_us": 997, "ask.in_flight_max": 5, "mine": 2}
@@ -102,7 +102,7 @@ def test_records_that_are_broadcast_count_once() -> None:
     assert report.records_in == 103
 
 
-def test_what_is_printed_is_short() -> None:
+def test_printed_output_is_short() -> None:
     text = repr(task(0, 5))
     assert text.startswith("TaskReport(vertex='count -> out', uid='count', level=1, subtask=0, epoch=3, records_in=5")
     assert "None" not in text and "alignment_ms" not in text and "counters" not in text
@@ -113,7 +113,7 @@ def test_what_is_printed_is_short() -> None:
     assert "None" not in repr(metrics(progress(task(0, 5)), by="operator"))
 
 
-def test_by_something_else() -> None:
+def test_an_unknown_value_of_by() -> None:
     with pytest.raises(ProgramError, match='by must be "task" or "operator", not \'uid\''):
         metrics(None, by="uid")  # type: ignore[call-overload]
     assert metrics(None, by="operator") == []

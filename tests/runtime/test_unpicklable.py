@@ -68,7 +68,7 @@ def run(function: Callable[[Any], Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "name"),
+    ("function_of", "name"),
     [
         (of_a_variable, "session"),
         (of_a_helper, "session"),
@@ -77,11 +77,11 @@ def run(function: Callable[[Any], Any]) -> None:
         (of_an_attribute, r"self\.session"),
     ],
 )
-def test_a_session_is_named(made: Callable[[Any], Callable[[Any], Any]], name: str) -> None:
+def test_a_session_is_named(function_of: Callable[[Any], Callable[[Any], Any]], name: str) -> None:
     with pytest.raises(
         ProgramError, match=rf"operator 'op' cannot be .*: it refers to {name}, a SparkSession, .*collect\(\)"
     ):
-        run(made(Session()))
+        run(function_of(Session()))
 
 
 def test_a_connection_is_named_with_the_attribute_that_cannot_travel() -> None:

@@ -43,7 +43,7 @@ def put(spark: Any, source: Path, gateway: Gateway, folder: str, files: slice) -
         os.utime(gateway.objects / folder / "flights" / file.name, (modified, modified))
 
 
-def found(spark: Any, folder: str, *names: str) -> list[Any]:
+def results(spark: Any, folder: str, *names: str) -> list[Any]:
     return canonical(
         [event for name in names for event in collected(spark.read.parquet(url(f"{folder}/{name}-events")))]
     )
@@ -74,7 +74,7 @@ def test_the_driver_is_killed_in_the_middle(spark: Any, gateway: Gateway, tmp_pa
     assert not (commits / str(BATCHES)).exists(), "it was killed after the last epoch"
     run(writer(spark, "killed", parallelism=2))
     assert (commits / str(BATCHES)).exists(), "the last epoch is the heartbeat's"
-    assert found(spark, "killed", "first") == expected(table.to_pylist())
+    assert results(spark, "killed", "first") == expected(table.to_pylist())
 
 
 def test_rescaled_and_on_from_a_savepoint(spark: Any, gateway: Gateway, tmp_path: Path) -> None:
@@ -100,5 +100,5 @@ def test_rescaled_and_on_from_a_savepoint(spark: Any, gateway: Gateway, tmp_path
 
     more(slice(None))
     run(writer(spark, folder, parallelism=1, name="second", savepoint="savepoint"))
-    assert found(spark, folder, "first", "second") == expected(table.to_pylist())
+    assert results(spark, folder, "first", "second") == expected(table.to_pylist())
     assert gateway.requests() > 100, "all of it went through the gateway"

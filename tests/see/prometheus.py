@@ -39,13 +39,13 @@ class Prometheus:
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
         result = self._ask("query", query=expression)["result"]
-        return [(each["metric"], float(each["value"][1])) for each in result]
+        return [(series["metric"], float(series["value"][1])) for series in result]
 
     def rules(self) -> dict[str, dict[str, Any]]:
-        return {each["name"]: each for group in self._ask("rules")["groups"] for each in group["rules"]}
+        return {rule["name"]: rule for group in self._ask("rules")["groups"] for rule in group["rules"]}
 
     def firing(self) -> list[dict[str, str]]:
-        return [each["labels"] for each in self._ask("alerts")["alerts"] if each["state"] == "firing"]
+        return [alert["labels"] for alert in self._ask("alerts")["alerts"] if alert["state"] == "firing"]
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:

@@ -29,8 +29,8 @@ pytestmark = [
 def opened() -> Iterator[list[Dashboard]]:
     results: list[Dashboard] = []
     yield results
-    for each in results:
-        each.close()
+    for dashboard in results:
+        dashboard.close()
 
 
 def show(query: Any, opened: list[Dashboard]) -> str:
@@ -63,7 +63,7 @@ def test_a_query_that_runs(spark: SparkSession, tmp_path: Path, chromium: Any, o
             most = shown.locator("#plan g.vertex.most")
             shares = _shares(shown)
             level = max(shares, key=lambda level: shares[level])
-            assert {int(each.get_attribute("data-level")) for each in most.all()} == {level}
+            assert {int(element.get_attribute("data-level")) for element in most.all()} == {level}
             # Figures move while the page is open.
             before = int(shown.evaluate("document.body.dataset.drawn"))
             inbox.put(*((f"c{number % 7}", 1, 700 + number) for number in range(140)))
@@ -91,7 +91,7 @@ def test_a_query_that_runs(spark: SparkSession, tmp_path: Path, chromium: Any, o
                 shown.keyboard.press("Tab")
                 seen.add(shown.evaluate("document.activeElement.getAttribute('class') || document.activeElement.id"))
             assert "key-text" in seen
-            assert any("vertex" in each for each in seen)
+            assert any("vertex" in key for key in seen)
         # Open details and the focus survive a redraw.
         with page(chromium, url) as shown:
             shown.click("#plan summary")
@@ -129,8 +129,8 @@ def test_programs_of_a_query_are_below_each_other(
     inboxes = [Inbox(tmp_path / "one"), Inbox(tmp_path / "two")]
     for number, inbox in enumerate(inboxes):
         inbox.put(*((f"c{index}", 1, index) for index in range(10 + number)))
-    one, other = (counts(spark, inbox).to_dataframe("card STRING, seen LONG") for inbox in inboxes)
-    writer = one.unionAll(other).writeStream.format("noop").queryName("both")
+    first, second = (counts(spark, inbox).to_dataframe("card STRING, seen LONG") for inbox in inboxes)
+    writer = first.unionAll(second).writeStream.format("noop").queryName("both")
     query = pillarbox.start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
     try:
         query.processAllAvailable()
@@ -140,7 +140,7 @@ def test_programs_of_a_query_are_below_each_other(
             wait_for(shown, "#plan text", "11 → 11")
             assert shown.locator("#plan g.vertex").count() == 4
             assert shown.locator("#plan g.output").count() == 2
-            boxes = [each.bounding_box() for each in shown.locator("#plan g.vertex rect.box").all()]
+            boxes = [box.bounding_box() for box in shown.locator("#plan g.vertex rect.box").all()]
             assert all(
                 box is other
                 or box["y"] + box["height"] <= other["y"]
@@ -158,7 +158,7 @@ def test_programs_of_a_query_are_below_each_other(
 def _shares(shown: Any) -> dict[int, float]:
     texts = shown.locator("#plan svg > text").all_text_contents()
     results = [re.match(r"level (\d+).*?([\d.]+)% of the epoch", text) for text in texts]
-    return {int(each[1]): float(each[2]) for each in results if each is not None}
+    return {int(match[1]): float(match[2]) for match in results if match is not None}
 
 
 def test_a_slow_sink_shows_as_back_pressure(

@@ -77,7 +77,7 @@ def test_the_board_has_data_and_alerts_fire(spark: SparkSession, tmp_path: Path)
                 _check_alerts(watching)
                 query.stop()
                 [(labels, value)] = wait_until(
-                    lambda: [each for each in watching.query("pillarbox_query_up") if each[1] == 0], "the end"
+                    lambda: [sample for sample in watching.query("pillarbox_query_up") if sample[1] == 0], "the end"
                 )
                 assert (labels["query"], value) == (NAME, 0)
                 assert watching.query("pillarbox_keys") == []
@@ -127,14 +127,14 @@ def _some_data(watching: Prometheus, feed: Callable[[], bool]) -> set[str] | Non
 
 
 def _names(watching: Prometheus) -> set[str]:
-    return {each["alertname"] for each in watching.firing()}
+    return {alert["alertname"] for alert in watching.firing()}
 
 
 def _check_alerts(watching: Prometheus) -> None:
     rules = watching.rules()
     assert rules.keys() == {alert.place for alert in of_alerts()}
     assert [(name, rule["lastError"]) for name, rule in rules.items() if rule.get("lastError")] == []
-    [late] = [each for each in watching.firing() if each["alertname"] == "PillarboxLateRecords"]
+    [late] = [alert for alert in watching.firing() if alert["alertname"] == "PillarboxLateRecords"]
     assert (late["query"], late["operator"], late["severity"]) == (NAME, "ordered", "warning")
     # "<error expanding template>" or "<no value>" would stand where Prometheus does not know a part of a message.
     for rule in rules.values():

@@ -13,11 +13,11 @@ from examples.enrichment.run import run_batch, start_streaming, writer
 from pillarbox import ConfigurationError, ProgramError
 
 
-def same(found, files):
+def same(tables, files):
     expected_tables = expected(files)
-    assert found.keys() == expected_tables.keys()
+    assert tables.keys() == expected_tables.keys()
     for name, table in expected_tables.items():
-        assert found[name].select(COLUMNS.names).to_pylist() == table.to_pylist()
+        assert tables[name].select(COLUMNS.names).to_pylist() == table.to_pylist()
 
 
 @pytest.mark.long("spark/recording/test_record.py has refusals")

@@ -20,7 +20,7 @@ from pathlib import Path
 from pillarbox._runtime.spark.session.local_session import local_session
 from tests.sick.faults import FAULTS, Fault
 from tests.sick.healthy import HEALTHY, Healthy
-from tests.sick.room import Room, Said
+from tests.sick.room import Reports, Room
 
 Case = Fault | Healthy
 
@@ -29,21 +29,21 @@ def name_of(case: Case) -> str:
     return case.rule if isinstance(case, Fault) else case.name
 
 
-def wrong_in(case: Case, said: Said) -> list[str]:
+def wrong_in(case: Case, reports: Reports) -> list[str]:
     expected = {case.rule} if isinstance(case, Fault) else set()
     allowed = expected | set(case.also if isinstance(case, Fault) else ())
     problems = []
-    for reporter, result in (("page", said.page), ("doctor", said.doctor)):
+    for reporter, result in (("page", reports.page), ("doctor", reports.doctor)):
         problems += [f"{reporter}: no finding of {rule}" for rule in expected - result.keys()]
         problems += [f"{reporter}: {rule}: {result[rule]}" for rule in sorted(result.keys() - allowed)]
         if isinstance(case, Fault) and not re.search(case.remedy, result.get(case.rule, ""), re.DOTALL):
             problems.append(f"{reporter}: not the remedy: {result.get(case.rule)}")
-    if not isinstance(case, Fault) and said.conditions:
-        problems.append(f"page: {said.conditions}")
+    if not isinstance(case, Fault) and reports.conditions:
+        problems.append(f"page: {reports.conditions}")
     return problems
 
 
-def looked_at(case: Case, room: Room) -> Said:
+def looked_at(case: Case, room: Room) -> Reports:
     if isinstance(case, Fault) and case.is_live:
         reports = room.look_until(case.rule)
     elif case.is_live:
@@ -55,8 +55,8 @@ def looked_at(case: Case, room: Room) -> Said:
     return reports
 
 
-def text_of(said: Said, doctor: str) -> str:
-    page = [f"Status: {said.status}", *said.conditions, *said.page.values()]
+def text_of(reports: Reports, doctor: str) -> str:
+    page = [f"Status: {reports.status}", *reports.conditions, *reports.page.values()]
     return "The page says:\n" + "\n".join(page) + "\n\npillarbox doctor CHECKPOINT prints:\n" + doctor
 
 

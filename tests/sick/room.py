@@ -26,7 +26,7 @@ PATIENCE = 600.0
 
 
 @dataclass
-class Said:
+class Reports:
     """The reports of page and doctor.
 
     Attributes:
@@ -78,8 +78,8 @@ class Room:
             self.query.stop()
             self.query.awaitTermination()
 
-    def look(self) -> Said:
-        reports = Said()
+    def look(self) -> Reports:
+        reports = Reports()
         if self.query is None:
             shown = CheckpointQuery(self.spark, self.checkpoint)
             url = f"{open_dashboard([shown], None, 0).url}api/queries/{shown.id}"
@@ -87,13 +87,13 @@ class Room:
             url = f"{pillarbox.dashboard(self.query, port=0).url}api/queries/{self.query.id}"
         with urllib.request.urlopen(url, timeout=60) as answer:
             view = json.load(answer)
-        reports.page = {each["rule"]: each["message"] for each in view["findings"]}
-        reports.conditions, reports.status = [each["line"] for each in view["conditions"]], view["status"]
+        reports.page = {finding["rule"]: finding["message"] for finding in view["findings"]}
+        reports.conditions, reports.status = [condition["line"] for condition in view["conditions"]], view["status"]
         findings = examine(stored_snapshot(self.spark, self.checkpoint))
         reports.doctor = {finding.rule: finding.message for finding in findings if finding.status == "wrong"}
         return reports
 
-    def look_until(self, rule: str) -> Said:
+    def look_until(self, rule: str) -> Reports:
         deadline = time.monotonic() + PATIENCE
         while True:
             reports = self.look()

@@ -247,8 +247,10 @@ def sessions(gap: Callable[[Any], int]) -> Callable[[list[Any]], dict[Window, li
     return divided
 
 
-def windowed(divided: Callable[[list[Any]], dict[Window, list[Any]]], said: Callable[..., Any]) -> Oracle:
-    return each_key(lambda key, values: [said(key, window, content) for window, content in divided(values).items()])
+def windowed(divided: Callable[[list[Any]], dict[Window, list[Any]]], result_of: Callable[..., Any]) -> Oracle:
+    return each_key(
+        lambda key, values: [result_of(key, window, content) for window, content in divided(values).items()]
+    )
 
 
 def contents(key: Any, window: Window, values: list[Any]) -> Any:
@@ -259,8 +261,8 @@ def totals(key: Any, window: Window, values: list[Any]) -> Any:
     return key, window, (len(values), sum(map(third, values)))
 
 
-def fired_once(said: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *window: (*said(*window), 1)
+def fired_once(result_of: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *window: (*result_of(*window), 1)
 
 
 def latest_and_sum(key: Any, window: Window, values: list[Any]) -> Any:
@@ -339,8 +341,10 @@ def near_columns(lower: int, upper: int, *, outer: bool = False) -> Oracle:
 
 
 def joins_of_joins(inputs: Inputs) -> dict[str, Values]:
-    one = [(a[0], max(a[1], b[1]), 100 * a[2] + b[2]) for a, b in pairs(inputs["lefts"], inputs["rights"], -30, 90)]
-    again = pairs(one, inputs["lefts"], -100, 100, lambda value: value[2] % 3)
+    in_range = [
+        (a[0], max(a[1], b[1]), 100 * a[2] + b[2]) for a, b in pairs(inputs["lefts"], inputs["rights"], -30, 90)
+    ]
+    again = pairs(in_range, inputs["lefts"], -100, 100, lambda value: value[2] % 3)
     return {"output": [(a, b, max(a[1], b[1])) for a, b in again]}
 
 
@@ -353,13 +357,15 @@ def joined_windows(inputs: Inputs) -> dict[str, Values]:
         return tuple(sorted(value[2] for value, stream in values if stream == which) for which in (0, 1))
 
     for _, lefts, rights in of_both(inputs):
-        ones, others = aligned(80, 30)(lefts), aligned(80, 30)(rights)
-        for window in ones.keys() & others.keys():
-            joined += product(ones[window], others[window])
+        lefts_of, rights_of = aligned(80, 30)(lefts), aligned(80, 30)(rights)
+        for window in lefts_of.keys() & rights_of.keys():
+            joined += product(lefts_of[window], rights_of[window])
         # Each record with the number of its stream; its time stays in its place.
         both = [((value, stream), value[1]) for stream, values in ((0, lefts), (1, rights)) for value in values]
-        grouped += [pair_text([each[0] for each in group]) for group in aligned(90, 90)(both).values()]
-        in_sessions += [pair_text([each[0] for each in group]) for group in sessions(lambda value: 40)(both).values()]
+        grouped += [pair_text([record[0] for record in group]) for group in aligned(90, 90)(both).values()]
+        in_sessions += [
+            pair_text([record[0] for record in group]) for group in sessions(lambda value: 40)(both).values()
+        ]
     return {"joined": joined, "grouped": grouped, "sessions": in_sessions}
 
 

@@ -64,13 +64,13 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.slow("two runs of a program")
 @pytest.mark.parametrize(
-    "name", [*REPEATED, *(pytest.param(each, marks=_LONG) for each in STREAMING if each not in REPEATED)]
+    "name", [*REPEATED, *(pytest.param(name, marks=_LONG) for name in STREAMING if name not in REPEATED)]
 )
 def test_a_seed_repeats_its_schedule(name: str) -> None:
-    one, other = run_of(name, 3), run_of(name, 3)
-    assert repr(one.run_with_faults()) == repr(other.run_with_faults())
-    assert one.steps == other.steps
-    assert one.rng.getstate() == other.rng.getstate()
+    first, second = run_of(name, 3), run_of(name, 3)
+    assert repr(first.run_with_faults()) == repr(second.run_with_faults())
+    assert first.steps == second.steps
+    assert first.rng.getstate() == second.rng.getstate()
 
 
 def print_runs() -> None:
@@ -103,7 +103,7 @@ def test_outcomes_are_not_empty(name: str) -> None:
 
 
 def test_plain_python_says_something_of_each_program_or_there_is_a_reason() -> None:
-    missing = [name for name, each in STREAMING.items() if each.batch_oracle is None and each.oracle is None]
+    missing = [name for name, entry in STREAMING.items() if entry.batch_oracle is None and entry.oracle is None]
     assert not missing, f"give {missing} a batch_oracle: a function of the inputs, or a reason"
     for name, program in PROGRAMS.items():
         if program.batch and program.oracle is not None:

@@ -43,8 +43,8 @@ _PLANTED = ("card-4711-x", "-90210")
 def opened() -> Iterator[list[pillarbox.Dashboard]]:
     results: list[pillarbox.Dashboard] = []
     yield results
-    for each in results:
-        each.close()
+    for page in results:
+        page.close()
 
 
 def client_of(query: Any, opened: list[pillarbox.Dashboard]) -> httpx.Client:
@@ -62,21 +62,21 @@ def view_of(client: httpx.Client, query: Any) -> Any:
 
 
 def total(run: Any, name: str) -> int:
-    return sum(each.get(name, 0) for each in run.get("moments", ()))
+    return sum(moment.get(name, 0) for moment in run.get("moments", ()))
 
 
 def check_sums(view: Any, every: list[list[tuple[str, int, int]]]) -> None:
     newest = every[-1]
-    passed = [each for each in newest if each[0] != "test"]
-    cards = Counter(card for each in every for card, _, _ in each if card != "test")
+    passed = [row for row in newest if row[0] != "test"]
+    cards = Counter(card for rows in every for card, _, _ in rows if card != "test")
     source, keyed = view["plan"]["vertices"]
     # Each operator of the source's chain emits its input, except the filter.
     assert (source["run"]["operators"][0][0], source["run"]["operators"][-1][1]) == (len(newest), len(passed))
-    assert {tuple(each) for each in keyed["run"]["operators"]} == {(len(passed), len(passed))}
+    assert {tuple(counts) for counts in keyed["run"]["operators"]} == {(len(passed), len(passed))}
     assert (keyed["run"]["keys"], keyed["run"]["timers"]) == (len(cards), len(cards))
     # (Spark may also run epochs without input.)
     assert view["shown"]["rows"] == len(newest)
-    assert [each["rows"] for each in view["strip"] if each["rows"]] == [len(each) for each in every]
+    assert [epoch["rows"] for epoch in view["strip"] if epoch["rows"]] == [len(epoch) for epoch in every]
     assert view["strip"][-1]["number"] == view["epoch"]
     assert (total(view["run"], "rows"), total(view["run"], "epochs")) == (sum(map(len, every)), len(view["strip"]))
     [growth] = view["growth"]
@@ -93,7 +93,7 @@ def check_clocks(view: Any) -> None:
     shown = view["shown"]
     assert sum(shown["parts"].values()) <= shown["duration"] + _CLOCKS
     tasks, names = shown["tasks"], list(shown["parts"])
-    assert len(tasks) == sum(each["run"]["tasks"] for each in view["plan"]["vertices"])
+    assert len(tasks) == sum(vertex["run"]["tasks"] for vertex in view["plan"]["vertices"])
     tasks_from = sum(shown["parts"][name] for name in names[: names.index("addBatch")])
     ends = {id(task): task["started"] + sum(task[name] for name in _TIMES) for task in tasks}
     for task in tasks:
@@ -101,13 +101,13 @@ def check_clocks(view: Any) -> None:
         assert ends[id(task)] - shown["began"] <= shown["duration"] + _CLOCKS
     for vertex in view["plan"]["vertices"]:
         own = [task for task in tasks if task["number"] == vertex["number"]]
-        assert sum(each["records_in"] for each in own) == vertex["run"]["records_in"]
-        assert sum(each["busy_ms"] for each in own) == vertex["run"]["busy_ms"]
-        span = max(ends[id(each)] for each in own) - min(each["started"] for each in own)
+        assert sum(task["records_in"] for task in own) == vertex["run"]["records_in"]
+        assert sum(task["busy_ms"] for task in own) == vertex["run"]["busy_ms"]
+        span = max(ends[id(task)] for task in own) - min(task["started"] for task in own)
         assert vertex["level_share"] == pytest.approx(min(1.0, span / shown["duration"]), abs=0.001)
     # A level waits for the previous one.
     first, second = ([task for task in tasks if task["number"] == number] for number in (0, 1))
-    assert min(each["started"] for each in first) <= min(each["started"] for each in second)
+    assert min(task["started"] for task in first) <= min(task["started"] for task in second)
 
 
 def restarted(spark: SparkSession, inbox: Inbox, checkpoint: Path) -> Any:
@@ -131,13 +131,13 @@ def test_a_query_over_its_runs(spark: SparkSession, tmp_path: Path, opened: list
             view = view_of(client, query)
             check_sums(view, every)
             check_clocks(view)
-        subtasks = [each["parallelism"] for each in view["plan"]["vertices"]]
+        subtasks = [vertex["parallelism"] for vertex in view["plan"]["vertices"]]
         assert view["settings"]["parallelism"] == "2"
         # The life of a key: how many payments it has made, and when it is forgotten.
         life = client.get(f"/api/queries/{query.id}/key", params={"uid": "count", "key": "c3"}).json()
-        paid = [at for each in every for card, _, at in each if card == "c3"]
-        assert {each["name"]: each["value"] for each in life["state"]}["seen"] == str(len(paid))
-        assert [each["at"] for each in life["timers"]] == [FIRST + 1000 * paid[-1] + 3_600_000]
+        paid = [at for epoch in every for card, _, at in epoch if card == "c3"]
+        assert {state["name"]: state["value"] for state in life["state"]}["seen"] == str(len(paid))
+        assert [timer["at"] for timer in life["timers"]] == [FIRST + 1000 * paid[-1] + 3_600_000]
         assert (life["epoch"], life["calls"]) == (view["epoch"], [])
         unknown = client.get(f"/api/queries/{query.id}/key", params={"uid": "none", "key": "c3"})
         assert unknown.status_code == 409
@@ -155,7 +155,7 @@ def test_a_query_over_its_runs(spark: SparkSession, tmp_path: Path, opened: list
             client, again, lambda view: view["status"] == "running" and total(view["run"], "rows") == len(payments(3))
         )
         view = view_of(client, again)
-        assert [each["parallelism"] for each in view["plan"]["vertices"]] == subtasks
+        assert [vertex["parallelism"] for vertex in view["plan"]["vertices"]] == subtasks
         assert view["settings"]["parallelism"] == "2"
         [earlier] = view["earlier"]
         assert (earlier["status"], total(earlier, "rows")) == ("stopped", sum(map(len, every)))
@@ -189,7 +189,7 @@ def check_stored(spark: SparkSession, checkpoint: Path, dashboard: pillarbox.Das
     [failure] = view["failures"]
     assert (failure["uid"], failure["key"], failure["number"]) == ("count", repr(_PLANTED[0]), 1)
     assert _PLANTED[1] in failure["record"]
-    assert [each["status"] for each in view["earlier"]] == ["stopped"]
+    assert [run["status"] for run in view["earlier"]] == ["stopped"]
 
 
 def check_bundle(spark: SparkSession, checkpoint: Path, path: Path) -> None:
@@ -198,7 +198,7 @@ def check_bundle(spark: SparkSession, checkpoint: Path, path: Path) -> None:
         write_bundle(path, stored_snapshot(spark, str(checkpoint)), notes, state, with_records=with_records)
         with zipfile.ZipFile(path) as archive:
             content = path.read_bytes() + b"".join(archive.read(name) for name in archive.namelist())
-        assert [each.encode() in content for each in _PLANTED] == [with_records] * 2
+        assert [secret.encode() in content for secret in _PLANTED] == [with_records] * 2
     # The size of each state by its name is in it.
     assert read_bundle(path).state_sizes["count"].keys() == {"seen", "timer"}
     with Dashboard() as opened, httpx.Client(base_url=opened.url, timeout=60) as client:
@@ -256,13 +256,13 @@ def test_several_programs_and_several_queries(
             for query in (two, other):
                 query.processAllAvailable()
                 wait_for(client, query, lambda view: total(view["run"], "rows"))
-            entries = {each["name"]: each for each in client.get("/api/queries").json()}
+            entries = {entry["name"]: entry for entry in client.get("/api/queries").json()}
             assert entries.keys() >= {"both", "third"}
             assert entries["third"]["rows"] == len(payments(2))
             view = view_of(client, two)
             results = {
-                (each["program"], each["level"]): (each["run"]["operators"][0][0], each["level_share"] > 0)
-                for each in view["plan"]["vertices"]
+                (vertex["program"], vertex["level"]): (vertex["run"]["operators"][0][0], vertex["level_share"] > 0)
+                for vertex in view["plan"]["vertices"]
             }
             # The number in a program's name depends on the programs that the session had before.
             names = sorted({program for program, _ in results}, key=lambda name: (len(name), name))

@@ -110,6 +110,6 @@ def test_dead_letters_of_a_streaming_query(spark, tmp_path):
     form = r"got (\d) \(operator 'process: Counts', subtask (\d), epoch (\d)\) process: Counts (\d) (\d)"
     match = [re.fullmatch(form, line) for line in lines]
     assert all(match), lines
-    parts = [tuple(map(int, each.groups())) for each in match if each is not None]
+    parts = [tuple(map(int, parsed.groups())) for parsed in match if parsed is not None]
     assert sorted(number for number, *_ in parts) == [0, 1, 2]
     assert all((subtask, epoch) == (its, again) for _, subtask, epoch, its, again in parts)

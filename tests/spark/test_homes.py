@@ -71,7 +71,7 @@ def notes(tmp_path: Path) -> Path:
     return path
 
 
-def given(spark: SparkSession, folder: Path, epochs: int, rows: int = 40) -> Any:
+def numbers(spark: SparkSession, folder: Path, epochs: int, rows: int = 40) -> Any:
     for _ in range(epochs):
         spark.range(rows).selectExpr("id AS key").coalesce(1).write.mode("append").parquet(str(folder / "in"))
     read = spark.readStream.schema("key LONG").option("maxFilesPerTrigger", 1)
@@ -98,7 +98,7 @@ def test_a_field_counts_what_state_counts(spark: SparkSession, tmp_path: Path, n
         spark.sparkContext.setJobGroup(f"mine {number}", "a group of the user's")
         out(batch, number)
 
-    counted = keyed(given(spark, tmp_path, 3), Count(notes), COUNTS)
+    counted = keyed(numbers(spark, tmp_path, 3), Count(notes), COUNTS)
     writer = counted.writeStream.foreachBatch(in_a_group).option("checkpointLocation", str(tmp_path / "checkpoint"))
     pillarbox.start(writer.trigger(availableNow=True)).awaitTermination()
     assert sorted((key, field) for key, field, _, _ in out) == sorted(
@@ -116,7 +116,7 @@ def test_what_functions_see_is_what_they_would_see_in_a_worker(spark: SparkSessi
     spark.sparkContext.addFile(str(tmp_path / "shipped.txt"))
     table, total = spark.sparkContext.broadcast(["even", "odd"]), spark.sparkContext.accumulator(0)
     out = Rows()
-    looked = keyed(given(spark, tmp_path, 2), Look(table, total), "context STRING, place STRING, files STRING")
+    looked = keyed(numbers(spark, tmp_path, 2), Look(table, total), "context STRING, place STRING, files STRING")
     writer = looked.writeStream.foreachBatch(out).option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = pillarbox.start(writer.trigger(availableNow=True))
     query.awaitTermination()
@@ -139,14 +139,14 @@ def test_what_functions_see_is_what_they_would_see_in_a_worker(spark: SparkSessi
 def test_the_other_modes_give_the_same_results(spark: SparkSession, tmp_path: Path, notes: Path, mode: str) -> None:
     out, session = Rows(), spark.newSession()
     session.conf.set("spark.pillarbox.homes", mode)
-    counted = keyed(given(session, tmp_path, 2), Count(notes), COUNTS)
+    counted = keyed(numbers(session, tmp_path, 2), Count(notes), COUNTS)
     writer = counted.writeStream.foreachBatch(out).option("checkpointLocation", str(tmp_path / "checkpoint"))
     pillarbox.start(writer.trigger(availableNow=True)).awaitTermination()
     assert sorted((key, n) for key, _, n, _ in out) == sorted((key, n) for key in range(40) for n in range(1, 3))
 
 
 def test_a_program_that_a_query_uses_twice_is_refused(spark: SparkSession, tmp_path: Path, notes: Path) -> None:
-    counted = keyed(given(spark, tmp_path, 1), Count(notes), COUNTS)
+    counted = keyed(numbers(spark, tmp_path, 1), Count(notes), COUNTS)
     twice = counted.where("key < 3").unionAll(counted.where("key > 5")).writeStream.format("noop")
     for start in (pillarbox.start, lambda writer: writer.start()):
         with pytest.raises(ProgramError, match=r"uses the result of one to_dataframe.. more than once"):
@@ -156,7 +156,7 @@ def test_a_program_that_a_query_uses_twice_is_refused(spark: SparkSession, tmp_p
 def test_a_setting_that_is_none_is_refused(spark: SparkSession, tmp_path: Path, notes: Path) -> None:
     session = spark.newSession()
     session.conf.set("spark.pillarbox.homes", "perhaps")
-    counted = keyed(given(session, tmp_path, 1), Count(notes), COUNTS)
+    counted = keyed(numbers(session, tmp_path, 1), Count(notes), COUNTS)
     with pytest.raises(pillarbox.ConfigurationError, match=r"spark\.pillarbox\.homes must be 'fork', 'spawn' or 'off'"):
         pillarbox.start(counted.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")))
 
@@ -176,7 +176,7 @@ def test_a_request_in_flight_is_sent_once(spark: SparkSession, tmp_path: Path, n
             time.sleep(0.05)
         return -key
 
-    rows = given(spark, tmp_path, 4, rows=15).selectExpr("key", "rand() AS r")
+    rows = numbers(spark, tmp_path, 4, rows=15).selectExpr("key", "rand() AS r")
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(4)
     asked = env.from_dataframe(rows).key_by("key").process(Ask()).uid("first")
     answered = asked.map_async(ask, capacity=100, on_barrier="carry").uid("ask")

@@ -31,16 +31,16 @@ def streams(spark, *dataframes):
 
 
 def interval_joined(spark, left, right):
-    one, two = streams(spark, left, right)
-    near = one.key_by("key").interval_join(two.key_by("key")).between("-1 second", 500)
+    lefts, rights = streams(spark, left, right)
+    near = lefts.key_by("key").interval_join(rights.key_by("key")).between("-1 second", 500)
     pairs = near.process(lambda click, view, ctx: [(click.id, view.id, ctx.timestamp())]).uid("near")
     return pairs.to_dataframe("click LONG, view LONG, at LONG")
 
 
 def by_spark(left, right):
-    one, two = left.alias("a"), right.alias("b")
+    a, b = left.alias("a"), right.alias("b")
     near = F.expr("a.key = b.key AND b.at BETWEEN a.at - 1000 AND a.at + 500")
-    return Counter(map(tuple, one.join(two, near).select("a.id", "b.id", F.greatest("a.at", "b.at")).collect()))
+    return Counter(map(tuple, a.join(b, near).select("a.id", "b.id", F.greatest("a.at", "b.at")).collect()))
 
 
 def test_an_interval_join_equals_that_of_spark(spark):
@@ -49,8 +49,8 @@ def test_an_interval_join_equals_that_of_spark(spark):
 
 
 def test_a_window_join_equals_that_of_spark(spark):
-    one, two = streams(spark, clicks(spark), views(spark))
-    windows = one.join(two).where("key").equal_to("key").window(TumblingEventTimeWindows.of("2 seconds"))
+    lefts, rights = streams(spark, clicks(spark), views(spark))
+    windows = lefts.join(rights).where("key").equal_to("key").window(TumblingEventTimeWindows.of("2 seconds"))
     pairs = windows.apply(lambda click, view: (click.id, view.id)).to_dataframe("click LONG, view LONG")
     same = F.expr("a.key = b.key AND a.at div 2000 = b.at div 2000")
     joined = clicks(spark).alias("a").join(views(spark).alias("b"), same).select("a.id", "b.id")
@@ -99,11 +99,11 @@ def by_columns(left, right, how):
 
 
 def columns_by_spark(left, right, how):
-    one, two = left.alias("a"), right.alias("b")
+    a, b = left.alias("a"), right.alias("b")
     near = F.expr(
         "a.name = b.name AND a.shop = b.shop AND b.at >= a.at - INTERVAL 1 SECOND AND b.at < a.at + INTERVAL 0.5 SECOND"
     )
-    joined = one.join(two, near, how)
+    joined = a.join(b, near, how)
     return joined.select("a.*", F.col("b.at").alias("at_answer"), F.col("b.id").alias("id_answer"), "b.tags")
 
 

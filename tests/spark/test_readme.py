@@ -57,7 +57,7 @@ def service() -> Iterator[str]:
 
 
 def printed() -> str:
-    match = re.search(r"It prints\n\n```\n(.*?)```", README.read_text(), re.DOTALL)
+    match = re.search(r"The program prints\n\n```\n(.*?)```", README.read_text(), re.DOTALL)
     assert match is not None
     return match[1]
 

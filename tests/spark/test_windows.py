@@ -33,8 +33,8 @@ class CountAndSum(AggregateFunction):
     def get_result(self, accumulator):
         return accumulator
 
-    def merge(self, one, other):
-        return one[0] + other[0], one[1] + other[1]
+    def merge(self, accumulator, other):
+        return accumulator[0] + other[0], accumulator[1] + other[1]
 
 
 class WithWindow(ProcessWindowFunction):

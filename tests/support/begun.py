@@ -24,7 +24,7 @@ def program(make: Made, uid: str = "op", savepoint: Path | None = None) -> Any:
     def build(env, left, right):
         if savepoint is not None:
             env.from_savepoint(savepoint, allow_non_restored_state=True)
-        timed = (each.assign_timestamps_and_watermarks(AT) for each in (left, right))
+        timed = (stream.assign_timestamps_and_watermarks(AT) for stream in (left, right))
         return make(*timed).uid(uid)
 
     return build
@@ -50,7 +50,7 @@ class Begun:
 
     def resumes(self, make: Made, *epochs: list[Any], **records: list[Any]) -> list[Any]:
         with ProgramTestHarness(program(make), snapshot=self._snapshot) as harness:
-            results = [each for rows in epochs for each in self._run(harness, {"left": rows})]
+            results = [result for rows in epochs for result in self._run(harness, {"left": rows})]
             return results + self._run(harness, records) + harness.end_input()["output"]
 
     def refuses(self, make: Made, words: str) -> None:

@@ -35,7 +35,7 @@ _SLOWER = 2.0
 _SHOWN = 20
 
 
-class Taken(NamedTuple):
+class TimedTest(NamedTuple):
     """A test's duration and limit, in seconds."""
 
     test: str
@@ -46,7 +46,7 @@ class Taken(NamedTuple):
 
 class Budgets:
     def __init__(self, table: Path = TABLE, *, scale: float | None = None) -> None:
-        self.taken: list[Taken] = []
+        self.times: list[TimedTest] = []
         self.skipped: set[str] = set()
         self._path = table
         self._table = read_table(table)
@@ -59,7 +59,7 @@ class Budgets:
         measured: Any = dict(report.user_properties).get("taken")
         if report.when == "call" and report.passed and measured is not None:
             seconds, spark, slow = measured
-            self.taken.append(Taken(report.nodeid, seconds, SPARK if spark else UNIT, slow))
+            self.times.append(TimedTest(report.nodeid, seconds, SPARK if spark else UNIT, slow))
 
     @cached_property
     def _scale(self) -> float:
@@ -71,23 +71,27 @@ class Budgets:
         """Return the tests that are over their budget or much slower than recorded."""
         results = []
         recorded = self._table.get("tests", {})
-        times = [each._replace(seconds=each.seconds * self._scale) for each in self.taken]
-        for each in sorted(times, key=lambda one: one.seconds / one.budget, reverse=True):
-            before = recorded.get(each.test)
-            if before is not None and each.seconds > _SLOWER * max(before, each.budget):
-                results.append(f"{each.test} took {each.seconds:.2f} s, and {before:.2f} when recorded")
-            elif before is None and each.seconds > each.budget and not each.slow:
+        times = [test_time._replace(seconds=test_time.seconds * self._scale) for test_time in self.times]
+        for test_time in sorted(times, key=lambda test_time: test_time.seconds / test_time.budget, reverse=True):
+            before = recorded.get(test_time.test)
+            if before is not None and test_time.seconds > _SLOWER * max(before, test_time.budget):
+                results.append(f"{test_time.test} took {test_time.seconds:.2f} s, and {before:.2f} when recorded")
+            elif before is None and test_time.seconds > test_time.budget and not test_time.slow:
                 results.append(
-                    f"{each.test} took {each.seconds:.2f} s of {each.budget:g}: make it faster, or mark it as slow"
-                    " with the reason"
+                    f"{test_time.test} took {test_time.seconds:.2f} s of {test_time.budget:g}: make it faster,"
+                    " or mark it as slow with the reason"
                 )
-        together = sum(each.seconds for each in times if each.slow and each.budget == UNIT)
+        together = sum(test_time.seconds for test_time in times if test_time.slow and test_time.budget == UNIT)
         if together > SLOW_UNIT_TESTS and not LONG:  # the minute is for tests in make test
             results.append(f"unit tests that are marked as slow took {together:.0f} s of {SLOW_UNIT_TESTS:g} together")
         return results
 
     def record(self) -> None:
-        tests = {each.test: each.seconds for each in self.taken if each.seconds > _RECORDED_FROM * each.budget}
+        tests = {
+            test_time.test: test_time.seconds
+            for test_time in self.times
+            if test_time.seconds > _RECORDED_FROM * test_time.budget
+        }
         before = self._table.get("tests", {})
         tests |= {test: before[test] / self._scale for test in self.skipped & before.keys()}
         table = {

@@ -155,7 +155,7 @@ def _as_function(name: str, source: str) -> str:
     (function,) = symtable.symtable(f"def {name}():\n{body}", name, "exec").get_children()
     available = {"SparkSession", "pillarbox", *pillarbox.__all__, *dir(builtins)}
     missing = sorted(_taken(function) - available)
-    return f"def {name}({', '.join(f'{each}: {TAKEN[each]}' for each in missing)}) -> None:\n{body}"
+    return f"def {name}({', '.join(f'{name_}: {TAKEN[name_]}' for name_ in missing)}) -> None:\n{body}"
 
 
 def _taken(scope: symtable.SymbolTable) -> set[str]:

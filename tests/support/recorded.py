@@ -50,9 +50,9 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
             **facts,
         )
 
-    def write(job: LocalJob, place: Path, facts: RecordingMetadata, before: Any, after: Any) -> None:
-        write_recording(place, facts, pickle.dumps(job._shipped[facts.number]), before, after)
-        results.append(place)
+    def write(job: LocalJob, path: Path, facts: RecordingMetadata, before: Any, after: Any) -> None:
+        write_recording(path, facts, pickle.dumps(job._shipped[facts.number]), before, after)
+        results.append(path)
 
     def of_partition(job: LocalJob, number: int, partition: int, runs: Any, bounded: bool) -> Iterator[Any]:
         batch_of_runs = list(runs)
@@ -70,7 +70,7 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
         time = job._epoch_time
         assert time is not None
         identity, facts = record(
-            *(job, vertex.number, subtask, vertex.level, [[tuple(each) for each in arrived]]), time=time, clock=None
+            *(job, vertex.number, subtask, vertex.level, [[tuple(values) for values in arrived]]), time=time, clock=None
         )
         try:
             yield from sent_by(job, vertex, subtask, arrived, store)

@@ -37,16 +37,16 @@ def restore_logs(
     identities = list(identities)
     table = savepoint.table(uid)
     shares: dict[int, list[pa.RecordBatch]] = {identity.subtask: [] for identity in identities}
-    one = identities[0]
+    sample = identities[0]
     for batch in savepoint.batches(uid):
-        for subtask, share in table.route(batch, one.parallelism, one.max_parallelism, loads):
+        for subtask, share in table.route(batch, sample.parallelism, sample.max_parallelism, loads):
             shares[subtask].append(share)
     layout = table.operator.parallelism, table.operator.max_parallelism
-    keys_stay = layout == (one.parallelism, one.max_parallelism)
+    keys_stay = layout == (sample.parallelism, sample.max_parallelism)
     states = savepoint.own_states(uid, loads)
     if not keys_stay:
-        check_watermarks(table.operator, states, one.parallelism)
-    own = redistribute(uid, states, one.parallelism, channels, keys_stay=keys_stay)
+        check_watermarks(table.operator, states, sample.parallelism)
+    own = redistribute(uid, states, sample.parallelism, channels, keys_stay=keys_stay)
     stores: dict[int, MemoryChunkStore] = {}
     for identity in identities:
         stores[identity.subtask] = store = MemoryChunkStore()

@@ -10,11 +10,11 @@ from tests.support import budgets as plugin
 from tests.support.budgets import FAST, SPARK, UNIT, Budgets
 
 
-def budgets(tmp_path: Any, recorded: dict[str, float], *taken: tuple[str, float, bool, bool]) -> Budgets:
+def budgets(tmp_path: Any, recorded: dict[str, float], *times: tuple[str, float, bool, bool]) -> Budgets:
     table = tmp_path / "budgets.json"
     table.write_text(json.dumps({"fixed_work": 1.0, "tests": recorded}))
     result = Budgets(table, scale=1.0)
-    for test, seconds, spark, slow in taken:
+    for test, seconds, spark, slow in times:
         properties = [("taken", (seconds, spark, slow))]
         report: Any = SimpleNamespace(nodeid=test, when="call", passed=True, skipped=False, user_properties=properties)
         result.pytest_runtest_logreport(report)
@@ -98,4 +98,4 @@ def test_fast_tests_are_unmarked_and_within_their_budget(monkeypatch):
         plugin.pytest_collection_modifyitems(config, items)
         assert len(items) == count
     assert [item.nodeid for item in items] == ["new", "within"]
-    assert [each.nodeid for each in left_out] == ["over", "a", "b", "c", "d"]
+    assert [item.nodeid for item in left_out] == ["over", "a", "b", "c", "d"]

@@ -30,18 +30,18 @@ def test_it_does_what_hadoops_own_class_does(spark: SparkSession, tmp_path: Path
     raw, own = files.getRaw(), hadoop.RawLocalFileSystem()
     own.initialize(files.getUri(), files.getConf())
     for mode in (0o640, 0o755, 0o1777):
-        for each in (own, raw):
+        for filesystem in (own, raw):
             (tmp_path / "file").chmod(0o600)
-            each.setPermission(path, hadoop.permission.FsPermission(str(oct(mode)).removeprefix("0o")))
-            assert os.stat(tmp_path / "file").st_mode & 0o7777 == mode, each
+            filesystem.setPermission(path, hadoop.permission.FsPermission(str(oct(mode)).removeprefix("0o")))
+            assert os.stat(tmp_path / "file").st_mode & 0o7777 == mode, filesystem
     for name in ("file", "link", "."):
         for folder in (tmp_path / name).as_uri(), str(tmp_path / name):
-            result, right = (each.getFileLinkStatus(hadoop.Path(folder)) for each in (raw, own))
+            result, right = (filesystem.getFileLinkStatus(hadoop.Path(folder)) for filesystem in (raw, own))
             assert result.toString() == right.toString()
     assert result.isDirectory() and raw.getFileLinkStatus(hadoop.Path(str(tmp_path / "link"))).isSymlink()
-    for each in (own, raw):
+    for filesystem in (own, raw):
         with pytest.raises(Exception, match="FileNotFoundException"):
-            each.getFileLinkStatus(hadoop.Path((tmp_path / "none").as_uri()))
+            filesystem.getFileLinkStatus(hadoop.Path((tmp_path / "none").as_uri()))
 
 
 def test_there_are_no_default_settings(spark: SparkSession) -> None:

@@ -70,7 +70,7 @@ class Noting(StreamOperator):
 
 
 def vertex_of(*nodes, shuffled=False, uses_processing_time=False):
-    chain = [replace(each, output=Consumers([ChainInput(index + 1)], [])) for index, each in enumerate(nodes)]
+    chain = [replace(node, output=Consumers([ChainInput(index + 1)], [])) for index, node in enumerate(nodes)]
     chain[-1].output = Consumers([], [0, 1])
     inputs = [InputEdge(0, 0)] if shuffled else []
     number, parallelism = (1, 2) if shuffled else (0, 0)
@@ -136,5 +136,5 @@ def report_of(buffers):
     return vars(report)
 
 
-def kinds(notes, *wanted):
-    return [note for note in notes if note[0] in wanted]
+def kinds(notes, *selected):
+    return [note for note in notes if note[0] in selected]

@@ -61,11 +61,11 @@ def test_rows_of_several_kinds_in_one_run():
 
 
 @given(INT64, INT64, st.booleans())
-def test_control_elements(one, other, flag):
-    counts = dict.fromkeys((field.name for field in dataclasses.fields(TaskReport)), one)
-    texts: dict[str, Any] = {"vertex": "map", "uid": "", "counters": {"a.b": other}, "unfinished": flag}
+def test_control_elements(first, second, flag):
+    counts = dict.fromkeys((field.name for field in dataclasses.fields(TaskReport)), first)
+    texts: dict[str, Any] = {"vertex": "map", "uid": "", "counters": {"a.b": second}, "unfinished": flag}
     report = TaskReport(**{**counts, **texts})
-    for element in (Watermark(one), WatermarkStatus(flag), Barrier(one), EndOfData(), report):
+    for element in (Watermark(first), WatermarkStatus(flag), Barrier(first), EndOfData(), report):
         assert decode(encode(element)) == element
 
 
@@ -99,7 +99,7 @@ def test_types_that_arrow_knows_better():
     assert decode(encode(ArrowRecords(batch))).values == [(moment, [1, 2])]  # type: ignore[union-attr]
 
 
-def test_what_cannot_be_imported_goes_by_value():
+def test_local_classes_are_pickled_by_value():
     class Local:
         def __init__(self, x):
             self.x = x

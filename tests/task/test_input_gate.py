@@ -120,16 +120,16 @@ def test_a_stranger_is_refused():
 
 def test_c3_alignment():
     gate = gate_of(InputEdge(KNOWN, 2))
-    one, two = (channel_code(KNOWN, n) for n in range(2))
+    first, second = (channel_code(KNOWN, n) for n in range(2))
     assert not gate.any_barrier
-    received(gate, share(one))
+    received(gate, share(first))
     assert gate.any_barrier
     assert "any_barrier" in vars(gate), "it is known, and nobody asks each channel for each buffer"
-    received(gate, share(two, EndOfData()))
+    received(gate, share(second, EndOfData()))
     assert gate.aligned() is False
     gate.begin_epoch(2)
     assert not gate.any_barrier
-    received(gate, share(one, EndOfData()) + share(two, EndOfData()))
+    received(gate, share(first, EndOfData()) + share(second, EndOfData()))
     assert gate.aligned() is True
 
 
@@ -140,17 +140,17 @@ def test_an_epoch_without_channels():
 # -- watermarks of known channels: Flink's valve --
 
 
-class Known:
+class KnownChannels:
     """An input gate that reads subtasks of a vertex, epoch by epoch."""
 
     def __init__(self):
         self.gate, self.epoch = InputGate("sum", [InputEdge(KNOWN, 3)]), 0
 
-    def __call__(self, said):
+    def __call__(self, elements):
         self.epoch += 1
         self.gate.begin_epoch(self.epoch)
         sink, numbers = Sink(), [0, 0, 0]
-        for subtask, element in [*said, *((subtask, Barrier(self.epoch)) for subtask in range(3))]:
+        for subtask, element in [*elements, *((subtask, Barrier(self.epoch)) for subtask in range(3))]:
             buffer = Buffer(5, channel_code(KNOWN, subtask), numbers[subtask], encode(element))
             numbers[subtask] += 1
             for channel, arrived in self.gate.receive(buffer):
@@ -163,7 +163,7 @@ class Known:
         return sink.got
 
     def again(self):
-        other = Known()
+        other = KnownChannels()
         other.gate.restore(self.gate.snapshot())
         other.epoch = self.epoch
         return other
@@ -174,7 +174,7 @@ WATERMARKS = st.lists(st.tuples(st.integers(0, 2), st.integers(-5, 5).map(Waterm
 
 @given(st.lists(WATERMARKS, max_size=4))
 def test_watermarks_of_known_channels_are_the_valves(epochs):
-    run = Known()
+    run = KnownChannels()
     valve = StatusWatermarkValve([channel_code(KNOWN, n) for n in range(3)])
     for epoch in epochs:
         expected = Sink()
@@ -184,28 +184,28 @@ def test_watermarks_of_known_channels_are_the_valves(epochs):
         run = run.again()
 
 
-SAID = st.lists(st.integers(-5, 5).map(Watermark) | st.booleans().map(WatermarkStatus), max_size=5)
+ELEMENTS = st.lists(st.integers(-5, 5).map(Watermark) | st.booleans().map(WatermarkStatus), max_size=5)
 
 
-@given(st.lists(st.tuples(SAID, SAID, SAID), max_size=5), st.data())
+@given(st.lists(st.tuples(ELEMENTS, ELEMENTS, ELEMENTS), max_size=5), st.data())
 def test_event_time_does_not_depend_on_which_channel_comes_first(epochs, data):
-    one, other = Known(), Known()
+    in_order, mixed_order = KnownChannels(), KnownChannels()
     for channels in epochs:
         left = [list(channel) for channel in channels]
         mixed = []
         while any(left):
             subtask = data.draw(st.sampled_from([n for n in range(3) if left[n]]))
             mixed.append((subtask, left[subtask].pop(0)))
-        one([(subtask, element) for subtask, elements in enumerate(channels) for element in elements])
-        other(mixed)
-        assert one.gate.snapshot() == other.gate.snapshot()
+        in_order([(subtask, element) for subtask, elements in enumerate(channels) for element in elements])
+        mixed_order(mixed)
+        assert in_order.gate.snapshot() == mixed_order.gate.snapshot()
         if data.draw(st.booleans()):
-            other = other.again()
+            mixed_order = mixed_order.again()
 
 
 def test_a_channel_that_is_active_again_is_not_overtaken_within_an_epoch():
     """In Flink the record is late if another channel's watermark arrives first."""
-    run = Known()
+    run = KnownChannels()
     idle, active = WatermarkStatus(True), WatermarkStatus(False)
     assert run([(0, Watermark(10)), (1, Watermark(20)), (2, Watermark(20)), (0, idle)]) == [10, 20]
     assert run([(1, Watermark(40)), (2, Watermark(50)), (0, active), (0, Watermark(30))]) == [30]

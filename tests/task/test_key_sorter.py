@@ -53,7 +53,7 @@ def grouped(sorter: KeySorter) -> list[list[tuple[int, Any, int | None, Any]]]:
         times = run.records.timestamps or [None] * len(run.records)
         for key, start, end, ended in run.stretches():
             columns = run.records.values[start:end], times[start:end]
-            groups[-1] += [(run.input_index, *each, key) for each in zip(*columns)]
+            groups[-1] += [(run.input_index, *row, key) for row in zip(*columns)]
             if ended:
                 groups.append([])
     assert groups.pop() == [], "the last key ends, too"
@@ -74,7 +74,7 @@ def check_groups(
         order = [(-9 if time is None else time, way_in, number) for (way_in, _, time, _), number in zip(group, results)]
         assert [time for time, _, _ in order] == sorted(time for time, _, _ in order)
         # Of one input and time they stay in their order.
-        for _, same in groupby(order, lambda each: each[:2]):
+        for _, same in groupby(order, lambda position: position[:2]):
             came = [number for _, _, number in same]
             assert came == sorted(came)
 
@@ -99,7 +99,7 @@ def check_rows(runs: list[Any], names: tuple[str, ...], size: int = 100) -> None
     for way_in, columnar, timed, rows in runs:
         times = [row[-1] for row in rows] if timed else None
         lists = dict(zip([*COLUMNS, "number"], zip(*((*row[:-1], len(arrived) + at) for at, row in enumerate(rows)))))
-        batch = pa.record_batch({name: pa.array(each, TYPES[name]) for name, each in lists.items()})
+        batch = pa.record_batch({name: pa.array(column, TYPES[name]) for name, column in lists.items()})
         stamps = np.array(times) if times is not None else None
         records: Records = ArrowRecords(batch, stamps)
         if not columnar:
@@ -191,7 +191,7 @@ def test_order(pairs):
     assert result.tolist() == np.lexsort((times, hashes)).tolist()
 
 
-def test_what_is_in_memory_is_bounded(monkeypatch):
+def test_memory_of_the_sorter_is_bounded(monkeypatch):
     monkeypatch.setattr(key_sorter, "_OBJECT_BYTES", 0)
     monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 4_000)
     monkeypatch.setattr(key_sorter, "_BLOCK_BYTES", 400)
@@ -240,7 +240,7 @@ class Unwritable:
 
 
 @pytest.mark.parametrize("guilty", ["record", "key"])
-def test_what_cannot_be_written_is_named(monkeypatch, guilty):
+def test_values_that_cannot_be_written_are_named(monkeypatch, guilty):
     monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 10_000)
     sorter = KeySorter("bill")
     values: list[Any] = [Unwritable("v") if guilty == "record" and n == 2 else n for n in range(4)]

@@ -80,7 +80,7 @@ def test_a_task_names_its_share_of_a_full_container(caplog):
         run_shuffled(task, store, Records([("c", 1)]))
 
 
-def test_a_memory_error_is_told_as_what_it_is():
+def test_a_memory_error_is_reported_as_itself():
     task = task_with(lambda: None)
     with pytest.raises(OperatorError, match=r"the worker has no memory left; .* the largest keys are 'k'") as failure:
         run_shuffled(task, MemoryChunkStore(), Records([("k", 13)]))

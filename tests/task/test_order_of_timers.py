@@ -40,8 +40,8 @@ class All(ProcessWindowFunction):
         yield key, len(list(elements))
 
 
-def later(one: Any, other: Any) -> Any:
-    return one[0], one[1] + other[1]
+def later(value: Any, other: Any) -> Any:
+    return value[0], value[1] + other[1]
 
 
 PROGRAMS: dict[str, Any] = {

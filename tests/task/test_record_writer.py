@@ -97,9 +97,9 @@ def test_rebalance_keeps_the_order_from_one_subtask_to_another():
 
 
 def test_two_edges_to_the_same_subtasks_have_channels_of_their_own():
-    one, other = edge_by(lambda value: value), edge_by(lambda value: -value)
-    other.id = edge_id(0, 1)
-    writer = writer_of(one, other)
+    first, second = edge_by(lambda value: value), edge_by(lambda value: -value)
+    second.id = edge_id(0, 1)
+    writer = writer_of(first, second)
     for edge in writer.edges:
         edge.process_records(Records([1, 2, 3]))
     writer.broadcast(Barrier(1))

@@ -134,11 +134,11 @@ def test_a_task_made_anew_says_of_event_time_what_the_one_before_would_have_said
         parts = reader.run_epoch(runs, subtask=0, checkpoint_id=epoch, bounded=False)
         arrived = [buffer for part in parts for buffer in part if buffer.target == code]
         before = store.copy()
-        said = []
-        for task, place in ((resident, store), (new_keyed(), before)):
-            assert task.restore(place)
-            sent = [buffer for part in task.run_epoch([arrived], place, 1000 + 110 * epoch) for buffer in part]
-            said.append([buffer for buffer in sent if buffer.target != REPORT_TARGET])
-        assert said[0] == said[1]
-        statuses += sum(isinstance(decode(buffer.payload), WatermarkStatus) for buffer in said[0])
+        outputs = []
+        for task, restored in ((resident, store), (new_keyed(), before)):
+            assert task.restore(restored)
+            sent = [buffer for part in task.run_epoch([arrived], restored, 1000 + 110 * epoch) for buffer in part]
+            outputs.append([buffer for buffer in sent if buffer.target != REPORT_TARGET])
+        assert outputs[0] == outputs[1]
+        statuses += sum(isinstance(decode(buffer.payload), WatermarkStatus) for buffer in outputs[0])
     assert statuses > 0

@@ -167,20 +167,20 @@ def test_silence_does_what_the_model_does_and_the_same_again(data, count, idle):
     spoken = st.none() | st.none() | st.integers(-50, 300)
     for _ in range(data.draw(st.integers(1, 12))):
         now += data.draw(st.integers(0, 70))
-        said = [data.draw(spoken) for _ in edges]
+        watermarks_in = [data.draw(spoken) for _ in edges]
         before = run.again()
-        got = run(now, *said)
+        got = run(now, *watermarks_in)
         # As after a failure, or in another attempt.
-        assert before(now, *said) == got
+        assert before(now, *watermarks_in) == got
         assert before.gate.snapshot() == run.gate.snapshot()
-        watermarks = [one for one in got if isinstance(one, int)]
+        watermarks = [element for element in got if isinstance(element, int)]
         assert watermarks == sorted(set(watermarks))
         assert not watermarks or watermarks[0] > event_time
         event_time = run.gate.current_watermark
-        for one, watermark in zip(model, said):
-            one.hear(now, watermark)
+        for source_, watermark in zip(model, watermarks_in):
+            source_.hear(now, watermark)
         if not idle:
-            assert event_time == min(one.last for one in model)
+            assert event_time == min(source_.last for source_ in model)
         if data.draw(st.booleans()):
             run = before
 

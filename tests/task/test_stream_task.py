@@ -425,15 +425,15 @@ def test_m15_a_task_that_is_not_asked_measures_nothing():
 
 
 def test_operators_are_made_from_the_tail_to_the_head():
-    made: Notes = []
+    notes: Notes = []
 
     class Made(Noting):
         def __init__(self, context):
-            super().__init__(context, made)
-            self.note("made", [each for _, each, *_ in made])
+            super().__init__(context, notes)
+            self.note("made", [name for _, name, *_ in notes])
 
     task = source_task(*(node(Made, name) for name in "abc"))
-    assert made == [("made", "c", []), ("made", "b", ["c"]), ("made", "a", ["c", "b"])]
+    assert notes == [("made", "c", []), ("made", "b", ["c"]), ("made", "a", ["c", "b"])]
     task.restore()
-    assert made[3:] == [("open", "c"), ("open", "b"), ("open", "a")]
+    assert notes[3:] == [("open", "c"), ("open", "b"), ("open", "a")]
     task.close()

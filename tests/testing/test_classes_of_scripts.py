@@ -77,5 +77,7 @@ def test_methods_of_classes_of_a_script_keep_their_globals(script: Any, is_local
     script.Kind.SMALL.note()
     assert script.seen == ["a", "after", script.Kind.SMALL]
     for kind in (script.Listener, script.Kind, script.Payment, function):
-        methods = [each for each in vars(kind).values() if hasattr(each, "__code__") and each.__name__ == "note"]
+        methods = [
+            member for member in vars(kind).values() if hasattr(member, "__code__") and member.__name__ == "note"
+        ]
         assert all(method.__globals__ is vars(script) for method in methods)

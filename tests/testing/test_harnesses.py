@@ -406,8 +406,8 @@ def test_parameters_with_a_default_are_no_sources():
 
 
 def test_row():
-    made = row(card="c1", amount=2)
-    assert (made.card, made["amount"], made._fields) == ("c1", 2, ("card", "amount"))
+    record = row(card="c1", amount=2)
+    assert (record.card, record["amount"], record._fields) == ("c1", 2, ("card", "amount"))
 
 
 class EchoTime(KeyedProcessFunction):

@@ -130,7 +130,7 @@ def test_without_faults_these_bugs_do_not_show():
 @pytest.mark.usefixtures("shrinks_little")
 @pytest.mark.parametrize(
     "fault",
-    [*(pytest.param(each, marks=_OTHER_FAULT) for each in ("move", "fail", "retry", "restart")), "kill", "rescale"],
+    [*(pytest.param(fault, marks=_OTHER_FAULT) for fault in ("move", "fail", "retry", "restart")), "kill", "rescale"],
 )
 def test_each_kind_of_fault_alone_loses_what_is_in_a_field(fault):
     with pytest.raises(SimulationError) as caught:
@@ -188,7 +188,7 @@ def test_windows_fire_at_the_end_of_the_input():
         times = defaultdict(list)
         for event in inputs["events"]:
             times[event["card"]].append(event["at"])
-        return {"output": [(card, sorted(each)) for card, each in times.items()]}
+        return {"output": [(card, sorted(times_of_card)) for card, times_of_card in times.items()]}
 
     events = {"events": [row(card=f"c{n % 3}", at=n * 10) for n in range(12)]}
     simulate(build, events, seeds=4, oracle=oracle)
@@ -265,7 +265,7 @@ def test_pytest_shows_no_frames_of_a_check():
             yield self.count
 
     def simulated():
-        simulate(lambda env, n: n.key_by(lambda each: 0).process(Field()), {"n": [1, 2]}, seeds=50)
+        simulate(lambda env, n: n.key_by(lambda value: 0).process(Field()), {"n": [1, 2]}, seeds=50)
 
     def checked():
         check_operator(

@@ -15,9 +15,9 @@ class Valve:
         self.valve = EpochValve("ab")
         self.sink = Sink()
 
-    def epoch(self, *said, fails=False):
+    def epoch(self, *inputs, fails=False):
         self.valve.begin_epoch()
-        for channel, word in said:
+        for channel, word in inputs:
             if word == "idle" or word == "active":
                 self.valve.status_came(channel, word == "idle")
             else:

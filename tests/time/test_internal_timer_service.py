@@ -386,7 +386,7 @@ def test_a_timer_may_be_numpys_int(timers):
 BAD = ["soon", 2.5, math.nan, datetime.datetime(2026, 1, 1), 2**70, True, np.int64(5), {6, "x"}, {7, None}]
 
 
-@pytest.mark.parametrize("bad", BAD, ids=[f"{type(each).__name__} {index}" for index, each in enumerate(BAD)])
+@pytest.mark.parametrize("bad", BAD, ids=[f"{type(value).__name__} {index}" for index, value in enumerate(BAD)])
 def test_a_timer_of_a_checkpoint_is_an_int_of_64_bits(timers, bad):
     """A timer of another type means that the file is damaged."""
     with pytest.raises(CheckpointMismatchError, match="operator 'op': the checkpoint holds a timer of key 'bad' at"):

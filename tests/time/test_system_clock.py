@@ -177,14 +177,14 @@ class TestSystem:
     def test_many_threads_register_and_cancel(self):
         fired: list[int] = []
         ended = threading.Event()
-        kept = []
+        timers = []
 
         def work(number):
             for i in range(200):
                 timer = self.service.register_timer(system_clock_ms() + i % 7, fired.append)
                 if i % 2 and timer.cancel():
                     continue
-                kept.append(timer)
+                timers.append(timer)
 
         threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
         for thread in threads:
@@ -193,5 +193,5 @@ class TestSystem:
             thread.join(PATIENCE)
         self.service.register_timer(system_clock_ms() + 20, lambda t: ended.set())
         assert ended.wait(PATIENCE)
-        assert len(fired) == len(kept)
-        assert all(timer.done() for timer in kept)
+        assert len(fired) == len(timers)
+        assert all(timer.done() for timer in timers)

@@ -72,9 +72,9 @@ def test_an_idle_channel_is_left_out_and_its_watermarks_are_ignored():
 
 
 @pytest.mark.parametrize("order", ["abc", "cba", "bac"])
-def test_what_comes_at_one_moment_has_no_order(order):
-    def at_once(**said):
-        valve.valve.input_at_once({name: said[name] for name in order if name in said}, valve.sink)
+def test_watermarks_of_one_moment_have_no_order(order):
+    def at_once(**watermarks):
+        valve.valve.input_at_once({name: watermarks[name] for name in order if name in watermarks}, valve.sink)
         return valve.sink.take()
 
     valve = Valve("abc")

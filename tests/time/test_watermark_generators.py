@@ -149,7 +149,7 @@ class TestIdleness:
         self.now = now
         self.generator.on_periodic_emit(self.output)
 
-    def test_idle_after_the_timeout_and_said_once(self):
+    def test_idle_after_the_timeout_and_reported_once(self):
         self.generator.on_event("a", 10, self.output)
         self.emit_at(1000)  # there was an event
         self.emit_at(5000)  # the first look without one: the countdown starts here
@@ -227,7 +227,7 @@ class TestMonotoneOutput:
         assert sink.got == [5, 6]
 
     @pytest.mark.parametrize("timestamp", [MIN_TIMESTAMP - 1, MAX_WATERMARK + 1, True, 1.0, None])
-    def test_what_is_no_watermark(self, timestamp):
+    def test_values_that_are_no_watermarks(self, timestamp):
         sink = Sink()
         with pytest.raises(ValueError, match=f"{timestamp} .* is not a watermark: "):
             MonotoneWatermarkOutput(sink).emit_watermark(timestamp)
@@ -260,10 +260,10 @@ class TestMonotoneOutput:
         assert sink.got == ["active", 5]
 
     @given(st.lists(st.one_of(st.integers(-50, 50), st.sampled_from(["idle", "active"]))))
-    def test_whatever_is_said_comes_out_in_order(self, said):
+    def test_watermarks_and_statuses_are_emitted_in_order(self, statuses_and_marks):
         sink = Sink()
         output = MonotoneWatermarkOutput(sink)
-        for word in said:
+        for word in statuses_and_marks:
             if word == "idle":
                 output.mark_idle()
             elif word == "active":
@@ -273,8 +273,8 @@ class TestMonotoneOutput:
         watermarks = [w for w in sink.got if isinstance(w, int)]
         statuses = [w for w in sink.got if isinstance(w, str)]
         assert watermarks == sorted(set(watermarks))
-        assert max(watermarks, default=None) == max((w for w in said if isinstance(w, int)), default=None)
-        assert statuses == (["idle", "active"] * len(said))[: len(statuses)]
+        assert max(watermarks, default=None) == max((w for w in statuses_and_marks if isinstance(w, int)), default=None)
+        assert statuses == (["idle", "active"] * len(statuses_and_marks))[: len(statuses)]
         # No watermark is emitted while the stream is idle.
         idle = False
         for word in sink.got:

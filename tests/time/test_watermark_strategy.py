@@ -57,8 +57,8 @@ class Own(WatermarkGenerator):
 
 
 def extract(assigner, value, record_timestamp=MIN_TIMESTAMP):
-    made = as_timestamp_assigner(assigner)
-    return to_timestamp(made.extract_timestamp(value, record_timestamp), None, made, value)
+    wrapped = as_timestamp_assigner(assigner)
+    return to_timestamp(wrapped.extract_timestamp(value, record_timestamp), None, wrapped, value)
 
 
 class TestStrategy:
@@ -203,8 +203,8 @@ class TestAssigners:
 
     def test_an_assigner_is_not_wrapped_twice(self):
         for assigner in ("ts", lambda v: v, lambda v, t: t, Second()):
-            made = as_timestamp_assigner(assigner)
-            assert as_timestamp_assigner(made) is made
+            wrapped = as_timestamp_assigner(assigner)
+            assert as_timestamp_assigner(wrapped) is wrapped
         assert isinstance(as_timestamp_assigner("ts"), ColumnTimestampAssigner)
 
     @pytest.mark.parametrize(

@@ -69,9 +69,9 @@ def shape(value: Any, seen: dict[int, int]) -> Any:
             return seen[id(value)]
         seen[id(value)] = len(seen)
     if isinstance(value, dict):
-        return type(value), [(key, shape(each, seen)) for key, each in value.items()]
+        return type(value), [(key, shape(item, seen)) for key, item in value.items()]
     if isinstance(value, (list, tuple, collections.deque)):
-        return type(value), [shape(each, seen) for each in value]
+        return type(value), [shape(item, seen) for item in value]
     return (type(value), shape(value.inner, seen)) if isinstance(value, Own) else value
 
 
@@ -82,17 +82,17 @@ def test_a_copy_is_that_of_deepcopy(value):
 
 @given(st.recursive(atoms, nested, max_leaves=20))
 def test_nothing_that_can_change_is_shared(value):
-    def mutable(each: Any) -> set[int]:
-        results = {id(each)} if isinstance(each, (list, dict, collections.deque, Own)) else set()
-        inner = each.values() if isinstance(each, dict) else [each.inner] if isinstance(each, Own) else each
-        if isinstance(each, (list, dict, tuple, collections.deque, Own)):
+    def mutable(value: Any) -> set[int]:
+        results = {id(value)} if isinstance(value, (list, dict, collections.deque, Own)) else set()
+        inner = value.values() if isinstance(value, dict) else [value.inner] if isinstance(value, Own) else value
+        if isinstance(value, (list, dict, tuple, collections.deque, Own)):
             results.update(*map(mutable, inner))
         return results
 
     assert not mutable(value) & mutable(copied(value))
 
 
-def test_what_contains_itself():
+def test_values_that_contain_themselves():
     ring: list[Any] = [1]
     ring.append({"ring": ring, "pair": (ring, 2)})
     other = copied(ring)
@@ -166,8 +166,8 @@ class Color(enum.Enum):
 
 
 class Counted(dict):  # type: ignore[type-arg]
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *items: Any) -> None:
+        super().__init__(*items)
         self.extra = [1]
 
 
@@ -183,13 +183,13 @@ class ByHand:
 
 def inner_of(value: Any) -> list[Any]:
     if isinstance(value, list):
-        return [value, *(result for each in value for result in inner_of(each))]
+        return [value, *(result for item in value for result in inner_of(item))]
     if isinstance(value, dict):
         return inner_of(list(value.values())) + inner_of(
             list(vars(value).values()) if hasattr(value, "__dict__") else []
         )
     if isinstance(value, (tuple, set, collections.deque)):
-        return [result for each in value for result in inner_of(each)]
+        return [result for item in value for result in inner_of(item)]
     names = [*getattr(value, "__dict__", ()), *getattr(type(value), "__slots__", ())]
     return [result for name in names if hasattr(value, name) for result in inner_of(getattr(value, name))]
 
@@ -217,7 +217,7 @@ def test_no_list_within_is_shared(make):
     assert type(other) is type(value) and other == make()
     lists, others = inner_of(value), inner_of(other)
     assert lists and len(lists) == len(others)
-    assert not {id(each) for each in lists} & {id(each) for each in others}
+    assert not {id(list_) for list_ in lists} & {id(list_) for list_ in others}
     assert not is_fixed(value)
 
 
@@ -243,7 +243,7 @@ def test_a_class_that_decides_itself_how_it_is_copied():
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_cannot_change_is_not_copied(value):
+def test_immutable_values_are_not_copied(value):
     assert copied(value) is value
     assert is_fixed((value,)) is isinstance(value, tuple) or copied((value,))[0] is value
 
@@ -276,14 +276,14 @@ def test_a_new_object_that_nothing_else_refers_to_is_emitted_itself(make):
 @pytest.mark.parametrize("make", [Plain, lambda: [1, "a"], lambda: {"a": 1}, lambda: {1}, lambda: Cart("a")])
 def test_an_object_that_something_else_refers_to_is_copied(make):
     emitted = Copier("op").emitted
-    kept, results = [], []
+    originals, results = [], []
     for _ in range(200):
         result = make()
-        kept.append(result)
+        originals.append(result)
         result = emitted(result)
         results.append(result)
-    assert results == kept
-    assert not {id(each) for each in kept} & {id(result) for result in results}
+    assert results == originals
+    assert not {id(original) for original in originals} & {id(result) for result in results}
 
 
 def test_an_object_with_a_weak_reference_is_copied():
@@ -299,7 +299,7 @@ def test_an_object_with_a_weak_reference_is_copied():
     "make, inner",
     [(threading.Lock, "lock"), (lambda: (n for n in ""), "generator"), (socket.socket, "socket")],
 )
-def test_what_cannot_be_copied(make, inner):
+def test_values_that_cannot_be_copied(make, inner):
     class Client:
         def __init__(self) -> None:
             self.inner = make()
@@ -326,8 +326,8 @@ def test_an_immutable_class_and_its_subclasses():
     with pytest.raises(ProgramError):
         Copier("op").copied(Model())
     assert immutable(Model) is Model
-    for each in (Model(), Large()):
-        assert copied(each) is each and copied((1, each))[1] is each and is_fixed(each)
+    for value in (Model(), Large()):
+        assert copied(value) is value and copied((1, value))[1] is value and is_fixed(value)
 
 
 @pytest.mark.parametrize("value", [Cart("a"), "Cart", None])

@@ -146,7 +146,7 @@ def test_side_outputs_know_their_records():
     assert_type(payments.get_side_output(refund), DataStream[int])
 
 
-def test_async_functions_tell_their_results():
+def test_async_functions_return_their_results():
     cards = StreamExecutionEnvironment().from_collection(["ann"])
 
     async def score(card: str) -> float:

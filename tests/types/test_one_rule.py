@@ -215,10 +215,10 @@ def test_a_type_takes_the_same_values_everywhere(data: st.DataObject) -> None:
     value = data.draw(values_of(declared))
     results = {name: outcome(partial(at, value)) for name, at in places(declared).items()}
     if value is None and declared.names:  # a record is never None
-        results = {name: each for name, each in results.items() if name not in ("column: map", "both: map")}
+        results = {name: outcome_ for name, outcome_ in results.items() if name not in ("column: map", "both: map")}
     first = next(iter(results.values()))
-    for name, each in results.items():
-        assert repr(each) == repr(first) or each == first, name
+    for name, outcome_ in results.items():
+        assert repr(outcome_) == repr(first) or outcome_ == first, name
 
 
 class Turned(NamedTuple):

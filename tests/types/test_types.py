@@ -216,16 +216,16 @@ def test_what_declares_no_columns(declared, text):
 
 
 @pytest.mark.parametrize(
-    ("annotation", "said"),
+    ("annotation", "reason"),
     [("Missing", "NameError: name 'Missing'"), ("math.missing", "AttributeError: "), ("int |", "SyntaxError: ")],
 )
-def test_annotations_that_cannot_be_resolved(annotation, said):
+def test_annotations_that_cannot_be_resolved(annotation, reason):
     @dataclass
     class Local:
         other: int
 
     Local.__annotations__["other"] = annotation
-    with pytest.raises(ProgramError, match=rf"annotation of Local cannot be resolved \({said}"):
+    with pytest.raises(ProgramError, match=rf"annotation of Local cannot be resolved \({reason}"):
         resolve_schema(Local)
 
 
@@ -279,7 +279,7 @@ def test_names_of_columns_are_those_that_spark_reads(ddl, spark):
     assert tuple(resolve_schema(ddl).names) == NAMED[ddl]
 
 
-def test_what_names_no_columns():
+def test_arguments_that_name_no_columns():
     class Pair(NamedTuple):
         left: int
         right: str
@@ -847,13 +847,13 @@ def test_spark_takes_the_batches(spark):
         "address": Address("y", 7),
         "point": Point(1.0, None),
     }
-    made = RowEncoder(schema, "flights")
-    frame = spark.range(1).mapInArrow(lambda _: iter([made.encode([record])]), schema)
+    encoder = RowEncoder(schema, "flights")
+    frame = spark.range(1).mapInArrow(lambda _: iter([encoder.encode([record])]), schema)
     decoded = frame.mapInArrow(
         lambda batches: (
             batch.from_pydict({"text": [repr(row) for row in rows_from_arrow(batch)]}) for batch in batches
         ),
         "text STRING",
     ).collect()
-    assert decoded[0].text == repr(rows_from_arrow(made.encode([record]))[0])
+    assert decoded[0].text == repr(rows_from_arrow(encoder.encode([record]))[0])
     assert frame.collect()[0].a_dict["home"].asDict() == {"street": "x", "number": None}

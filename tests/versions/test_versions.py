@@ -38,7 +38,7 @@ def versions() -> list[str]:
     named = os.environ.get("SPARK_VERSIONS")
     if named is not None:
         return named.split()
-    return sorted(place.name.partition("-")[2] for place in PLACES.glob("spark-*"))
+    return sorted(path.name.partition("-")[2] for path in PLACES.glob("spark-*"))
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -39,7 +39,7 @@ from pyspark.sql import DataFrame
 import pillarbox
 from benchmarks.cases.epochs.made_query import MadeQuery
 from benchmarks.cases.rates import keyed
-from benchmarks.harness.case import Outcome, Said
+from benchmarks.harness.case import Outcome, Result
 from benchmarks.harness.process import ROOT, Side
 from benchmarks.harness.stepped import Stepped, SteppedQuery
 from benchmarks.harness.turns import rounded, table, turns
@@ -169,19 +169,19 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     ratios: list[float] = []
-    taken: dict[str, list[float]] = {side: [] for side in SIDES}
+    times: dict[str, list[float]] = {side: [] for side in SIDES}
     wrong: list[str] = []
     changes = 0
     for start in range(arguments.starts):
-        changes += measure(arguments, directory / f"start {start}", taken, ratios, wrong)
+        changes += measure(arguments, directory / f"start {start}", times, ratios, wrong)
     served, drawn = page_times(arguments)
     if not changes:
         wrong.append("the reader got no change while the query ran")
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
     figures = {
-        "quartiles": [round(each, 3) for each in (low, middle, high)],
+        "quartiles": [round(quartile, 3) for quartile in (low, middle, high)],
         "pairs": rounded(ratios, 3),
-        "micro_batch_ms": rounded({side: statistics.median(each) for side, each in taken.items()}),
+        "micro_batch_ms": rounded({side: statistics.median(costs) for side, costs in times.items()}),
         "changes": changes,
         "served_ms": round(statistics.median(served), 1),
         "drawn_ms": round(statistics.median(drawn), 1) if drawn else None,
@@ -193,7 +193,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
 
 
 def measure(
-    arguments: argparse.Namespace, directory: Path, taken: dict[str, list[float]], ratios: list[float], wrong: list[str]
+    arguments: argparse.Namespace, directory: Path, times: dict[str, list[float]], ratios: list[float], wrong: list[str]
 ) -> int:
     """Start the query, and run its pairs; return how many answers had changes in the micro-batches that count."""
     batches = keyed.CountBatches(arguments, 1, directory / "batches")
@@ -206,29 +206,29 @@ def measure(
     def step() -> float:
         nonlocal number
         staged = directory / f"{number:03}"
-        shutil.copytree(batches.place(number, "parquet"), staged)
-        said = side.ask("step", name="shown", batch=staged)
-        if said["results"] != batches.expected(number, "ours"):
-            wrong.append(f"micro-batch {number}: {said['results']}, not {batches.expected(number, 'ours')}")
+        shutil.copytree(batches.path(number, "parquet"), staged)
+        answer = side.ask("step", name="shown", batch=staged)
+        if answer["results"] != batches.expected(number, "ours"):
+            wrong.append(f"micro-batch {number}: {answer['results']}, not {batches.expected(number, 'ours')}")
         number += 1
-        return float(said["ms"])
+        return float(answer["ms"])
 
     step()
     costs: dict[str, float] = {}
     for index, name in turns(SIDES, arguments.pairs, arguments.warm_up):
-        said: Said = {"changes": 0}
+        answer: Result = {"changes": 0}
         if name == "read":
             reader.ask("read", **side.ask("show"))
             costs[name] = step()
-            said = reader.ask("leave")
+            answer = reader.ask("leave")
             side.ask("hide")
         else:
             costs[name] = step()
         counts = "" if index >= 0 else " (warm-up)"
-        print(f"  {SIDES[name]:28}  {costs[name]:10,.0f} ms, {said['changes']} changes{counts}", flush=True)
+        print(f"  {SIDES[name]:28}  {costs[name]:10,.0f} ms, {answer['changes']} changes{counts}", flush=True)
         if index >= 0:
-            taken[name].append(costs[name])
-            changes += said["changes"]
+            times[name].append(costs[name])
+            changes += answer["changes"]
         if len(costs) == len(SIDES):
             if index >= 0:
                 ratios.append(costs["alone"] / costs["read"])
@@ -249,10 +249,10 @@ def page_times(arguments: argparse.Namespace) -> tuple[list[float], list[float]]
         stack.callback(side.close)
         served: list[float] = []
         for index in range(-2, arguments.turns):
-            place = side.ask("change")
-            taken = serve(**place)
+            answer = side.ask("change")
+            milliseconds = serve(**answer)
             if index >= 0:
-                served.append(taken)
+                served.append(milliseconds)
         print(f"  the page is served in {statistics.median(served):.1f} ms", flush=True)
         drawn = draw(side, arguments.turns)
     return served, drawn
@@ -265,10 +265,10 @@ def serve(url: str, query: str) -> float:
     began = time.perf_counter()
     read_page(connection, query)
     data = read_changes(connection, query, "")
-    taken = 1000 * (time.perf_counter() - began)
+    milliseconds = 1000 * (time.perf_counter() - began)
     connection.close()
     json.loads(data)
-    return taken
+    return milliseconds
 
 
 def draw(side: Side, count: int) -> list[float]:
@@ -284,7 +284,7 @@ def draw(side: Side, count: int) -> list[float]:
     if api is None or chromium is None:
         print("  the page is not drawn, as Playwright or Chromium is missing: make test-see installs both", flush=True)
         return []
-    found: list[float] = []
+    milliseconds: list[float] = []
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         opened = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -296,28 +296,28 @@ def draw(side: Side, count: int) -> list[float]:
             "new MutationObserver(look).observe(document.body, { attributeFilter: ['data-drawn'] }); });"
         )
         for index in range(-2, count):
-            place = side.ask("change")
-            opened.goto(f"{place['url']}query/{place['query']}")
+            page = side.ask("change")
+            opened.goto(f"{page['url']}query/{page['query']}")
             opened.wait_for_function("() => window.drawnAfter", timeout=60_000)
             if index >= 0:
-                found.append(float(opened.evaluate("window.drawnAfter")))
+                milliseconds.append(float(opened.evaluate("window.drawnAfter")))
         vertices = opened.locator("#plan g.vertex").count()
         browser.close()
     if vertices != 20:
         raise SystemExit(f"the page shows {vertices} operators, not 20")
-    print(f"  the page is drawn in {statistics.median(found):.1f} ms", flush=True)
-    return found
+    print(f"  the page is drawn in {statistics.median(milliseconds):.1f} ms", flush=True)
+    return milliseconds
 
 
 # -- what is shown --
 
 
-def present(said: Said, charts: Path | None) -> str:
-    middle, (low, _, high) = said["ratio"], said["quartiles"]
-    drawn = "not drawn" if said["drawn_ms"] is None else f"{said['drawn_ms']:.0f} ms"
+def present(result: Result, charts: Path | None) -> str:
+    middle, (low, _, high) = result["ratio"], result["quartiles"]
+    drawn = "not drawn" if result["drawn_ms"] is None else f"{result['drawn_ms']:.0f} ms"
     rows = [
         ["speed with a reader over speed without", f"{middle:.3f} ({low:.3f} to {high:.3f})", "0.98"],
-        ["page of 128 subtasks and 20 operators, served", f"{said['served_ms']:.0f} ms", "50 ms"],
+        ["page of 128 subtasks and 20 operators, served", f"{result['served_ms']:.0f} ms", "50 ms"],
         ["drawn in Chromium", drawn, "200 ms"],
     ]
     return table(["", "median", "goal"], rows)

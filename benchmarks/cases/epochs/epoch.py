@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from pyspark.sql import DataFrame
 
-from benchmarks.harness.case import Block, Outcome, Results, Said, shown
+from benchmarks.harness.case import Block, Outcome, Result, Results, shown
 from benchmarks.harness.machine import cpu_by_program
 from benchmarks.harness.process import Side
 from benchmarks.harness.rows import observed, summary, write_halves
@@ -158,7 +158,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     random, counts = np.random.default_rng(1), np.zeros(arguments.keys, np.int64)
     places = {side: directory / side for side in arguments.sides}
-    sides = {side: Side(Epochs, side=side, directory=place, memory=arguments.memory) for side, place in places.items()}
+    sides = {side: Side(Epochs, side=side, directory=path, memory=arguments.memory) for side, path in places.items()}
     cpu: dict[str, dict[str, list[dict[str, float]]]] = {side: {kind: [] for kind in KINDS} for side in sides}
     expected: list[list[int]] = []
     for index in range(-arguments.warm_up, arguments.epochs):
@@ -169,8 +169,8 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         expected += [summary([some, counts[some]]), [0, 0, 0]]
         for kind in ("rows", "empty"):
             for side in in_turn(sides, index):
-                place = places[side] / "staging" / f"{len(expected):03}"
-                batch = write_halves(place, key=some.astype(np.int32)) if kind == "rows" else None
+                path = places[side] / "staging" / f"{len(expected):03}"
+                batch = write_halves(path, key=some.astype(np.int32)) if kind == "rows" else None
                 before = cpu_by_program(sides[side].pid)
                 sides[side].ask("step", batch=batch)
                 if index >= 0:
@@ -179,16 +179,16 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     wrong: list[str] = []
     steps = {side: steps_of(side, process, expected, 2 * arguments.warm_up, wrong) for side, process in sides.items()}
     print_steps(steps, cpu)
-    taken = {side: {kind: [each[STEPS[0]] for each in steps[side][kind]] for kind in KINDS} for side in sides}
-    middle = {side: medians(kinds) for side, kinds in taken.items()}
+    times = {side: {kind: [batch[STEPS[0]] for batch in steps[side][kind]] for kind in KINDS} for side in sides}
+    middle = {side: medians(kinds) for side, kinds in times.items()}
     used = {
-        side: {kind: statistics.mean(sum(each.values()) for each in kinds[kind]) for kind in KINDS}
+        side: {kind: statistics.mean(sum(cost.values()) for cost in kinds[kind]) for kind in KINDS}
         for side, kinds in cpu.items()
     }
     both = {"pillarbox", "spark"} <= sides.keys()
     ratios = {kind: middle["pillarbox"][kind] / middle["spark"][kind] if both else 0.0 for kind in KINDS}
-    lowest = {kind: min(taken["pillarbox"][kind]) / min(taken["spark"][kind]) if both else 0.0 for kind in KINDS}
-    said = {
+    lowest = {kind: min(times["pillarbox"][kind]) / min(times["spark"][kind]) if both else 0.0 for kind in KINDS}
+    figures = {
         "over_two_subtasks": {
             str(SUBTASKS[side]): {kind: round(used[side][kind] / used["2 subtasks"][kind], 3) for kind in KINDS}
             for side in sides
@@ -198,31 +198,31 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         "ratios_of_lowest": rounded(lowest, 3),
         "cpu_ms": rounded(used),
         "epoch_ms": rounded(middle),
-        "rounds": rounded(taken),
+        "rounds": rounded(times),
         "rows": arguments.rows,
         "keys": arguments.keys,
     }
-    return Outcome("epoch", max(ratios.values()), said, wrong)
+    return Outcome("epoch", max(ratios.values()), figures, wrong)
 
 
 def steps_of(
     side: str, process: Side, expected: list[list[int]], first: int, wrong: list[str]
 ) -> dict[str, list[dict[str, float]]]:
     """Return how long each micro-batch of a side took, and its steps, less the time for which it was held."""
-    batches = {said["number"]: said for said in process.ask("finish")["batches"]}
+    batches = {batch["number"]: batch for batch in process.ask("finish")["batches"]}
     process.close()
-    found: dict[str, list[dict[str, float]]] = {"rows": [], "empty": []}
-    for number, wanted in enumerate(expected):
-        said = batches.get(number)
-        if said is None or said["results"] != wanted or said["rows"] != wanted[0]:
-            wrong.append(f"{SIDES[side]}, micro-batch {number}: {said and said['results']}, not {wanted}")
+    samples: dict[str, list[dict[str, float]]] = {"rows": [], "empty": []}
+    for number, results in enumerate(expected):
+        batch = batches.get(number)
+        if batch is None or batch["results"] != results or batch["rows"] != results[0]:
+            wrong.append(f"{SIDES[side]}, micro-batch {number}: {batch and batch['results']}, not {results}")
         elif number >= first:
-            held = dict.fromkeys(("triggerExecution", "addBatch"), said["held_ms"])
-            steps = {name: ms - held.get(name, 0) for name, ms in said["steps"].items()}
-            found["empty" if number % 2 else "rows"].append(steps)
-    if not (found["rows"] and found["empty"]):
+            held = dict.fromkeys(("triggerExecution", "addBatch"), batch["held_ms"])
+            steps = {name: ms - held.get(name, 0) for name, ms in batch["steps"].items()}
+            samples["empty" if number % 2 else "rows"].append(steps)
+    if not (samples["rows"] and samples["empty"]):
         raise SystemExit("\n".join(wrong))
-    return found
+    return samples
 
 
 def print_steps(steps: Any, cpu: Any) -> None:
@@ -230,8 +230,8 @@ def print_steps(steps: Any, cpu: Any) -> None:
     rows = [
         [
             f"{what}, {SIDES[side]}",
-            *(f"{statistics.median(each[step] for each in steps[side][kind]):,.0f}" for step in STEPS),
-            *(f"{statistics.mean(each[program] for each in cpu[side][kind]):,.0f}" for program in ("java", "python")),
+            *(f"{statistics.median(batch[step] for batch in steps[side][kind]):,.0f}" for step in STEPS),
+            *(f"{statistics.mean(cost[program] for cost in cpu[side][kind]):,.0f}" for program in ("java", "python")),
         ]
         for kind, what in KINDS.items()
         for side in steps
@@ -242,18 +242,18 @@ def print_steps(steps: Any, cpu: Any) -> None:
 # -- what the pages show --
 
 
-def present(said: Said, charts: Path | None) -> str:
-    spark = said["epoch_ms"].get("spark")
+def present(result: Result, charts: Path | None) -> str:
+    spark = result["epoch_ms"].get("spark")
     rows = [
         [
             f"{what}, {SIDES[side]}",
-            f"{each[kind]:,}",
-            extent(said["rounds"][side][kind]),
-            f"{said['cpu_ms'][side][kind]:,}",
-            f"{each[kind] / spark[kind]:.2f}" if spark else "",
+            f"{medians[kind]:,}",
+            extent(result["rounds"][side][kind]),
+            f"{result['cpu_ms'][side][kind]:,}",
+            f"{medians[kind] / spark[kind]:.2f}" if spark else "",
         ]
-        for kind, what in (("empty", "without data"), ("rows", f"with {said['rows']:,} rows"))
-        for side, each in said["epoch_ms"].items()
+        for kind, what in (("empty", "without data"), ("rows", f"with {result['rows']:,} rows"))
+        for side, medians in result["epoch_ms"].items()
     ]
     head = ["milliseconds an epoch", "median", "rounds", "processor time", f"median over {SIDES['spark']}"]
     usual = f"pillarbox has {SUBTASKS['pillarbox']} subtasks on two partitions, if the table does not say otherwise."
@@ -261,20 +261,20 @@ def present(said: Said, charts: Path | None) -> str:
 
 
 def by_subtasks(results: Results) -> str:
-    said = results["epoch"]
+    result = results["epoch"]
     rows = [
-        [number, *(f"{said[what][side][kind]} ms" for kind in ("empty", "rows") for what in ("epoch_ms", "cpu_ms"))]
-        for side, number in sorted(SUBTASKS.items(), key=lambda each: each[1])
+        [number, *(f"{result[what][side][kind]} ms" for kind in ("empty", "rows") for what in ("epoch_ms", "cpu_ms"))]
+        for side, number in sorted(SUBTASKS.items(), key=lambda item: item[1])
     ]
     head = ["subtasks in 2 partitions", "epoch without data", "processor time"]
-    return table([*head, f"epoch with {said['rows']:,} rows", "processor time"], rows)
+    return table([*head, f"epoch with {result['rows']:,} rows", "processor time"], rows)
 
 
 def in_words(results: Results) -> str:
-    said = results["epoch"]
-    ratios, more, usual = said["ratios"], said["over_two_subtasks"], SUBTASKS["pillarbox"]
-    two = said["epoch_ms"]["2 subtasks"]["rows"] / said["epoch_ms"]["spark"]["rows"]
-    rows = f"with {said['rows']:,} rows"
+    result = results["epoch"]
+    ratios, more, usual = result["ratios"], result["over_two_subtasks"], SUBTASKS["pillarbox"]
+    two = result["epoch_ms"]["2 subtasks"]["rows"] / result["epoch_ms"]["spark"]["rows"]
+    rows = f"with {result['rows']:,} rows"
     return "\n\n".join(
         [
             paragraph(

@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 from pyspark.sql import SparkSession
 
-from benchmarks.harness.case import Outcome, Said, shown
+from benchmarks.harness.case import Outcome, Result, shown
 from benchmarks.harness.findings import examine_queries, notice_queries
 from benchmarks.harness.rows import HOUR, write_halves
 from benchmarks.harness.stepped import SteppedQuery, step_settings, task_reports
@@ -64,11 +64,11 @@ class Query:
         """Run a micro-batch whose rows are a millisecond apart; return its milliseconds."""
         key = self._random.integers(0, self._keys, rows) if self._number else np.arange(self._keys)
         rows = len(key)
-        place = self._directory / "staging" / f"{self._number:03}"
+        path = self._directory / "staging" / f"{self._number:03}"
         ts = np.arange(self._now, self._now + rows)
         self._now += rows
         self._number += 1
-        progress = self._stepped.step(write_halves(place, key=key.astype(np.int32), ts=ts))
+        progress = self._stepped.step(write_halves(path, key=key.astype(np.int32), ts=ts))
         reports = task_reports(progress)
         seen = sum(task.records_in for task in reports), sum(task.keys or 0 for task in reports)
         if seen != (rows, self._keys) or progress.numInputRows != rows:
@@ -99,10 +99,10 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     def query(subtasks: int, of: int) -> Query:
         nonlocal number
         number += 1
-        made = Query(spark, directory / str(number), subtasks, of)
-        made.run(of)
-        made.run(sizes[1])
-        return made
+        running = Query(spark, directory / str(number), subtasks, of)
+        running.run(of)
+        running.run(sizes[1])
+        return running
 
     for subtasks in SUBTASKS:
         query(subtasks, keys[1]).stop()
@@ -126,19 +126,19 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         raise SystemExit("a micro-batch took no longer than one without rows: the machine is too busy to measure on")
     by_rows = {n: costs[n, sizes[2], keys[1]] / costs[n, sizes[0], keys[1]] for n in SUBTASKS}
     by_keys = {n: costs[n, sizes[1], keys[2]] / costs[n, sizes[1], keys[0]] for n in SUBTASKS}
-    said = {
+    figures = {
         "keys_ratio": round(max(by_keys.values()), 3),
         "rows_ratios": rounded(by_rows, 3),
         "keys_ratios": rounded(by_keys, 3),
         "two_subtasks_over_one": round(costs[1, sizes[2], keys[1]] / costs[2, sizes[2], keys[1]], 3),
-        "us_per_row": {"/".join(map(str, place)): round(cost, 3) for place, cost in costs.items()},
+        "us_per_row": {"/".join(map(str, size)): round(cost, 3) for size, cost in costs.items()},
         "without_rows_ms": rounded(fixed),
     }
-    return Outcome("growth", max(by_rows.values()), said)
+    return Outcome("growth", max(by_rows.values()), figures)
 
 
-def present(said: Said, charts: Path | None) -> str:
-    costs = {tuple(map(int, key.split("/"))): value for key, value in said["us_per_row"].items()}
+def present(result: Result, charts: Path | None) -> str:
+    costs = {tuple(map(int, key.split("/"))): value for key, value in result["us_per_row"].items()}
     subtasks = sorted({n for n, _, _ in costs})
     sizes, keys = sorted({size for _, size, _ in costs}), sorted({of for _, _, of in costs})
     lines = {
@@ -158,8 +158,8 @@ def present(said: Said, charts: Path | None) -> str:
     rows = [
         [
             f"{n} subtask{'s' * (n > 1)}",
-            f"{said['rows_ratios'][str(n)]:.2f}",
-            f"{said['keys_ratios'][str(n)]:.2f}",
+            f"{result['rows_ratios'][str(n)]:.2f}",
+            f"{result['keys_ratios'][str(n)]:.2f}",
         ]
         for n in subtasks
     ]

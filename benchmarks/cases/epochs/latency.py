@@ -26,7 +26,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from benchmarks.harness.case import Block, Outcome, Results, Said, shown
+from benchmarks.harness.case import Block, Outcome, Result, Results, shown
 from benchmarks.harness.process import Side
 from benchmarks.harness.stepped import SparkSide, step_settings
 from benchmarks.harness.turns import rounded, table, turns
@@ -74,7 +74,7 @@ class Sender:
         for number in range(0, count, AT_ONCE):
             time.sleep(max(0.0, started + number / rate - time.perf_counter()))
             now = time.time_ns()
-            lines = [f"{(self._sent + each) * 7919 % keys},{now}\n" for each in range(AT_ONCE)]
+            lines = [f"{(self._sent + offset) * 7919 % keys},{now}\n" for offset in range(AT_ONCE)]
             self._sent += AT_ONCE
             self._connections[-1].sendall("".join(lines).encode())
         return count
@@ -141,23 +141,23 @@ def percentile(latencies: list[float], percent: int) -> float:
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     sides = {side: Side(Latencies, side=side, directory=directory / side, memory=arguments.memory) for side in SIDES}
-    taken: dict[str, list[list[float]]] = {side: [] for side in sides}
+    rounds: dict[str, list[list[float]]] = {side: [] for side in sides}
     batches = dict.fromkeys(sides, 0)
     wrong: list[str] = []
     for index, side in turns(sides, arguments.turns):
-        said = sides[side].ask("turn", rate=arguments.rate, seconds=arguments.seconds, keys=arguments.keys)
-        if not said["agrees"]:
-            wrong.append(f"{SIDES[side]}, turn {index}: {len(said['latencies']):,} of {said['sent']:,} records")
+        answer = sides[side].ask("turn", rate=arguments.rate, seconds=arguments.seconds, keys=arguments.keys)
+        if not answer["agrees"]:
+            wrong.append(f"{SIDES[side]}, turn {index}: {len(answer['latencies']):,} of {answer['sent']:,} records")
         if index >= 0:
-            taken[side].append(said["latencies"])
-            batches[side] += said["batches"]
+            rounds[side].append(answer["latencies"])
+            batches[side] += answer["batches"]
     for process in sides.values():
         process.close()
-    every = {side: [each for one in taken[side] for each in one] for side in sides}
-    p50s = {side: [percentile(one, 50) for one in taken[side]] for side in sides}
+    every = {side: [milliseconds for latencies in rounds[side] for milliseconds in latencies] for side in sides}
+    p50s = {side: [percentile(latencies, 50) for latencies in rounds[side]] for side in sides}
     latency = {side: {f"p{p}": percentile(every[side], p) for p in PERCENTILES} for side in sides}
     ours, theirs = latency["pillarbox"], latency["spark"]
-    said = {
+    figures = {
         "p99_ratio": round(ours["p99"] / theirs["p99"], 3),
         "latency_ms": rounded(latency),
         "p50_of_turns": rounded(p50s),
@@ -166,27 +166,27 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         "rate": arguments.rate,
         "keys": arguments.keys,
     }
-    return Outcome("latency", ours["p50"] / theirs["p50"], said, wrong)
+    return Outcome("latency", ours["p50"] / theirs["p50"], figures, wrong)
 
 
 # -- what the pages show --
 
 
-def present(said: Said, charts: Path | None) -> str:
-    of = said["latency_ms"]
+def present(result: Result, charts: Path | None) -> str:
+    of = result["latency_ms"]
     points = list(of["pillarbox"])
     groups = {p: {side: of[side][p] for side in of} for p in points}
-    title = f"source to sink, {said['rate']:,} rows a second"
+    title = f"source to sink, {result['rate']:,} rows a second"
     rows = [[side, *(f"{of[side][p]:,}" for p in points)] for side in of]
     rows.append(["pillarbox over Spark's", *(f"{of['pillarbox'][p] / of['spark'][p]:.2f}" for p in points)])
     return page(draw_groups(charts, "latency", title, groups, "milliseconds"), table(["milliseconds", *points], rows))
 
 
 def in_words(results: Results) -> str:
-    said = results["latency"]
-    ours, theirs = said["latency_ms"]["pillarbox"], said["latency_ms"]["spark"]
+    result = results["latency"]
+    ours, theirs = result["latency_ms"]["pillarbox"], result["latency_ms"]["spark"]
     return paragraph(
-        f"At {said['rate']:,} records a second (`make bench-latency`), the median latency from the source to the sink"
+        f"At {result['rate']:,} records a second (`make bench-latency`), the median latency from the source to the sink"
         f" is {ours['p50']} ms with pillarbox and {theirs['p50']} ms with `transformWithState` (ratio"
         f" {ours['p50'] / theirs['p50']:.2f}). The 99th percentile is {ours['p99']} ms with pillarbox and"
         f" {theirs['p99']} ms with `transformWithState` (ratio {ours['p99'] / theirs['p99']:.2f})."

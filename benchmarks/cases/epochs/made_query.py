@@ -94,7 +94,7 @@ class MadeQuery:
         self._number += 1
 
     def _report(self, number: int, level: int, subtask: int) -> TaskReport:
-        records, busy, waited = (int(each) for each in self._random.integers(100, 800, 3))
+        records, busy, waited = (int(value) for value in self._random.integers(100, 800, 3))
         began = _FIRST + self._number * 180_000
         keyed: dict[str, Any] = {
             "watermark": began - subtask,

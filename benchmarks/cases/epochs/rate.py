@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pillarbox
-from benchmarks.harness.case import Block, Outcome, Said
+from benchmarks.harness.case import Block, Outcome, Result
 from benchmarks.harness.process import Side
 from benchmarks.harness.stepped import SparkSide
 from benchmarks.harness.turns import table
@@ -65,7 +65,7 @@ class Requests(SparkSide):
         writer = writer.option("checkpointLocation", f"{self.directory}/checkpoint").trigger(availableNow=True)
         query = pillarbox.start(writer)
         query.awaitTermination()
-        reports = [each for progress in query.recentProgress for each in pillarbox.metrics(progress, by="operator")]
+        reports = [report for progress in query.recentProgress for report in pillarbox.metrics(progress, by="operator")]
         agrees = sorted(row.id for row in out) == list(range(WARM + records))
         waited = max(report.rate_limited_ms or 0 for report in reports) / 1000
         lost = sum(report.counters.get("ask.budget.service.lost", 0) for report in reports)
@@ -86,33 +86,41 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     limit = arguments.limit
-    found = {}
-    for number, place in enumerate(arguments.places):
-        master, skew = PLACES[place]
+    answers = {}
+    for number, cluster in enumerate(arguments.places):
+        master, skew = PLACES[cluster]
         side = Side(Requests, master=master, directory=directory / str(number))
-        found[place] = side.ask("ask", limit=limit, seconds=arguments.seconds, skew=skew)
+        answers[cluster] = side.ask("ask", limit=limit, seconds=arguments.seconds, skew=skew)
         side.close()
-    times = {place: each["times"] for place, each in found.items()}
-    rates = {place: len(each) / (each[-1] - each[0]) for place, each in times.items()}
-    peaks = {place: most_in_a_second(each) for place, each in times.items()}
-    said = {
+    times = {cluster: answer["times"] for cluster, answer in answers.items()}
+    rates = {cluster: len(moments) / (moments[-1] - moments[0]) for cluster, moments in times.items()}
+    peaks = {cluster: most_in_a_second(moments) for cluster, moments in times.items()}
+    figures = {
         "second_ratio": round(max(peaks.values()) / (MOST * limit), 3),
         "limit": limit,
         "seconds": arguments.seconds,
-        "a_second": {place: round(rate) for place, rate in rates.items()},
+        "a_second": {cluster: round(rate) for cluster, rate in rates.items()},
         "in_one_second": peaks,
-        "lost_slots": {place: each["lost"] for place, each in found.items()},
-        "waited_s": {place: round(each["waited"], 1) for place, each in found.items()},
+        "lost_slots": {cluster: answer["lost"] for cluster, answer in answers.items()},
+        "waited_s": {cluster: round(answer["waited"], 1) for cluster, answer in answers.items()},
     }
-    wrong = [f"{place}: not one answer to each request" for place, each in found.items() if not each["agrees"]]
-    wrong += [f"{place}: {peak} requests in one second" for place, peak in peaks.items() if peak > MOST * limit]
-    return Outcome("rate", min(rates.values()) / limit, said, wrong)
+    wrong = [
+        f"{cluster}: not one answer to each request" for cluster, answer in answers.items() if not answer["agrees"]
+    ]
+    wrong += [f"{cluster}: {peak} requests in one second" for cluster, peak in peaks.items() if peak > MOST * limit]
+    return Outcome("rate", min(rates.values()) / limit, figures, wrong)
 
 
-def present(said: Said, charts: Path | None) -> str:
+def present(result: Result, charts: Path | None) -> str:
     head = ["a second, on average", "of the budget", "at most in one second", "slots that came too late"]
     rows = [
-        [place, rate, f"{rate / said['limit']:.1%}", said["in_one_second"][place], said["lost_slots"][place]]
-        for place, rate in said["a_second"].items()
+        [
+            cluster,
+            rate,
+            f"{rate / result['limit']:.1%}",
+            result["in_one_second"][cluster],
+            result["lost_slots"][cluster],
+        ]
+        for cluster, rate in result["a_second"].items()
     ]
     return table(["", *head], rows)

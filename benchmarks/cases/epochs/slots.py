@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import pillarbox
-from benchmarks.harness.case import Block, Outcome, Results, Said
+from benchmarks.harness.case import Block, Outcome, Result, Results
 from benchmarks.harness.machine import cpu_seconds_of, descendants, kind_of_python, memory_mb
 from benchmarks.harness.process import SOURCE, Side, revision_source
 from benchmarks.harness.stepped import SparkSide
@@ -128,12 +128,12 @@ class Cluster(SparkSide):
         rng, keys, loads = np.random.default_rng(1), 1_000_000, 8
         for epoch in range(loads + epochs):
             if epoch < loads:  # all keys come
-                given = np.arange(keys)[epoch::loads]
+                keys_of_epoch = np.arange(keys)[epoch::loads]
             else:
-                given = np.minimum(rng.zipf(1.3, 30_000) * 7919 % keys, keys - 1)
-                given[:7_500] = rng.integers(0, keys, 7_500)
-                given[:50] = np.arange(50) * 20_000
-            pq.write_table(pa.table({"key": given.astype("int64")}), folder / "in" / f"{epoch:04}.parquet")
+                keys_of_epoch = np.minimum(rng.zipf(1.3, 30_000) * 7919 % keys, keys - 1)
+                keys_of_epoch[:7_500] = rng.integers(0, keys, 7_500)
+                keys_of_epoch[:50] = np.arange(50) * 20_000
+            pq.write_table(pa.table({"key": keys_of_epoch.astype("int64")}), folder / "in" / f"{epoch:04}.parquet")
         rows = spark.readStream.schema("key LONG").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
         env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(8).set_max_parallelism(16)
         frame = env.from_dataframe(rows).key_by("key").process(Where()).uid("count").to_dataframe("key LONG, at LONG")
@@ -180,8 +180,8 @@ class Slots(SparkSide):
             (folder / "rules").mkdir()
             known_rules = pa.table({"key": np.arange(rules).astype("int64")})
             pq.write_table(known_rules, folder / "rules" / "0.parquet")
-            known = env.from_dataframe(spark.readStream.schema("key LONG").parquet(str(folder / "rules")))
-            out = stream.key_by("key").connect(known.broadcast(RULES)).process(Rule()).uid("rules")
+            rule_stream = env.from_dataframe(spark.readStream.schema("key LONG").parquet(str(folder / "rules")))
+            out = stream.key_by("key").connect(rule_stream.broadcast(RULES)).process(Rule()).uid("rules")
         else:
             if work.startswith("many"):
                 env.set_max_parallelism(64)
@@ -239,32 +239,33 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     works = WORKS[arguments.works]
     rounds: dict[tuple[str, int], list[dict[str, Any]]] = {work: [] for work in works}
     for index, (work, slots) in turns(works, 1, arguments.rounds - 1):
-        place = directory / f"{work} {slots} {index}"
-        side = Side(Slots, directory=place, work=work, slots=slots, partitions=arguments.partitions)
+        path = directory / f"{work} {slots} {index}"
+        side = Side(Slots, directory=path, work=work, slots=slots, partitions=arguments.partitions)
         sizes = {name: getattr(arguments, name) for name in ("epochs", "keys", "rows", "rules")}
         rounds[work, slots].append(side.ask("run", **sizes))
         side.close()
-    found = {
-        work: {name: statistics.fmean(each[name] for each in all_) for name in NAMES} for work, all_ in rounds.items()
+    means = {
+        work: {name: statistics.fmean(sample[name] for sample in all_) for name in NAMES}
+        for work, all_ in rounds.items()
     }
-    queries = {f"{work}, {slots} slots": rounded(one, 2) for (work, slots), one in found.items()}
+    queries = {f"{work}, {slots} slots": rounded(figures, 2) for (work, slots), figures in means.items()}
     if arguments.works == "many":
-        ratio = found["many", 2]["pss_mb"] / found["many without homes", 2]["pss_mb"]
+        ratio = means["many", 2]["pss_mb"] / means["many without homes", 2]["pss_mb"]
         return Outcome("slots-many", ratio, {"queries": queries})
     if arguments.works == "broadcast":
-        by_default, by_two = found["broadcast", 2], found["broadcast 2", 2]
+        by_default, by_two = means["broadcast", 2], means["broadcast 2", 2]
         checkpoint_ratio = round(by_default["checkpoint_mb"] / by_two["checkpoint_mb"], 3)
-        said = {"checkpoint_ratio": checkpoint_ratio, "queries": queries}
-        return Outcome("slots-broadcast", by_default["pss_mb"] / by_two["pss_mb"], said)
-    two, eight = found["work", 2], found["work", 8]
-    kept = {slots: found["work", slots]["pss_mb"] - found["empty", slots]["pss_mb"] for slots in (2, 8)}
-    said = {
-        "memory_ratio": round(kept[8] / kept[2], 3),
+        summary = {"checkpoint_ratio": checkpoint_ratio, "queries": queries}
+        return Outcome("slots-broadcast", by_default["pss_mb"] / by_two["pss_mb"], summary)
+    two, eight = means["work", 2], means["work", 8]
+    state_mb = {slots: means["work", slots]["pss_mb"] - means["empty", slots]["pss_mb"] for slots in (2, 8)}
+    summary = {
+        "memory_ratio": round(state_mb[8] / state_mb[2], 3),
         "in_step": round(eight["in_step"], 4),
-        **{name: round(found["empty", 8][name], 1) for name in ("relay_mb", "home_mb")},
+        **{name: round(means["empty", 8][name], 1) for name in ("relay_mb", "home_mb")},
         "queries": queries,
     }
-    return Outcome("slots", eight["cpu_ms"] / two["cpu_ms"], said)
+    return Outcome("slots", eight["cpu_ms"] / two["cpu_ms"], summary)
 
 
 def compare_on_cluster(arguments: argparse.Namespace, directory: Path) -> Outcome:
@@ -277,36 +278,37 @@ def compare_on_cluster(arguments: argparse.Namespace, directory: Path) -> Outcom
         places = {"this": SOURCE, "revision": revision}
         for index, name in turns(places, 1):
             side = Side(Cluster, directory=directory / f"{name} {index}", source=places[name])
-            said = side.ask("run", epochs=arguments.epochs)
+            answer = side.ask("run", epochs=arguments.epochs)
             side.close()
-            times[name] += said["times"]
-            moves[name] += said["moves"]
+            times[name] += answer["times"]
+            moves[name] += answer["moves"]
     p50, p99 = ({name: float(np.percentile(all_, at)) for name, all_ in times.items()} for at in (50, 99))
-    said = {
+    figures = {
         "p50_ratio": round(p50["this"] / p50["revision"], 3),
         "moves": moves["this"],
         "queries": {
             name: {"p50_ms": round(p50[name]), "p99_ms": round(p99[name]), "moves": moves[name]} for name in p50
         },
     }
-    return Outcome("slots-cluster", p99["this"] / p99["revision"], said)
+    return Outcome("slots-cluster", p99["this"] / p99["revision"], figures)
 
 
-def present(said: Said, charts: Path | None) -> str:
-    names = list(next(iter(said["queries"].values())))
+def present(result: Result, charts: Path | None) -> str:
+    names = list(next(iter(result["queries"].values())))
     return table(
-        ["", *names], [[query, *(f"{each[name]:,}" for name in names)] for query, each in said["queries"].items()]
+        ["", *names],
+        [[query, *(f"{figures[name]:,}" for name in names)] for query, figures in result["queries"].items()],
     )
 
 
 def in_words(results: Results) -> str:
-    said = results["slots"]
-    in_step = "All subtasks" if said["in_step"] == 1 else f"In {said['in_step']:.1%} of the epochs, subtasks"
+    result = results["slots"]
+    in_step = "All subtasks" if result["in_step"] == 1 else f"In {result['in_step']:.1%} of the epochs, subtasks"
     return paragraph(
         "`make bench-slots` runs a keyed count in 8 partitions with 2, 8 and 16 task slots. With 8 slots, the count"
-        f" takes {said['ratio']:.2f} times the processor time and {said['memory_ratio']:.2f} times the memory for state"
-        f" that it takes with 2 slots. {in_step} found the state of Spark's last committed epoch in their home."
-        f" A worker takes {said['relay_mb']:.0f} MB of unshared memory. A home takes {said['home_mb']:.0f} MB, and"
+        f" takes {result['ratio']:.2f} times the processor time and {result['memory_ratio']:.2f} times the memory for"
+        f" state that it takes with 2 slots. {in_step} found the state of Spark's last committed epoch in their home."
+        f" A worker takes {result['relay_mb']:.0f} MB of unshared memory. A home takes {result['home_mb']:.0f} MB, and"
         " about 4 MB of this are Arrow buffers."
     )
 

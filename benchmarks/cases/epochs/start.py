@@ -30,7 +30,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 import pillarbox
-from benchmarks.harness.case import Outcome, Said, shown
+from benchmarks.harness.case import Outcome, Result, shown
 from benchmarks.harness.process import Side
 from benchmarks.harness.stepped import STATE_STORE, SparkSide
 from benchmarks.harness.turns import medians, rounded, table, turns
@@ -51,20 +51,20 @@ class Starts(SparkSide):
     def __init__(self, side: str, directory: str, settings: Mapping[str, str]) -> None:
         self._ours = side == "pillarbox"
         self._number = 0
-        given = {
+        defaults = {
             "spark__log__level": "ERROR",
             "spark__sql__shuffle__partitions": "2",
             # Of each side: what pillarbox sets for its own queries.
             _STORE + "providerClass": STATE_STORE,
             _STORE + "rocksdb__changelogCheckpointing__enabled": "true",
         }
-        super().__init__(directory, {**given, **settings}, ours=self._ours)
+        super().__init__(directory, {**defaults, **settings}, ours=self._ours)
 
     def _run_until(self, take: Callable[[DataFrame], bool], checkpoint: str, trigger: str) -> None:
         """Start a query, and stop it when ``take`` has what it wants of a micro-batch."""
         done = threading.Event()
 
-        def each(batch: DataFrame, _: int) -> None:
+        def collect(batch: DataFrame, _: int) -> None:
             if take(batch):
                 done.set()
 
@@ -74,7 +74,7 @@ class Starts(SparkSide):
             counts = count(keyed, OUTPUT, Count(), uid="count")
         else:
             counts = keyed.groupBy("key").transformWithStateInPandas(PandasCount(), OUTPUT, "append", "none")
-        writer = counts.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint)
+        writer = counts.writeStream.foreachBatch(collect).option("checkpointLocation", checkpoint)
         writer = writer.trigger(processingTime=trigger)
         query = pillarbox.start(writer) if self._ours else writer.start()
         # Its first epoch is at its end as well: the doctor knows a query by its epochs.
@@ -87,18 +87,18 @@ class Starts(SparkSide):
     def start(self) -> dict[str, Any]:
         """Start a query on a new checkpoint; return the seconds to its first rows."""
         came: list[float] = []
-        found: list[tuple[int, int]] = []
+        results: list[tuple[int, int]] = []
 
         def take(batch: DataFrame) -> bool:
-            found.extend((row.key, row.n) for row in batch.collect())
+            results.extend((row.key, row.n) for row in batch.collect())
             came.append(time.perf_counter())
             return True
 
         self._number += 1
         began = time.perf_counter()
         self._run_until(take, str(self.directory / f"checkpoint {self._number}"), "1 hour")
-        wrong = sorted(found) != [(key, n) for key in range(KEYS) for n in range(1, 100 // KEYS + 1)]
-        return {"seconds": came[0] - began, "wrong": f"{sorted(found)[:20]}" if wrong else ""}
+        wrong = sorted(results) != [(key, n) for key in range(KEYS) for n in range(1, 100 // KEYS + 1)]
+        return {"seconds": came[0] - began, "wrong": f"{sorted(results)[:20]}" if wrong else ""}
 
     def requests(self, log: str, checkpoint: str, epochs: int) -> dict[str, Any]:
         """Run a query on the object store; return the requests of each epoch."""
@@ -120,17 +120,17 @@ def requests_of(directory: Path, epochs: int) -> dict[str, list[int]] | None:
     except NotInstalled as error:
         print(f"requests are not counted: {error}")
         return None
-    found = {}
+    requests = {}
     try:
         # One after the other: the store does not tell whose requests they are.
         for side in SIDES:
             process = Side(Starts, side=side, directory=directory / f"{side} s3", settings=s3_settings(gateway.url))
-            said = process.ask("requests", log=gateway.log, checkpoint=f"s3a://{BUCKET}/{side}", epochs=epochs)
-            found[side] = said["requests"][2:]
+            answer = process.ask("requests", log=gateway.log, checkpoint=f"s3a://{BUCKET}/{side}", epochs=epochs)
+            requests[side] = answer["requests"][2:]
             process.close()
     finally:
         gateway.close()
-    return found
+    return requests
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -144,32 +144,32 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     seconds: dict[str, list[float]] = {side: [] for side in sides}
     wrong: list[str] = []
     for index, side in turns(sides, arguments.rounds, arguments.warm_up):
-        said = sides[side].ask("start")
-        seconds[side].append(said["seconds"])
-        if said["wrong"]:
-            wrong.append(f"{SIDES[side]}, round {index}: {said['wrong']}")
+        answer = sides[side].ask("start")
+        seconds[side].append(answer["seconds"])
+        if answer["wrong"]:
+            wrong.append(f"{SIDES[side]}, round {index}: {answer['wrong']}")
     for process in sides.values():
         process.close()
-    counted = medians({side: each[arguments.warm_up :] for side, each in seconds.items()})
+    counted = medians({side: times[arguments.warm_up :] for side, times in seconds.items()})
     requests = requests_of(directory, arguments.epochs) if arguments.epochs else None
     of_each = medians(requests) if requests else None
     figures = {
         "requests_ratio": round(of_each["pillarbox"] / of_each["spark"], 3) if of_each else None,
         "first_ratio": round(seconds["pillarbox"][0] / seconds["spark"][0], 3),
-        "start_ms": rounded({side: 1000 * each for side, each in counted.items()}),
-        "first_ms": rounded({side: 1000 * each[0] for side, each in seconds.items()}),
+        "start_ms": rounded({side: 1000 * median for side, median in counted.items()}),
+        "first_ms": rounded({side: 1000 * times[0] for side, times in seconds.items()}),
         "requests": of_each,
     }
     return Outcome("start", counted["pillarbox"] / counted["spark"], figures, wrong)
 
 
-def present(said: Said, charts: Path | None) -> str:
-    requests = said["requests"] or {}
+def present(result: Result, charts: Path | None) -> str:
+    requests = result["requests"] or {}
     rows = [
-        [SIDES[side], f"{said['start_ms'][side]:,}", f"{said['first_ms'][side]:,}", f"{requests.get(side, '-'):}"]
+        [SIDES[side], f"{result['start_ms'][side]:,}", f"{result['first_ms'][side]:,}", f"{requests.get(side, '-'):}"]
         for side in SIDES
     ]
-    ratios = [said["ratio"], said["first_ratio"], said["requests_ratio"]]
+    ratios = [result["ratio"], result["first_ratio"], result["requests_ratio"]]
     rows.append(["pillarbox over it", *("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios)])
     return table(["", "ms from start to first rows", "the first in a JVM", "requests of an epoch"], rows)
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.harness.case import Block, Outcome, Results, Said
+from benchmarks.harness.case import Block, Outcome, Result, Results
 from benchmarks.harness.turns import extent, medians, rounded, table, turns
 from pillarbox.mailbox import MailboxProcessor
 
@@ -116,19 +116,19 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         if index >= 0:
             rates[name].append(rate)
     middle = medians(rates)
-    said = {
+    figures = {
         **rounded(middle),
         "rounds": rounded(rates),
         "mails": arguments.mails,
         "implementation": platform.python_implementation(),
     }
-    return Outcome("mailbox", middle["mails_per_s"] / middle["asyncio_calls_per_s"], said)
+    return Outcome("mailbox", middle["mails_per_s"] / middle["asyncio_calls_per_s"], figures)
 
 
-def present(said: Said, charts: Path | None) -> str:
+def present(result: Result, charts: Path | None) -> str:
     rows = [
-        [name.removesuffix("_per_s").replace("_", " "), f"{said[name]:,}", extent(all_), f"{1e9 / said[name]:,.0f}"]
-        for name, all_ in said["rounds"].items()
+        [name.removesuffix("_per_s").replace("_", " "), f"{result[name]:,}", extent(all_), f"{1e9 / result[name]:,.0f}"]
+        for name, all_ in result["rounds"].items()
     ]
     return table(["", "a second", "rounds", "ns each"], rows)
 

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.case import Block, Outcome, Said
+from benchmarks.harness.case import Block, Outcome, Result
 from benchmarks.harness.rows import HOUR, MINUTE
 from benchmarks.harness.turns import medians, rounded, table, turns
 from benchmarks.report.words import page
@@ -62,7 +62,7 @@ class Work:
         self.expected = sorted((new, key) for key, _, new in self.move)
 
     def agrees(self, fired: Fired) -> bool:
-        in_order = all(one[0] <= other[0] for one, other in pairwise(fired))
+        in_order = all(earlier[0] <= later[0] for earlier, later in pairwise(fired))
         return in_order and sorted(fired) == self.expected
 
 
@@ -218,37 +218,40 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
             fired: Fired = []
             gc.collect()
             gc.disable()
-            taken = SIDES[side](work, fired).seconds
+            phases = SIDES[side](work, fired).seconds
             gc.enable()
             if not work.agrees(fired):
                 wrong.append(f"{side}, {words}, round {index}: {len(fired):,} timers")
             if index >= 0:
-                seconds[side].append(taken)
+                seconds[side].append(phases)
         for side, several in seconds.items():
-            rates[times][side] = statistics.median(4 * keys / sum(each.values()) for each in several)
-            middle = medians({phase: [each[phase] for each in several] for phase in PHASES})
+            rates[times][side] = statistics.median(4 * keys / sum(phases.values()) for phases in several)
+            middle = medians({phase: [phases[phase] for phases in several] for phase in PHASES})
             each_ns[times][side] = {phase: round(middle[phase] / operations[phase] * 1e9) for phase in PHASES}
     over = {
         yardstick: {times: rate["pillarbox"] / rate[yardstick] for times, rate in rates.items()}
         for yardstick in ("asyncio", "heapq")
     }
-    said = {
+    figures = {
         "heapq_ratio": round(min(over["heapq"].values()), 3),
         "ratios": rounded(over, 3),
         "operations_per_s": rounded(rates),
         "ns_per_operation": each_ns,
         "keys": keys,
     }
-    return Outcome("timers", min(over["asyncio"].values()), said, wrong)
+    return Outcome("timers", min(over["asyncio"].values()), figures, wrong)
 
 
-def present(said: Said, charts: Path | None) -> str:
+def present(result: Result, charts: Path | None) -> str:
     return page(
         *(
             table(
                 [f"timers {TIMES[times]}", "operations a second", *(f"{phase}, ns" for phase in PHASES)],
-                [[side, f"{rate:,}", *said["ns_per_operation"][times][side].values()] for side, rate in rates.items()],
+                [
+                    [side, f"{rate:,}", *result["ns_per_operation"][times][side].values()]
+                    for side, rate in rates.items()
+                ],
             )
-            for times, rates in said["operations_per_s"].items()
+            for times, rates in result["operations_per_s"].items()
         )
     )

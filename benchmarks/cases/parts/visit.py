@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.harness.case import Block, Outcome, Said
+from benchmarks.harness.case import Block, Outcome, Result
 from benchmarks.harness.turns import medians, table, turns
 from pillarbox import KeyedProcessFunction, ValueStateDescriptor
 
@@ -109,15 +109,15 @@ def measured(arguments: argparse.Namespace, keeper: Any) -> Outcome:
             processor_ms[side].append((processor_s(pids) - began) * 1000 / visits)
             wall_ms[side].append((time.perf_counter() - wall) * 1000 / visits)
     cost, took = medians(processor_ms), medians(wall_ms)
-    said = {
+    figures = {
         "visit_ms": round(cost["home"] - cost["worker"], 2),
-        "processor_ms": {side: round(each, 2) for side, each in cost.items()},
+        "processor_ms": {side: round(milliseconds, 2) for side, milliseconds in cost.items()},
         "wall_ms": round(took["home"] - took["worker"], 2),
         "epochs": arguments.epochs,
     }
-    return Outcome("visit", cost["worker"] / cost["home"], said, wrong)
+    return Outcome("visit", cost["worker"] / cost["home"], figures, wrong)
 
 
-def present(said: Said, charts: Path | None) -> str:
-    rows = [[side, f"{ms:.2f}"] for side, ms in said["processor_ms"].items()]
+def present(result: Result, charts: Path | None) -> str:
+    rows = [[side, f"{ms:.2f}"] for side, ms in result["processor_ms"].items()]
     return table(["", "processor time per partition and epoch (ms)"], rows)

@@ -62,7 +62,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
-from benchmarks.harness.case import Outcome, Said, shown
+from benchmarks.harness.case import Outcome, Result, shown
 from benchmarks.harness.contest import Contest, add_names
 from benchmarks.harness.machine import cpu_seconds
 from benchmarks.harness.process import Side
@@ -230,9 +230,9 @@ class Lookups(SparkSide):
 
     def look_up(self, work: Mapping[str, Any], records: int, form: str) -> dict[str, Any]:
         """Run a job after a tiny one that does not count; return how long it took and what came out."""
-        made = Work(**work, times=self._times.name)
-        self._run(form, made, PRIMER)
-        return self._run(form, made, records)
+        settings = Work(**work, times=self._times.name)
+        self._run(form, settings, PRIMER)
+        return self._run(form, settings, records)
 
     def _run(self, form: str, work: Work, records: int) -> dict[str, Any]:
         Stopwatch.reset_all(self._times.name)
@@ -248,12 +248,12 @@ class Lookups(SparkSide):
             F.sum(F.col("id") * F.col("score")).alias("weighted"),
         ).write.format("noop").mode("overwrite").save()
         seconds = time.perf_counter() - start
-        found = observation.get
+        observed = observation.get
         return {
             "seconds": seconds,
             "span": Stopwatch.read_all(self._times.name),
             "cpu": cpu_seconds(os.getpid()) - before,
-            "results": [found["n"], found["scores"], found["weighted"]],
+            "results": [observed["n"], observed["scores"], observed["weighted"]],
         }
 
 
@@ -296,11 +296,11 @@ class LookupRunner(Runner):
     def measure(self) -> tuple[Round, str, str]:
         setting = self.contest.setting
         work = {"latency": setting.latency_ms / 1000, "capacity": setting.capacity, "port": self.contest.port}
-        said = self.side.ask("look_up", work=work, records=self.size, form=self.form)
+        answer = self.side.ask("look_up", work=work, records=self.size, form=self.form)
         expected = sums((key, score(key)) for key in range(self.size))
-        wrong = "" if said["results"] == expected else f"{said['results']}, not {expected}"
-        done = Round(self.size, 1000 * said["seconds"], said.get("cpu"))
-        self.spans += [self.size / said["span"]] if said.get("span") else []
+        wrong = "" if answer["results"] == expected else f"{answer['results']}, not {expected}"
+        done = Round(self.size, 1000 * answer["seconds"], answer.get("cpu"))
+        self.spans += [self.size / answer["span"]] if answer.get("span") else []
         return done, f"{done.rate / setting.ideal:.1%} of the ideal, {self.form}", wrong
 
     def warm_up(self) -> None:
@@ -326,7 +326,7 @@ class LookupRunner(Runner):
         if len(rates) > 1:
             self.contest.forms[self.contest.name] = rounded(rates)
             self.forms = [max(rates, key=rates.__getitem__)]
-            self.counted = [max(self.counted, key=lambda each: each.rate)]
+            self.counted = [max(self.counted, key=lambda round_: round_.rate)]
         if self.name == "pillarbox":
             self.contest.spans[self.contest.name] = self.spans
 
@@ -356,18 +356,18 @@ class LookupContest(Contest):
     def keys(self) -> int:
         return self.setting.records(self.arguments)
 
-    def new_batches(self, share: int, place: Path) -> Any:
+    def new_batches(self, share: int, path: Path) -> Any:
         """Return nothing: records are numbers."""
 
     def runner(self, kind: str) -> Callable[[Any, str], Runner]:
         return LookupRunner
 
     def new_process(self, name: str, kind: str) -> Side:
-        place = self.directory / f"spark-{name}"
-        return Side(Lookups, directory=place, memory=self.arguments.memory, ours=kind == "ours")
+        path = self.directory / f"spark-{name}"
+        return Side(Lookups, directory=path, memory=self.arguments.memory, ours=kind == "ours")
 
     def new_jobs(self, name: str, kind: str) -> list[Side]:
-        return [FLINK.side("benchmarks.peers.flink_jobs:Lookups", self.place(FLINK))]
+        return [FLINK.side("benchmarks.peers.flink_jobs:Lookups", self.directory_of(FLINK))]
 
     def do_work(self, sides: Sequence[str], peers: Sequence[str]) -> None:
         with service(self.setting) as self.port:
@@ -416,34 +416,34 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     print(f"event loops: {'uvloop' if uvloop else 'asyncio (uvloop is not installed)'}", flush=True)
     contest = LookupContest(arguments, directory)
     contest.run([setting.name for setting in settings], [], arguments.only)
-    found = {work: contest.compared(work) for work in contest.done}
-    said = {
-        "share_of_ideal": found.get(HEADLINE, {}).get("share_of_ideal", {}).get("pillarbox"),
+    compared = {work: contest.compared(work) for work in contest.done}
+    figures = {
+        "share_of_ideal": compared.get(HEADLINE, {}).get("share_of_ideal", {}).get("pillarbox"),
         "pyflink": "flink" in arguments.only and "flink" not in contest.left_out,
         "subtasks": SUBTASKS,
-        "settings": found,
+        "settings": compared,
         "uvloop": uvloop,
     }
-    ratio = min((each["ratio"] for each in found.values() if each["ratio"]), default=0)
-    return Outcome("async", ratio, said, contest.wrong)
+    ratio = min((figures["ratio"] for figures in compared.values() if figures["ratio"]), default=0)
+    return Outcome("async", ratio, figures, contest.wrong)
 
 
-def present(said: Said, charts: Path | None) -> str:
-    settings = said["settings"]
-    names = list(dict.fromkeys(name for each in settings.values() for name in each["share_of_ideal"]))
+def present(result: Result, charts: Path | None) -> str:
+    settings = result["settings"]
+    names = list(dict.fromkeys(name for figures in settings.values() for name in figures["share_of_ideal"]))
     shares = {
-        setting: {name: 100 * each["share_of_ideal"].get(name, 0) for name in names if name != "bare"}
-        for setting, each in settings.items()
+        setting: {name: 100 * figures["share_of_ideal"].get(name, 0) for name in names if name != "bare"}
+        for setting, figures in settings.items()
     }
     title = "service / latency in ms / requests at a time: share of the ideal"
     rows = [
         [
             setting,
-            f"{each['ideal']:,}",
-            *(f"{each['share_of_ideal'][name]:.1%}" if name in each["share_of_ideal"] else "" for name in names),
-            f"{each['ratio']:.3f} ({each['best_peer']})" if each["ratio"] else "",
+            f"{figures['ideal']:,}",
+            *(f"{figures['share_of_ideal'][name]:.1%}" if name in figures["share_of_ideal"] else "" for name in names),
+            f"{figures['ratio']:.3f} ({figures['best_peer']})" if figures["ratio"] else "",
         ]
-        for setting, each in settings.items()
+        for setting, figures in settings.items()
     ]
     return page(
         draw_groups(charts, "async", title, shares, "percent"),

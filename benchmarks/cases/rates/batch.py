@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 from pyspark.sql import Column, DataFrame
 
-from benchmarks.harness.case import Outcome, Said, shown
+from benchmarks.harness.case import Outcome, Result, shown
 from benchmarks.harness.jobs import Jobs
 from benchmarks.harness.process import carry_whole
 from benchmarks.harness.rows import SUBTASKS, Columns, checksums, summary, write_halves
@@ -99,22 +99,22 @@ def works(arguments: argparse.Namespace, directory: Path) -> Iterator[tuple[int,
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     carry_whole(sys.modules[__name__])
     done = dict(works(arguments, directory))
-    by_keys = {str(keys): jobs.said() for keys, jobs in done.items()}
-    rates = {keys: said["rows_per_s"] for keys, said in by_keys.items()}
+    by_keys = {str(keys): jobs.figures() for keys, jobs in done.items()}
+    rates = {keys: figures["rows_per_s"] for keys, figures in by_keys.items()}
     most = rates[str(max(arguments.keys))]
-    said = {
-        "over_streaming": {keys: round(each[BATCH] / each[STREAMING], 3) for keys, each in rates.items()},
+    summary = {
+        "over_streaming": {keys: round(rate[BATCH] / rate[STREAMING], 3) for keys, rate in rates.items()},
         "by_keys": by_keys,
         "rows": arguments.rows,
     }
     wrong = [f"{keys} keys: {line}" for keys, jobs in done.items() for line in jobs.wrong]
-    return Outcome("batch", most[BATCH] / max(most[peer] for peer in PEERS), said, wrong)
+    return Outcome("batch", most[BATCH] / max(most[peer] for peer in PEERS), summary, wrong)
 
 
-def present(said: Said, charts: Path | None) -> str:
+def present(result: Result, charts: Path | None) -> str:
     groups = {
-        f"{int(keys):,} keys": {side.strip("()"): rate for side, rate in each["rows_per_s"].items()}
-        for keys, each in said["by_keys"].items()
+        f"{int(keys):,} keys": {side.strip("()"): rate for side, rate in figures["rows_per_s"].items()}
+        for keys, figures in result["by_keys"].items()
     }
     names = list(next(iter(groups.values())))
     rows = [

@@ -29,7 +29,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from benchmarks.cases.rates import stateless
-from benchmarks.harness.case import Block, Outcome, Said
+from benchmarks.harness.case import Block, Outcome, Result
 from benchmarks.harness.jobs import Jobs
 from benchmarks.harness.process import carry_whole
 from benchmarks.harness.stepped import SparkSide
@@ -116,8 +116,8 @@ class BatchJobs(SparkSide):
         """Run a job; return how long it took (seconds)."""
         source = stateless.payments(self.spark, rows)
         started = time.perf_counter()
-        made = stateless.pillarbox(source) if name == "stateless" else SIDES[name](source)
-        made.write.format("noop").mode("overwrite").save()
+        df = stateless.pillarbox(source) if name == "stateless" else SIDES[name](source)
+        df.write.format("noop").mode("overwrite").save()
         return {"seconds": time.perf_counter() - started}
 
 
@@ -136,16 +136,16 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     jobs.run(arguments.rounds)
     spark.stop()
     rate = medians(jobs.rates)
-    said = {
+    figures = {
         "new_ratio": round(rate["new"] / rate["object reuse"], 3),
         "immutable_ratio": round(rate["immutable"] / rate["object reuse"], 3),
-        **jobs.said(),
+        **jobs.figures(),
         "rows": arguments.rows,
     }
-    return Outcome("copies", rate["copied"] / rate["object reuse"], said, jobs.wrong)
+    return Outcome("copies", rate["copied"] / rate["object reuse"], figures, jobs.wrong)
 
 
-def present(said: Said, charts: Path | None) -> str:
-    rates = {name: float(rate) for name, rate in said["rows_per_s"].items()}
+def present(result: Result, charts: Path | None) -> str:
+    rates = {name: float(rate) for name, rate in result["rows_per_s"].items()}
     rows = [[name, f"{rate:,.0f}", f"{rate / rates['object reuse']:.2f}"] for name, rate in rates.items()]
     return table(["", "rows per second", "over object reuse"], rows)

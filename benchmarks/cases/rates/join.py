@@ -54,7 +54,7 @@ import numpy as np
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from benchmarks.harness.case import Outcome, Said, shown
+from benchmarks.harness.case import Outcome, Result, shown
 from benchmarks.harness.contest import WARM_UP_SECONDS, Contest, add_names, add_options, contest_page, left_out
 from benchmarks.harness.rows import EPOCH, MINUTE, Columns, Ints, MicroBatches, draw, summary
 from benchmarks.harness.runners import Contender
@@ -223,10 +223,8 @@ class JoinContest(Contest):
     flink = "benchmarks.peers.flink_jobs:Join"
     title = f"rows at most {BOUND // 1000} seconds apart"
 
-    def new_batches(self, share: int, place: Path) -> JoinBatches:
-        return JoinBatches(
-            self.arguments.rows // share, self.arguments.warm_up_rows // share, self.keys // share, place
-        )
+    def new_batches(self, share: int, path: Path) -> JoinBatches:
+        return JoinBatches(self.arguments.rows // share, self.arguments.warm_up_rows // share, self.keys // share, path)
 
     def spec(self) -> dict[str, Any]:
         return {"bound": BOUND}
@@ -234,8 +232,8 @@ class JoinContest(Contest):
 
 def options(parser: argparse.ArgumentParser) -> None:
     add_options(parser, rows=500_000, keys=100_000, rounds=5, warm_up_seconds=WARM_UP_SECONDS)
-    for option, known in {"--sides": OURS, "--peers": PEERS}.items():
-        add_names(parser, option, known)
+    for option, names in {"--sides": OURS, "--peers": PEERS}.items():
+        add_names(parser, option, names)
     add_names(parser, "--formats", FORMATS, dest="stores")
 
 
@@ -247,11 +245,11 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     return Outcome("join", ratio, {**figures, "left_out": contest.left_out, "rows": arguments.rows}, contest.wrong)
 
 
-def present(said: Said, charts: Path | None) -> str:
+def present(result: Result, charts: Path | None) -> str:
     return page(
-        contest_page(charts, "join", f"rows at most 5 seconds apart, {said['keys']:,} keys", CONTENDERS, said),
-        f"Spark's state format and store: {said['store']}." if said["store"] else "",
-        *left_out(CONTENDERS, said),
+        contest_page(charts, "join", f"rows at most 5 seconds apart, {result['keys']:,} keys", CONTENDERS, result),
+        f"Spark's state format and store: {result['store']}." if result["store"] else "",
+        *left_out(CONTENDERS, result),
     )
 
 

@@ -183,21 +183,21 @@ class CountBatches(KeyedBatches):
         minutes, counts = np.unique(np.stack([key, (ts // MINUTE + 1) * MINUTE]), axis=1, return_counts=True)
         return [*minutes, counts]
 
-    def wrong_job(self, number: int, found: list[Ints]) -> str:
+    def wrong_job(self, number: int, columns: list[Ints]) -> str:
         keys, ends, counts = self.of_job(number)
-        if len(found) != 3 or len(found[0]) != len(keys):
-            return f"{len(found[0]) if found else 0:,} results, not {len(keys):,}"
-        found = [column[np.lexsort((found[1], found[0]))] for column in found]
-        if not (np.array_equal(keys, found[0]) and np.array_equal(ends, found[1])):
+        if len(columns) != 3 or len(columns[0]) != len(keys):
+            return f"{len(columns[0]) if columns else 0:,} results, not {len(keys):,}"
+        columns = [column[np.lexsort((columns[1], columns[0]))] for column in columns]
+        if not (np.array_equal(keys, columns[0]) and np.array_equal(ends, columns[1])):
             return "keys and minutes are not what they should be"
         # What a key has until each of its minutes ends, and all that it has.
         until = counts.cumsum()
         last = np.append(keys[1:] != keys[:-1], True)
         before = np.concatenate([[0], until[last][:-1]])
-        place = np.concatenate([[0], last.cumsum()[:-1]])
-        least, most = until - before[place], until[last][place] - before[place]
+        first = np.concatenate([[0], last.cumsum()[:-1]])
+        least, most = until - before[first], until[last][first] - before[first]
         final = last & (ends == ends.max())
-        n = found[2]
+        n = columns[2]
         fits = ((least <= n) & (n <= most)).all() and (n == most)[final].all()
         return "" if fits else "counts are not what they should be"
 
@@ -223,12 +223,12 @@ def sizes(results: Results) -> str:
     runs = [results[name] for name in ("keyed-10k-keys", "keyed", "keyed-1m-keys", "keyed-100k-rows")]
     rows = [
         [
-            f"{said['keys']:,} keys, {said['rows']:,} rows a micro-batch",
-            *(f"{said['rows_per_s'][name]:,}" for name in ("pillarbox", "rows", "identity")),
-            f"{said['ratio']:.1f}",
-            f"{said['of_identity']:.2f}",
+            f"{result['keys']:,} keys, {result['rows']:,} rows a micro-batch",
+            *(f"{result['rows_per_s'][name]:,}" for name in ("pillarbox", "rows", "identity")),
+            f"{result['ratio']:.1f}",
+            f"{result['of_identity']:.2f}",
         ]
-        for said in runs
+        for result in runs
     ]
     head = ["", "pillarbox", "transformWithState", "identity", "over Spark's", "of the identity limit"]
     return table(head, rows)
@@ -238,7 +238,9 @@ def in_words(results: Results) -> str:
     few, usual, many = (results[name] for name in ("keyed-10k-keys", "keyed", "keyed-1m-keys"))
     ours, limits = usual["rows_per_s"]["pillarbox"], [usual["rows_per_s"][name] for name in ("identity", "bare")]
     together = 1 / sum(1 / limit for limit in limits)
-    factors = ", ".join(f"{times(said['ratio'])} with {said['rows'] // said['keys']:,}" for said in (few, usual, many))
+    factors = ", ".join(
+        f"{times(result['ratio'])} with {result['rows'] // result['keys']:,}" for result in (few, usual, many)
+    )
     return "\n\n".join(
         [
             paragraph(
@@ -256,16 +258,17 @@ def in_words(results: Results) -> str:
 
 
 def where_the_time_goes(results: Results) -> str:
-    said = results["keyed"]
-    rates = said["rows_per_s"]
+    result = results["keyed"]
+    rates = result["rows_per_s"]
     seconds = {name: 1e6 / rates[name] for name in ("pillarbox", "identity", "bare")}
     rest = seconds["pillarbox"] - seconds["identity"] - seconds["bare"]
-    share = {name: f"{each / seconds['pillarbox']:.0%}" for name, each in {**seconds, "rest": rest}.items()}
+    share = {name: f"{cost / seconds['pillarbox']:.0%}" for name, cost in {**seconds, "rest": rest}.items()}
     return paragraph(
         f"A keyed count with timers takes {seconds['pillarbox']:.1f} s for 1,000,000 rows (`make bench-keyed`,"
-        f" {said['keys']:,} keys). Of this time, {seconds['identity']:.1f} s ({share['identity']}) are spent on passing"
-        f" the rows through two Python stages without a function, and {seconds['bare']:.1f} s ({share['bare']}) on a"
-        f" plain Python loop that calls the function. The task runtime takes the other {rest:.1f} s ({share['rest']})."
+        f" {result['keys']:,} keys). Of this time, {seconds['identity']:.1f} s ({share['identity']}) are spent on"
+        f" passing the rows through two Python stages without a function, and {seconds['bare']:.1f} s"
+        f" ({share['bare']}) on a plain Python loop that calls the function. The task runtime takes the other"
+        f" {rest:.1f} s ({share['rest']})."
     )
 
 

@@ -41,7 +41,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import pillarbox
-from benchmarks.harness.case import Outcome, Said
+from benchmarks.harness.case import Outcome, Result
 from benchmarks.harness.contest import Contest, add_names, add_options, contest_page
 from benchmarks.harness.process import Side
 from benchmarks.harness.rows import MINUTE, SUBTASKS, Ints, MicroBatches, draw
@@ -81,8 +81,8 @@ class KeyedBatches(MicroBatches):
 
     small_ones = 1
 
-    def __init__(self, arguments: argparse.Namespace, share: int, place: Path) -> None:
-        super().__init__(arguments.rows // share, arguments.warm_up_rows // share, int(arguments.keys) // share, place)
+    def __init__(self, arguments: argparse.Namespace, share: int, path: Path) -> None:
+        super().__init__(arguments.rows // share, arguments.warm_up_rows // share, int(arguments.keys) // share, path)
         self._job_rows = [arguments.flink_warm_up_rows, arguments.flink_rows]
 
     def columns(self, number: int, stream: int = 0) -> dict[str, Ints]:
@@ -152,8 +152,8 @@ class KeyedContest(Contest):
     visits = True
     kind: type[KeyedBatches]
 
-    def new_batches(self, share: int, place: Path) -> KeyedBatches:
-        return self.kind(self.arguments, share, place)
+    def new_batches(self, share: int, path: Path) -> KeyedBatches:
+        return self.kind(self.arguments, share, path)
 
     def new_process(self, name: str, kind: str) -> Side:
         return Side(BareLoop, module=self.module) if kind == "bare" else super().new_process(name, kind)
@@ -174,29 +174,29 @@ def run_keyed(kind: type[KeyedContest], name: str, arguments: argparse.Namespace
     over, rates = figures["over"]["pillarbox"], figures["rows_per_s"]
 
     def fastest(kind: str) -> str | None:
-        known = [each for each in rates if CONTENDERS[each].kind == kind]
-        return max(known, key=rates.__getitem__, default=None)
+        names = [name for name in rates if CONTENDERS[name].kind == kind]
+        return max(names, key=rates.__getitem__, default=None)
 
     spark, flink = fastest("spark"), fastest("flink")
-    said = {
+    result = {
         "ratio_flink": over[flink] if flink else None,
         "of_identity": over.get("identity"),
         "of_bare_loop": over.get("bare"),
         "bare_loop": rates.get("bare"),
         "fastest_spark": CONTENDERS[spark].title if spark else None,
         "fastest_flink": CONTENDERS[flink].title if flink else None,
-        **{each: figures[each] for each in ("rows_per_s", "cpu_s_per_1m_rows", "rounds")},
+        **{figure: figures[figure] for figure in ("rows_per_s", "cpu_s_per_1m_rows", "rounds")},
         "left_out": contest.left_out,
         "rows": arguments.rows,
         "keys": arguments.keys,
         "flink_rows": min(arguments.flink_rows, arguments.rows),
     }
-    return Outcome(name, over[spark] if spark else 0, said, contest.wrong)
+    return Outcome(name, over[spark] if spark else 0, result, contest.wrong)
 
 
-def present(said: Said, charts: Path | None) -> str:
+def present(result: Result, charts: Path | None) -> str:
     """Return the chart and the table of a keyed case."""
-    rates = said["rows_per_s"]
+    rates = result["rows_per_s"]
     over = {"pillarbox": {name: rates["pillarbox"] / rate for name, rate in rates.items()}}
-    title = f"{said['name']}: {said['keys']:,} keys, {said['rows']:,} rows a micro-batch"
-    return contest_page(charts, said["name"], title, CONTENDERS, {**said, "over": over})
+    title = f"{result['name']}: {result['keys']:,} keys, {result['rows']:,} rows a micro-batch"
+    return contest_page(charts, result["name"], title, CONTENDERS, {**result, "over": over})

@@ -119,14 +119,14 @@ class RowSessions(StatefulProcessor):
             # The stored session goes on: it is read only if it also ends here.
             sessions = split([], more)
             if len(sessions) > 1:
-                sessions[0] = [each[0] for each in self.times.get()] + sessions[0]
+                sessions[0] = [time[0] for time in self.times.get()] + sessions[0]
                 self.times.put([(ts,) for ts in sessions[-1]])
             else:
                 self.times.appendList([(ts,) for ts in sessions[0]])
         else:
             sessions = split([], more)
             if stored is not None:
-                sessions.insert(0, [each[0] for each in self.times.get()])
+                sessions.insert(0, [time[0] for time in self.times.get()])
             self.times.put([(ts,) for ts in sessions[-1]])
         if stored is not None:
             self.handle.deleteTimer(stored)
@@ -140,7 +140,7 @@ class RowSessions(StatefulProcessor):
 
     def ended(self):
         """Return the session whose timer fired, and forget it."""
-        session = [each[0] for each in self.times.get()]
+        session = [time[0] for time in self.times.get()]
         self.times.clear()
         self.end.clear()
         return session

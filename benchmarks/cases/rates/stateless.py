@@ -34,7 +34,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.harness.case import Outcome, Said, shown
+from benchmarks.harness.case import Outcome, Result, shown
 from benchmarks.harness.jobs import Jobs
 from benchmarks.harness.process import carry_whole
 from benchmarks.harness.turns import medians, table
@@ -150,15 +150,15 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     carry_whole(sys.modules[__name__])
     spark = local_session(2, spark__driver__memory=arguments.memory, spark__local__dir=str(directory / "local"))
-    source, wanted = payments(spark, arguments.rows), expected(arguments.rows)
-    checked = {side: wanted for side in SIDES if side != "(identity)"}
+    source, results = payments(spark, arguments.rows), expected(arguments.rows)
+    checked = {side: results for side in SIDES if side != "(identity)"}
     jobs = Jobs({side: partial(make, source) for side, make in SIDES.items()}, sums, checked, arguments.rows)
     jobs.run(arguments.rounds)
     spark.stop()
-    figures = jobs.said()
+    figures = jobs.figures()
     rate, cpu_s = medians(jobs.rates), figures["cpu_s_per_1m_rows"]
     best = max("by hand, named tuples", "by hand, tuples", key=rate.__getitem__)
-    said = {
+    summary = {
         "over": best,
         "cpu_ratio": round(cpu_s[best] / cpu_s["pillarbox"], 3),
         "same_functions_ratio": round(rate["pillarbox"] / rate["by hand, named tuples"], 3),
@@ -166,13 +166,13 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         **figures,
         "rows": arguments.rows,
     }
-    return Outcome("stateless", rate["pillarbox"] / rate[best], said, jobs.wrong)
+    return Outcome("stateless", rate["pillarbox"] / rate[best], summary, jobs.wrong)
 
 
-def present(said: Said, charts: Path | None) -> str:
-    rates = {name.strip("()"): float(rate) for name, rate in said["rows_per_s"].items()}
+def present(result: Result, charts: Path | None) -> str:
+    rates = {name.strip("()"): float(rate) for name, rate in result["rows_per_s"].items()}
     rows = [[name, f"{rate:,.0f}", f"{rates['pillarbox'] / rate:.2f}"] for name, rate in rates.items()]
-    title = f"map, filter, map over {said['rows']:,} rows"
+    title = f"map, filter, map over {result['rows']:,} rows"
     return page(
         draw_bars(charts, "stateless", title, rates, "rows per second", limits=["identity"]),
         table(["", "rows per second", "pillarbox over it"], rows),

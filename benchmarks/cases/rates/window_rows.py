@@ -101,9 +101,9 @@ class Panes(Windows):
     def add(self, key: Ints, ts: Ints, amount: Ints) -> None:
         pane = ts // self._slide
         for number in np.unique(pane).tolist():
-            mine = pane == number
-            n = np.bincount(key[mine], minlength=self._keys)
-            total = np.bincount(key[mine], amount[mine], self._keys).astype(np.int64)
+            in_pane = pane == number
+            n = np.bincount(key[in_pane], minlength=self._keys)
+            total = np.bincount(key[in_pane], amount[in_pane], self._keys).astype(np.int64)
             if number in self._panes:
                 n, total = n + self._panes[number][0], total + self._panes[number][1]
             self._panes[number] = n, total
@@ -160,7 +160,7 @@ def end_sessions(rows: Ints, gap: int, time: int, *, at_once: bool = False) -> t
         over[:-1] |= key[starts[1:]] == key[starts[:-1]]
     sums = np.append(0, amount.cumsum())
     columns = (key[starts], ts[starts], ts[ends - 1], ends - starts, sums[ends] - sums[starts])
-    return rows[:, ~np.repeat(over, ends - starts)], [each[over] for each in columns]
+    return rows[:, ~np.repeat(over, ends - starts)], [column[over] for column in columns]
 
 
 # -- rows --
@@ -195,8 +195,8 @@ class WindowBatches(MicroBatches):
     def all_until(self, number: int, first: int = 0) -> Columns:
         """Return all windows of the rows of some micro-batches."""
         windows = self.work.windows(self.keys)
-        for each in range(first, number + 1):
-            windows.add(**self.columns(each))
+        for batch in range(first, number + 1):
+            windows.add(**self.columns(batch))
         return windows.due(FOR_EVER)
 
     def emitted_until(self, number: int) -> list[int]:

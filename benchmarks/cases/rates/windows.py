@@ -66,7 +66,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from benchmarks.cases.rates.window_rows import DELAY, WORKS, WindowBatches, Work
-from benchmarks.harness.case import Block, Outcome, Results, Said, shown
+from benchmarks.harness.case import Block, Outcome, Result, Results, shown
 from benchmarks.harness.contest import WARM_UP_SECONDS, Contest, add_names, add_options, contest_page, left_out
 from benchmarks.harness.process import Side
 from benchmarks.harness.rows import SUBTASKS
@@ -202,17 +202,17 @@ class PathwayRunner(Runner):
         super().__init__(contest, name)
         folder = self.directory / "in"
         folder.mkdir()
-        place = contest.place(PATHWAY)
-        self.side = PATHWAY.side("benchmarks.peers.pathway_graph:Windows", place, spec=contest.spec(), folder=folder)
+        path = contest.directory_of(PATHWAY)
+        self.side = PATHWAY.side("benchmarks.peers.pathway_graph:Windows", path, spec=contest.spec(), folder=folder)
 
     def measure(self) -> tuple[Round, str, str]:
         staged = self.directory / f"{self.number:03}.csv"
-        os.link(self.batches.place(self.number, "csv-whole") / "rows.csv", staged)
+        os.link(self.batches.path(self.number, "csv-whole") / "rows.csv", staged)
         expected = self.batches.emitted_until(self.number)
-        said = self.side.ask("step", batch=staged, expected=expected)
-        wrong = "" if said["results"] == expected else f"{said['results']}, not {expected}"
-        done = Round(self.batches.length(self.number), said["ms"], said["cpu"])
-        return done, f"{said['results'][0]:,} emitted", wrong
+        answer = self.side.ask("step", batch=staged, expected=expected)
+        wrong = "" if answer["results"] == expected else f"{answer['results']}, not {expected}"
+        done = Round(self.batches.length(self.number), answer["ms"], answer["cpu"])
+        return done, f"{answer['results'][0]:,} emitted", wrong
 
     def close(self) -> None:
         self.side.close()
@@ -248,9 +248,9 @@ class WindowContest(Contest):
     def warm_up(self) -> int:
         return super().warm_up if self.work.full_warm_up else 2
 
-    def new_batches(self, share: int, place: Path) -> WindowBatches:
+    def new_batches(self, share: int, path: Path) -> WindowBatches:
         rows, small = self.arguments.rows // share, self.arguments.warm_up_rows // share
-        return WindowBatches(self.work, rows, small, self.keys // share, place)
+        return WindowBatches(self.work, rows, small, self.keys // share, path)
 
     def spec(self) -> dict[str, Any]:
         return {**self.work.spec(), "delay": DELAY}
@@ -262,17 +262,17 @@ class WindowContest(Contest):
         if kind != "bytewax":
             return super().new_jobs(name, kind)
         kind = "benchmarks.peers.bytewax_flow:Windows"
-        return [BYTEWAX.side(kind, self.place(BYTEWAX)) for _ in range(SUBTASKS)]
+        return [BYTEWAX.side(kind, self.directory_of(BYTEWAX)) for _ in range(SUBTASKS)]
 
     def job_sources(self, runner: Runner, count: int) -> list[str]:
         if runner.contender.kind != "bytewax":
             return super().job_sources(runner, count)
-        place = runner.batches.place(runner.number, "parquet")
-        return [str(place / f"{part}.parquet") for part in range(count)]
+        path = runner.batches.path(runner.number, "parquet")
+        return [str(path / f"{part}.parquet") for part in range(count)]
 
     def note_wrong(self, runner: Runner, line: str) -> None:
-        known = (self.name, runner.name) in KNOWN_TO_BE_WRONG
-        (self.known_wrong if known else self.wrong).append(f"{self.name}, {line}")
+        is_known = (self.name, runner.name) in KNOWN_TO_BE_WRONG
+        (self.known_wrong if is_known else self.wrong).append(f"{self.name}, {line}")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -287,34 +287,36 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     contest = WindowContest(arguments, directory)
     contest.run(arguments.works, arguments.sides, arguments.peers)
     works = {work: contest.figures(work, arguments.sides) for work in contest.done}
-    said = {
+    figures = {
         "known_to_be_wrong": contest.known_wrong,
         "works": works,
         "left_out": contest.left_out,
         "rows": arguments.rows,
     }
     ratio = works.get("tumbling", {}).get("over", {}).get("columnar", {}).get("spark", 0)
-    return Outcome("windows", ratio, said, contest.wrong)
+    return Outcome("windows", ratio, figures, contest.wrong)
 
 
 # -- what the pages show --
 
 
-def present(said: Said, charts: Path | None) -> str:
-    wrong = sorted({line.rpartition(", number")[0] for line in said["known_to_be_wrong"]})
+def present(result: Result, charts: Path | None) -> str:
+    wrong = sorted({line.rpartition(", number")[0] for line in result["known_to_be_wrong"]})
     return page(
         *(
-            contest_page(charts, f"windows-{work}", f"{WORKS[work].title}, {each['keys']:,} keys", CONTENDERS, each)
-            for work, each in said["works"].items()
+            contest_page(
+                charts, f"windows-{work}", f"{WORKS[work].title}, {figures['keys']:,} keys", CONTENDERS, figures
+            )
+            for work, figures in result["works"].items()
         ),
-        *left_out(CONTENDERS, said),
+        *left_out(CONTENDERS, result),
         f"These results were wrong: {'; '.join(wrong)} ([why](performance.md#windows))." if wrong else "",
     )
 
 
 def the_hop(results: Results) -> str:
     works = results["windows"]["works"].values()
-    hop, ours = ([each["cpu_s_per_1m_rows"][side] for each in works] for side in ("one-hop", "columnar"))
+    hop, ours = ([figures["cpu_s_per_1m_rows"][side] for figures in works] for side in ("one-hop", "columnar"))
     return paragraph(
         f"Moving a million rows from Java to Python takes {min(hop):.1f} to {max(hop):.1f} s of processor time."
         f" Columnar windows take {min(ours):.1f} to {max(ours):.1f} s, this move included, and cannot take less than"

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.case import Block, Outcome, Results, Said
+from benchmarks.harness.case import Block, Outcome, Result, Results
 from benchmarks.harness.process import Side
 from benchmarks.harness.turns import table
 from benchmarks.report.words import page, paragraph
@@ -103,21 +103,21 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     return Outcome("key_cost", first["memory"] / first["written"], {"kinds": kinds, "keys": arguments.keys})
 
 
-def present(said: Said, charts: Path | None) -> str:
-    rows = [[what, f"{each['memory']:,}", f"{each['written']:,}"] for what, each in said["kinds"].items()]
+def present(result: Result, charts: Path | None) -> str:
+    rows = [[what, f"{bytes_of['memory']:,}", f"{bytes_of['written']:,}"] for what, bytes_of in result["kinds"].items()]
     return table(["a key of 10 characters with", "bytes of memory", "bytes written"], rows)
 
 
 def in_words(results: Results) -> str:
     """Say what a key takes of memory."""
-    said = [
+    sentences = [
         "The memory for a key depends on its state. For example, a numeric key with two values and an event-time timer"
         f" takes {results['state']['memory_bytes_per_key']:,} bytes of the worker's memory (`make bench-state`)."
     ]
     if "key-cost" not in results:
-        return paragraph(*said, "`make bench-key-cost` measures other kinds of state.")
-    said.append("`make bench-key-cost` measures some kinds of state:")
-    return page(paragraph(*said), present(results["key-cost"], None))
+        return paragraph(*sentences, "`make bench-key-cost` measures other kinds of state.")
+    sentences.append("`make bench-key-cost` measures some kinds of state:")
+    return page(paragraph(*sentences), present(results["key-cost"], None))
 
 
 BLOCKS = {"memory of a key": Block(in_words, ("state",))}

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.harness.case import Block, Outcome, Results, Said
+from benchmarks.harness.case import Block, Outcome, Result, Results
 from benchmarks.harness.machine import descendants, is_python_worker, memory_kib
 from benchmarks.harness.process import Side
 from benchmarks.harness.stepped import SparkSide, SteppedQuery, step_settings, task_reports
@@ -45,14 +45,14 @@ async def ask(row):
     return row.key, row.text, row.ts
 
 
-def write(place: Path, rows: int, keys: int, width: int) -> None:
+def write(path: Path, rows: int, keys: int, width: int) -> None:
     """Write a micro-batch: two files, in small row groups, with texts that take little room in them."""
     texts = pa.array([f"{number:0{width}}" for number in range(100)])
     random = np.random.default_rng(1)
-    place.mkdir(parents=True)
+    path.mkdir(parents=True)
     for part in range(2):
         with pq.ParquetWriter(
-            place / f"{part}.parquet", pa.schema([("key", pa.int32()), ("ts", pa.int64()), ("text", pa.string())])
+            path / f"{part}.parquet", pa.schema([("key", pa.int32()), ("ts", pa.int64()), ("text", pa.string())])
         ) as writer:
             for start in range(0, rows // 2, 50_000):
                 count = min(50_000, rows // 2 - start)
@@ -73,10 +73,10 @@ class Memory(SparkSide):
         strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts")
         stream = StreamExecutionEnvironment.get_execution_environment(self.spark).from_dataframe(self._query.source)
         if asynchronous:
-            made = stream.map_async(ask, capacity=200)
+            results = stream.map_async(ask, capacity=200)
         else:
-            made = stream.assign_timestamps_and_watermarks(strategy).key_by("key").process(Count("text"))
-        self._query.start(made.to_dataframe("key INT, text STRING, n LONG"))
+            results = stream.assign_timestamps_and_watermarks(strategy).key_by("key").process(Count("text"))
+        self._query.start(results.to_dataframe("key INT, text STRING, n LONG"))
 
     def step(self, batch: str) -> dict[str, Any]:
         """Run a micro-batch."""
@@ -111,12 +111,12 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     few, many = arguments.few, arguments.many or (2_000_000 if arguments.asynchronous else 5_000_000)
     workers: dict[str, dict[str, Any]] = {}
     for rows in (few, many):
-        place = directory / str(rows)
-        write(place / "staging" / "0", 2 * arguments.keys, arguments.keys, arguments.width)
-        write(place / "staging" / "1", rows, arguments.keys, arguments.width)
-        side = Side(Memory, directory=place, memory=arguments.memory, asynchronous=arguments.asynchronous)
-        before = side.ask("step", batch=place / "staging" / "0")
-        after = side.ask("step", batch=place / "staging" / "1")
+        path = directory / str(rows)
+        write(path / "staging" / "0", 2 * arguments.keys, arguments.keys, arguments.width)
+        write(path / "staging" / "1", rows, arguments.keys, arguments.width)
+        side = Side(Memory, directory=path, memory=arguments.memory, asynchronous=arguments.asynchronous)
+        before = side.ask("step", batch=path / "staging" / "0")
+        after = side.ask("step", batch=path / "staging" / "1")
         side.close()
         if after["rows"] != rows or after["given"] != rows:
             raise SystemExit(f"{after['rows']:,} rows came in and {after['given']:,} out, not {rows:,}")
@@ -127,11 +127,11 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
             "data_mib": round(rows * (arguments.width + 24) / 2**20),
             "start_mib": round(max(before["now"].values()) / 1024),
             "peak_mib": round(max(after["peaks"].values()) / 1024),
-            "growth_mib": sorted((round(each, 1) for each in growth), reverse=True),
+            "growth_mib": sorted((round(mib, 1) for mib in growth), reverse=True),
             "seconds": round(after["seconds"], 1),
         }
     small, large = workers[str(few)], workers[str(many)]
-    said = {
+    figures = {
         "peak_ratio": round(large["peak_mib"] / small["peak_mib"], 3),
         "peak_mib": large["peak_mib"],
         "growth_mib": round(large["growth_mib"][0]),
@@ -140,24 +140,24 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         "keys": arguments.keys,
     }
     name = "memory_async" if arguments.asynchronous else "memory"
-    return Outcome(name, large["growth_mib"][0] / max(small["growth_mib"][0], 1.0), said)
+    return Outcome(name, large["growth_mib"][0] / max(small["growth_mib"][0], 1.0), figures)
 
 
 # -- what the pages show --
 
 
-def present(said: Said, charts: Path | None) -> str:
-    names = list(next(iter(said["workers"].values())))
-    rows = [[f"{int(rows):,} rows", *each.values()] for rows, each in said["workers"].items()]
-    what = "async requests" if said["name"] == "memory_async" else "keyed count"
-    return page(table(["one micro-batch", *names], rows), _table([(said, what)]))
+def present(result: Result, charts: Path | None) -> str:
+    names = list(next(iter(result["workers"].values())))
+    rows = [[f"{int(rows):,} rows", *figures.values()] for rows, figures in result["workers"].items()]
+    what = "async requests" if result["name"] == "memory_async" else "keyed count"
+    return page(table(["one micro-batch", *names], rows), _table([(result, what)]))
 
 
-def _table(runs: list[tuple[Said, str]]) -> str:
+def _table(runs: list[tuple[Result, str]]) -> str:
     rows = []
-    for said, what in runs:
-        few, many = said["rows"]
-        rows.append([f"{what}: {many:,} rows in a micro-batch compared with {few:,}", f"{said['ratio']:.2f}"])
+    for result, what in runs:
+        few, many = result["rows"]
+        rows.append([f"{what}: {many:,} rows in a micro-batch compared with {few:,}", f"{result['ratio']:.2f}"])
     return table(["growth of a Python worker's memory", "ratio"], rows)
 
 

@@ -45,7 +45,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import pillarbox
-from benchmarks.harness.case import Outcome, Said, shown
+from benchmarks.harness.case import Outcome, Result, shown
 from benchmarks.harness.contest import add_names
 from benchmarks.harness.machine import Measured
 from benchmarks.harness.process import Side
@@ -122,13 +122,15 @@ class Rows:
     def _at(keys: Any, epoch: int) -> Any:
         return keys % 86_400_000 + epoch
 
-    def write(self, place: Path, epoch: int) -> None:
+    def write(self, directory: Path, epoch: int) -> None:
         """Write the rows of an epoch; 2 is the one that a query finds which is started again."""
-        place.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         keys = self._waiting if epoch == 2 else self._parts[epoch]
         for part in range(PARTITIONS):
-            mine = keys[part::PARTITIONS]
-            pq.write_table(pa.table({"key": mine, "at": self._at(mine, epoch)}), place / f"{epoch}-{part}.parquet")
+            part_keys = keys[part::PARTITIONS]
+            pq.write_table(
+                pa.table({"key": part_keys, "at": self._at(part_keys, epoch)}), directory / f"{epoch}-{part}.parquet"
+            )
 
     def state(self) -> list[int]:
         """Return the number of keys, and the sums of counts and of times, behind the first two epochs."""
@@ -158,30 +160,30 @@ def result(side: str, source: DataFrame, savepoint: str | None = None) -> DataFr
 class Operated(SparkSide):
     """A side that operates checkpoints. Each work returns what it has measured by name."""
 
-    def __init__(self, keys: int, made: str, directory: str, memory: str) -> None:
+    def __init__(self, keys: int, checkpoints: str, directory: str, memory: str) -> None:
         super().__init__(directory, {"spark__driver__memory": memory, **SETTINGS})
         self._rows = Rows(keys)
-        self._made = Path(made)
+        self._checkpoints = Path(checkpoints)
 
     def _source(self, side: str) -> DataFrame:
-        return self.spark.readStream.schema(SCHEMA).parquet(str(self._made / f"{side}-in"))
+        return self.spark.readStream.schema(SCHEMA).parquet(str(self._checkpoints / f"{side}-in"))
 
     def make(self, side: str) -> None:
         """Make the checkpoint of a side."""
         for begun in (side, f"{side}-in"):
-            shutil.rmtree(self._made / begun, ignore_errors=True)
+            shutil.rmtree(self._checkpoints / begun, ignore_errors=True)
         for epoch in range(2):
-            self._rows.write(self._made / f"{side}-in", epoch)
+            self._rows.write(self._checkpoints / f"{side}-in", epoch)
             writer = result(side, self._source(side)).writeStream.format("noop").trigger(availableNow=True)
-            writer = writer.option("checkpointLocation", str(self._made / side))
+            writer = writer.option("checkpointLocation", str(self._checkpoints / side))
             (pillarbox.start(writer) if side == "pillarbox" else writer.start()).awaitTermination()
-        (self._made / f"{side}.made").touch()
+        (self._checkpoints / f"{side}.made").touch()
 
     def _copied(self, side: str) -> str:
         """Return a copy of a side's checkpoint, by links: Spark never writes into a file that is there."""
-        place = self.directory / f"{side}-{time.monotonic_ns()}"
-        shutil.copytree(self._made / side, place, copy_function=os.link)
-        return str(place)
+        path = self.directory / f"{side}-{time.monotonic_ns()}"
+        shutil.copytree(self._checkpoints / side, path, copy_function=os.link)
+        return str(path)
 
     def _state(self, side: str, checkpoint: str) -> DataFrame:
         if side == "pillarbox":
@@ -191,31 +193,35 @@ class Operated(SparkSide):
 
     def _wrong(self, rows: DataFrame) -> str:
         """Return how rows of the state differ from what it must be; empty: they do not."""
-        found = list(rows.agg(F.count("key"), F.sum("n"), F.sum("at")).first() or ())
+        sums = list(rows.agg(F.count("key"), F.sum("n"), F.sum("at")).first() or ())
         expected = self._rows.state()
-        return "" if found == expected else f"{found}, not {expected}"
+        return "" if sums == expected else f"{sums}, not {expected}"
 
     def read(self, side: str, index: int) -> dict[str, Any]:
         """Read all of the state."""
-        checkpoint = str(self._made / side)
-        said = _measured(lambda: _consume(self._state(side, checkpoint)))
-        return {side: {**said, "wrong": self._wrong(self._state(side, checkpoint)) if index < 0 else ""}}
+        checkpoint = str(self._checkpoints / side)
+        figures = _measured(lambda: _consume(self._state(side, checkpoint)))
+        return {side: {**figures, "wrong": self._wrong(self._state(side, checkpoint)) if index < 0 else ""}}
 
     def rescale(self, side: str, index: int) -> dict[str, Any]:
         """Spread the state over half as many partitions."""
-        checkpoint, wanted = self._copied(side), PARTITIONS // 2
+        checkpoint, parallelism = self._copied(side), PARTITIONS // 2
         manager: Any = self.spark._streamingCheckpointManager
         if side == "pillarbox":
-            said = _measured(lambda: pillarbox.rescale(self.spark, checkpoint, wanted))
+            figures = _measured(lambda: pillarbox.rescale(self.spark, checkpoint, parallelism))
         else:
-            said = _measured(lambda: manager.repartition(checkpoint, wanted))
+            figures = _measured(lambda: manager.repartition(checkpoint, parallelism))
         wrong = self._wrong(self._state(side, checkpoint))
         shutil.rmtree(checkpoint)
-        return {side: {**said, "wrong": wrong}}
+        return {side: {**figures, "wrong": wrong}}
 
     def savepoint(self, side: str, index: int) -> dict[str, Any]:
         """Save the state; then read it, and write its rows, which are in memory then, to Parquet."""
-        checkpoint, target, beside = str(self._made / side), self._made / "savepoint", self.directory / "beside"
+        checkpoint, target, beside = (
+            str(self._checkpoints / side),
+            self._checkpoints / "savepoint",
+            self.directory / "beside",
+        )
         shutil.rmtree(target, ignore_errors=True)
         saving = _measured(lambda: pillarbox.savepoint(self.spark, checkpoint, str(target)))
         wrong = self._wrong(self.spark.read.parquet(f"{target}/state/{UID}"))
@@ -234,8 +240,8 @@ class Operated(SparkSide):
 
     def start(self, side: str, index: int) -> dict[str, Any]:
         """Start a query that finds rows, from a savepoint or a checkpoint; return the seconds to its first output."""
-        self._rows.write(self._made / "pillarbox-in", 2)
-        savepoint = str(self._made / "savepoint") if side == "savepoint" else None
+        self._rows.write(self._checkpoints / "pillarbox-in", 2)
+        savepoint = str(self._checkpoints / "savepoint") if side == "savepoint" else None
         checkpoint = self._copied("pillarbox") if savepoint is None else str(self.directory / "new")
         with Measured() as all_of_it:
             seconds, out, _ = run_to_the_end(
@@ -243,20 +249,20 @@ class Operated(SparkSide):
             )
         shutil.rmtree(checkpoint)
         # They would be part of the checkpoints that a later run makes.
-        for path in (self._made / "pillarbox-in").glob("2-*"):
+        for path in (self._checkpoints / "pillarbox-in").glob("2-*"):
             path.unlink()
         expected = self._rows.started()
         wrong = "" if sorted(map(tuple, out)) == expected else f"{len(out)} other rows than the {len(expected)}"
-        return {side: {**_said(all_of_it), "seconds": seconds, "wrong": wrong}}
+        return {side: {**_figures(all_of_it), "seconds": seconds, "wrong": wrong}}
 
 
 def _measured(work: Callable[[], Any]) -> dict[str, Any]:
     with Measured() as measured:
         work()
-    return _said(measured)
+    return _figures(measured)
 
 
-def _said(measured: Measured) -> dict[str, Any]:
+def _figures(measured: Measured) -> dict[str, Any]:
     return {"seconds": measured.seconds, "processor_s": measured.processor_s, "peak_mib": measured.peak_mib}
 
 
@@ -264,8 +270,8 @@ def _consume(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-def _mib(place: Path) -> int:
-    return sum(path.stat().st_size for path in place.rglob("*") if path.is_file()) // 2**20
+def _mib(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) // 2**20
 
 
 # -- in the benchmark's process --
@@ -294,28 +300,28 @@ def rounds_until(until: float, first: int, rounds: int) -> Iterator[int]:
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     begun = time.monotonic()
-    place = Path(arguments.checkpoints or directory)
-    made = place / f"{arguments.keys}"
-    made.mkdir(parents=True, exist_ok=True)
+    base = Path(arguments.checkpoints or directory)
+    checkpoints = base / f"{arguments.keys}"
+    checkpoints.mkdir(parents=True, exist_ok=True)
     measured: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     wrong: list[str] = []
 
     def new_side(scratch: str) -> Side:
-        return Side(Operated, keys=arguments.keys, made=made, directory=scratch, memory=arguments.memory)
+        return Side(Operated, keys=arguments.keys, checkpoints=checkpoints, directory=scratch, memory=arguments.memory)
 
     def ask(side: Side, work: str, name: str, index: int) -> None:
-        for part, said in side.ask(work, side=name, index=index).items():
-            if said.get("wrong"):
-                wrong.append(f"{work}, {part}: {said['wrong']}")
+        for part, answer in side.ask(work, side=name, index=index).items():
+            if answer.get("wrong"):
+                wrong.append(f"{work}, {part}: {answer['wrong']}")
             if index >= 0:
-                measured[work, part].append(said)
-            figures = f"{said['seconds']:8.2f} s  {'WRONG' if said.get('wrong') else ''}"
+                measured[work, part].append(answer)
+            figures = f"{answer['seconds']:8.2f} s  {'WRONG' if answer.get('wrong') else ''}"
             print(f"{time.monotonic() - begun:6.0f} s  round {index:2}  {work:10}{part:12}{figures}", flush=True)
 
     # Beside the checkpoints, so that these can be copied by links.
-    with tempfile.TemporaryDirectory(prefix="bench-operate-", dir=place) as scratch:
+    with tempfile.TemporaryDirectory(prefix="bench-operate-", dir=base) as scratch:
         for name in SIDES if {"read", "rescale"} & {*arguments.works} else ("pillarbox",):
-            if not (made / f"{name}.made").exists():
+            if not (checkpoints / f"{name}.made").exists():
                 side = new_side(scratch)
                 side.ask("make", side=name)
                 side.close()
@@ -324,7 +330,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
             left = len(arguments.works) - number
             until = time.monotonic() + (begun + arguments.minutes * 60 - time.monotonic()) / left
             side = new_side(scratch)
-            if work == "start" and not (made / "savepoint").exists():
+            if work == "start" and not (checkpoints / "savepoint").exists():
                 side.ask("savepoint", side="pillarbox", index=-1)
             for index in rounds_until(until, 0 if work == "start" else -1, arguments.rounds):
                 for name in in_turn(WORKS[work], index):
@@ -333,30 +339,32 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
                         side = new_side(scratch)
                     ask(side, work, name, index)
             side.close()
-        shutil.rmtree(made / "savepoint", ignore_errors=True)
+        shutil.rmtree(checkpoints / "savepoint", ignore_errors=True)
     ratios = {
-        work: ratio_of(work, {part: each for (of, part), each in measured.items() if of == work})
+        work: ratio_of(work, {part: rounds for (of, part), rounds in measured.items() if of == work})
         for work in arguments.works
     }
-    named = {f"{work}, {SIDES.get(part, part)}": each for (work, part), each in measured.items()}
-    said = {
+    named = {f"{work}, {SIDES.get(part, part)}": rounds for (work, part), rounds in measured.items()}
+    summary = {
         "ratios": rounded(ratios, 3),
-        "seconds": {name: [round(one["seconds"], 2) for one in each] for name, each in named.items()},
-        "processor_s": {name: [round(one["processor_s"], 2) for one in each] for name, each in named.items()},
-        "peak_mib": {
-            name: {what: max(one["peak_mib"][what] for one in each) for what in each[0]["peak_mib"]}
-            for name, each in named.items()
+        "seconds": {name: [round(figures["seconds"], 2) for figures in rounds] for name, rounds in named.items()},
+        "processor_s": {
+            name: [round(figures["processor_s"], 2) for figures in rounds] for name, rounds in named.items()
         },
-        "written_mib": {part: each[-1]["mib"] for (_, part), each in measured.items() if "mib" in each[-1]},
+        "peak_mib": {
+            name: {what: max(figures["peak_mib"][what] for figures in rounds) for what in rounds[0]["peak_mib"]}
+            for name, rounds in named.items()
+        },
+        "written_mib": {part: rounds[-1]["mib"] for (_, part), rounds in measured.items() if "mib" in rounds[-1]},
         "keys": arguments.keys,
         "minutes": round((time.monotonic() - begun) / 60, 1),
     }
-    return Outcome("operate", ratios.get("read", next(iter(ratios.values()))), said, wrong)
+    return Outcome("operate", ratios.get("read", next(iter(ratios.values()))), summary, wrong)
 
 
 def ratio_of(work: str, measured: dict[str, list[dict[str, Any]]]) -> float:
     """Return the ratio of a work."""
-    middle = medians({part: [each["seconds"] for each in several] for part, several in measured.items()})
+    middle = medians({part: [figures["seconds"] for figures in several] for part, several in measured.items()})
     if work == "read":
         return middle["spark"] / middle["pillarbox"]
     if work == "rescale":
@@ -366,12 +374,14 @@ def ratio_of(work: str, measured: dict[str, list[dict[str, Any]]]) -> float:
     return middle["savepoint"] / middle["checkpoint"]
 
 
-def present(said: Said, charts: Path | None) -> str:
-    rows = [[what, f"{statistics.median(each):.1f}", extent(each, 1)] for what, each in said["seconds"].items()]
-    memory = [[what, *(f"{mib:,}" for mib in most.values())] for what, most in said["peak_mib"].items()]
+def present(result: Result, charts: Path | None) -> str:
+    rows = [
+        [what, f"{statistics.median(seconds):.1f}", extent(seconds, 1)] for what, seconds in result["seconds"].items()
+    ]
+    memory = [[what, *(f"{mib:,}" for mib in most.values())] for what, most in result["peak_mib"].items()]
     return page(
-        table([f"{said['keys']:,} keys", "seconds", "rounds"], rows),
-        table(["", "ratio"], [[work, f"{ratio:.2f}"] for work, ratio in said["ratios"].items()]),
+        table([f"{result['keys']:,} keys", "seconds", "rounds"], rows),
+        table(["", "ratio"], [[work, f"{ratio:.2f}"] for work, ratio in result["ratios"].items()]),
         table(["largest memory, MiB", "Java", "all Python processes", "one of these"], memory),
     )
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import pillarbox
-from benchmarks.harness.case import Outcome, Said
+from benchmarks.harness.case import Outcome, Result
 from benchmarks.harness.machine import descendants, kind_of_python, memory_mb
 from benchmarks.harness.process import Side
 from benchmarks.harness.stepped import SparkSide
@@ -68,7 +68,7 @@ class Processes(SparkSide):
         env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(self._partitions)
         env.set_max_parallelism(self._partitions)
         stream = env.from_dataframe(read.parquet(str(folder / "in"))).key_by("key").process(Collect()).uid("collect")
-        found: dict[str, list[dict[str, float]]] = {}
+        processes: dict[str, list[dict[str, float]]] = {}
 
         def take(batch: Any, number: int) -> None:
             batch.collect()
@@ -78,12 +78,12 @@ class Processes(SparkSide):
                 kind = kind_of_python(pid)
                 if kind is not None:
                     figures = {name: memory_mb(pid, line) for name, line in FIGURES.items()}
-                    found.setdefault(kind, []).append(figures)
+                    processes.setdefault(kind, []).append(figures)
 
         writer = stream.to_dataframe("key LONG, pid LONG").writeStream.foreachBatch(take)
         writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
         pillarbox.start(writer).awaitTermination()
-        return found
+        return processes
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -94,26 +94,26 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     side = Side(Processes, directory=directory / "query", slots=arguments.slots, partitions=arguments.partitions)
-    found = side.ask("run", epochs=arguments.epochs)
+    by_kind = side.ask("run", epochs=arguments.epochs)
     side.close()
     kinds = {
         kind: {
-            "processes": len(found[kind]),
-            **{name: round(statistics.median(each[name] for each in found[kind]), 1) for name in FIGURES},
+            "processes": len(by_kind[kind]),
+            **{name: round(statistics.median(figures[name] for figures in by_kind[kind]), 1) for name in FIGURES},
         }
         for kind in KINDS
-        if kind in found
+        if kind in by_kind
     }
-    all_ = sum(each["pss_mb"] for processes in found.values() for each in processes)
-    alone = sum(each["private_mb"] for kind in ("worker", "home") for each in found.get(kind, ()))
+    all_ = sum(figures["pss_mb"] for processes in by_kind.values() for figures in processes)
+    alone = sum(figures["private_mb"] for kind in ("worker", "home") for figures in by_kind.get(kind, ()))
     ratio = kinds["home"]["private_mb"] / kinds["worker"]["private_mb"]
     return Outcome("processes", ratio, {"shared_mb": round(all_ - alone), "pss_mb": round(all_), "kinds": kinds})
 
 
-def present(said: Said, charts: Path | None) -> str:
+def present(result: Result, charts: Path | None) -> str:
     columns = ("processes", *FIGURES)
-    rows = [[kind, *(f"{figures[name]:,}" for name in columns)] for kind, figures in said["kinds"].items()]
-    return table(["", *columns], [*rows, ["shared", "", "", f"{said['shared_mb']:,}", ""]])
+    rows = [[kind, *(f"{figures[name]:,}" for name in columns)] for kind, figures in result["kinds"].items()]
+    return table(["", *columns], [*rows, ["shared", "", "", f"{result['shared_mb']:,}", ""]])
 
 
 BLOCKS: dict[str, Any] = {}

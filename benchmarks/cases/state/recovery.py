@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 from pyspark.sql import DataFrame
 
-from benchmarks.harness.case import Block, Outcome, Results, Said, shown
+from benchmarks.harness.case import Block, Outcome, Result, Results, shown
 from benchmarks.harness.process import Side
 from benchmarks.harness.rows import HOUR, MINUTE, write_halves
 from benchmarks.harness.stepped import SparkSide, SteppedQuery, run_to_the_end, step_settings, task_reports
@@ -161,8 +161,8 @@ class OnSpark(SparkSide):
         """Fill the state, and stop the query."""
         self._query.start(self._result())
         for number, (keys, at) in enumerate(self._rows.load(500_000)):
-            place = self.directory / "staging" / f"load-{number:04}"
-            self._query.step(write_halves(place, key=keys.astype(np.int32), at=at))
+            path = self.directory / "staging" / f"load-{number:04}"
+            self._query.step(write_halves(path, key=keys.astype(np.int32), at=at))
         self._query.stop()
 
     def restart(self, number: int) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class OnSpark(SparkSide):
         self._rows.counts[touched] -= 1
         write_halves(self.directory / "in" / f"restart-{number:04}", key=touched.astype(np.int32), at=at)
         seconds, out, restarted = run_to_the_end(self._result, self.directory / "checkpoint")
-        (progress,) = (each for each in restarted.recentProgress if each.numInputRows)
+        (progress,) = (candidate for candidate in restarted.recentProgress if candidate.numInputRows)
         tasks = task_reports(progress)
         return {
             "seconds": seconds,
@@ -200,54 +200,56 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     wrong: list[str] = []
     keys = arguments.keys
     alone = {timers: measure_alone(arguments, directory / timers, timers, wrong) for timers in TIMERS}
-    cold, plain = (medians({timers: said[what] for timers, said in alone.items()}) for what in ("cold", "plain"))
+    cold, plain = (medians({timers: figures[what] for timers, figures in alone.items()}) for what in ("cold", "plain"))
     ratios = {timers: cold[timers] / plain[timers] for timers in TIMERS}
     more: dict[str, Any] = {}
     if sizes := arguments.spark_keys:
         restarts = {size: measure_spark(arguments, directory / str(size), size, wrong) for size in [FEW, *sizes]}
-        state_ms = medians({size: [each["state_ms"] for each in said] for size, said in restarts.items()})
+        state_ms = medians({size: [answer["state_ms"] for answer in answers] for size, answers in restarts.items()})
         more = {
-            "spark_restart_s": {size: [round(each["seconds"], 2) for each in said] for size, said in restarts.items()},
-            "spark_state_s": rounded({size: each / 1000 for size, each in state_ms.items()}, 3),
+            "spark_restart_s": {
+                size: [round(answer["seconds"], 2) for answer in answers] for size, answers in restarts.items()
+            },
+            "spark_state_s": rounded({size: milliseconds / 1000 for size, milliseconds in state_ms.items()}, 3),
         }
-    said = {
+    summary = {
         "ratios": rounded(ratios, 3),
         "us_per_key": {timers: round(cold[timers] / keys * 1e6, 3) for timers in TIMERS},
-        "entries_per_key": {timers: round(said["entries"] / keys, 2) for timers, said in alone.items()},
-        "log_bytes_per_key": {timers: round(said["bytes"] / keys) for timers, said in alone.items()},
+        "entries_per_key": {timers: round(figures["entries"] / keys, 2) for timers, figures in alone.items()},
+        "log_bytes_per_key": {timers: round(figures["bytes"] / keys) for timers, figures in alone.items()},
         "keys": keys,
         **more,
     }
-    return Outcome("recovery", max(ratios.values()), said, wrong)
+    return Outcome("recovery", max(ratios.values()), summary, wrong)
 
 
-def measure_alone(arguments: argparse.Namespace, place: Path, timers: str, wrong: list[str]) -> dict[str, Any]:
-    side = Side(Alone, keys=arguments.keys, timers=timers, directory=place)
+def measure_alone(arguments: argparse.Namespace, path: Path, timers: str, wrong: list[str]) -> dict[str, Any]:
+    side = Side(Alone, keys=arguments.keys, timers=timers, directory=path)
     print(f"{arguments.keys:,} keys, {TIMERS[timers]}: writing them", flush=True)
-    found: dict[str, Any] = {"plain": [], "cold": []}
+    figures: dict[str, Any] = {"plain": [], "cold": []}
     for index, what in turns(("plain", "cold"), arguments.rounds):
-        said = side.ask(what)
-        if not said.get("agrees", True):
+        answer = side.ask(what)
+        if not answer.get("agrees", True):
             wrong.append(f"the task alone, {TIMERS[timers]}, round {index}")
         if index >= 0:
-            found[what].append(said["seconds"])
-        print(f"  round {index + 1} of {arguments.rounds}, {what}: {said['seconds']:.2f} s", flush=True)
-        found.update({name: said[name] for name in ("entries", "bytes") if name in said})
+            figures[what].append(answer["seconds"])
+        print(f"  round {index + 1} of {arguments.rounds}, {what}: {answer['seconds']:.2f} s", flush=True)
+        figures.update({name: answer[name] for name in ("entries", "bytes") if name in answer})
     side.close()
-    return found
+    return figures
 
 
-def measure_spark(arguments: argparse.Namespace, place: Path, keys: int, wrong: list[str]) -> list[dict[str, Any]]:
+def measure_spark(arguments: argparse.Namespace, path: Path, keys: int, wrong: list[str]) -> list[dict[str, Any]]:
     restarts = []
     for number in range(-1, arguments.restarts):
-        side = Side(OnSpark, keys=keys, directory=place, memory=arguments.memory)
+        side = Side(OnSpark, keys=keys, directory=path, memory=arguments.memory)
         if number < 0:
             side.ask("load")
         else:
-            said = side.ask("restart", number=number)
-            if not (said["agrees"] and said["loaded"] and said["keys"] == keys):
-                wrong.append(f"restart {number} with {keys:,} keys: {said}")
-            restarts.append(said)
+            answer = side.ask("restart", number=number)
+            if not (answer["agrees"] and answer["loaded"] and answer["keys"] == keys):
+                wrong.append(f"restart {number} with {keys:,} keys: {answer}")
+            restarts.append(answer)
         side.close()
     return restarts
 
@@ -255,32 +257,33 @@ def measure_spark(arguments: argparse.Namespace, place: Path, keys: int, wrong: 
 # -- what the pages show --
 
 
-def present(said: Said, charts: Path | None) -> str:
+def present(result: Result, charts: Path | None) -> str:
     alone = [
-        [f"timers {kind}", f"{said['us_per_key'][kind]:.2f}", f"{ratio:.2f}"] for kind, ratio in said["ratios"].items()
+        [f"timers {kind}", f"{result['us_per_key'][kind]:.2f}", f"{ratio:.2f}"]
+        for kind, ratio in result["ratios"].items()
     ]
-    restarts, reading = medians(said.get("spark_restart_s", {})), said.get("spark_state_s", {})
+    restarts, reading = medians(result.get("spark_restart_s", {})), result.get("spark_state_s", {})
     rows = [
-        [f"{int(keys):,}", f"{median:.1f}", extent(said["spark_restart_s"][keys], 1), f"{reading[keys]:.2f}"]
+        [f"{int(keys):,}", f"{median:.1f}", extent(result["spark_restart_s"][keys], 1), f"{reading[keys]:.2f}"]
         for keys, median in restarts.items()
     ]
     lines = {
         "restart": {int(keys): median for keys, median in restarts.items()},
-        "of it reading state": {int(keys): each for keys, each in reading.items()},
+        "of it reading state": {int(keys): seconds for keys, seconds in reading.items()},
     }
     title = "restart on Spark, to the first output"
     return page(
         draw_lines(charts, "recovery", title, lines, "seconds", "keys in state"),
         table(["keys in state", "s to the first output", "restarts", "of it reading state"], rows) if rows else "",
-        table([f"the task alone, {said['keys']:,} keys", "us a key", "over plain pickle"], alone),
+        table([f"the task alone, {result['keys']:,} keys", "us a key", "over plain pickle"], alone),
     )
 
 
 def in_words(results: Results) -> str:
-    said = results["recovery"]
-    restarts = {int(keys): median for keys, median in medians(said["spark_restart_s"]).items()}
+    result = results["recovery"]
+    restarts = {int(keys): median for keys, median in medians(result["spark_restart_s"]).items()}
     few, many = min(restarts), max(restarts)
-    reading = said["spark_state_s"][str(many)]
+    reading = result["spark_state_s"][str(many)]
     return paragraph(
         f"A restart takes {restarts[few]:.1f} s with {few:,} keys: that is a new Java, a new query and its first"
         f" micro-batch. With {many:,} keys it takes {restarts[many]:.1f} s, of which reading the state takes"
@@ -289,8 +292,8 @@ def in_words(results: Results) -> str:
 
 
 def a_cold_start(results: Results) -> str:
-    said = results["recovery"]
-    cost, over = sorted(said["us_per_key"].values()), sorted(said["ratios"].values())
+    result = results["recovery"]
+    cost, over = sorted(result["us_per_key"].values()), sorted(result["ratios"].values())
     return paragraph(
         f"A cold start of a task takes {cost[0]:.2f} to {cost[-1]:.2f} us for each key with two values and a timer."
         f" This is {times(over[0])} to {times(over[-1])} times as long as `pickle.loads` of the same bytes"

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from pyspark.errors import StreamingQueryException
 
 import pillarbox
-from benchmarks.harness.case import Block, Outcome, Said
+from benchmarks.harness.case import Block, Outcome, Result
 from benchmarks.harness.process import ROOT, SOURCE, Side
 from benchmarks.harness.stepped import SparkSide
 from benchmarks.harness.turns import extent, rounded, table, turns
@@ -114,8 +114,8 @@ def replay(recording: Path) -> dict[str, Any]:
     done = subprocess.run(command, env=without, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"the replay differs from what was recorded:\n{done.stdout}{done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout)["failure"]
-    return found
+    failure: dict[str, Any] = json.loads(done.stdout)["failure"]
+    return failure
 
 
 def again(directory: Path) -> dict[str, Any]:
@@ -142,19 +142,19 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         took[way].append(time.perf_counter() - began)
         print(f"round {index}  {way:8}{took[way][-1]:8.2f} s", flush=True)
         wrong += [f"{way}: {name} is {failure[name]}" for name in AGREE if failure[name] != noted[name]]
-    seconds = {way: statistics.median(each) for way, each in took.items()}
+    seconds = {way: statistics.median(samples) for way, samples in took.items()}
     mib = sum(path.stat().st_size for path in recording.iterdir()) / 2**20
     figures = {
         "rows": arguments.rows,
         "fails_at": arguments.fails_at,
         "seconds": rounded(seconds, 2),
-        "spread": rounded({way: [min(each), max(each)] for way, each in took.items()}, 2),
+        "spread": rounded({way: [min(samples), max(samples)] for way, samples in took.items()}, 2),
         "record_seconds": round(recorded, 2),
         "recording_mib": round(mib, 1),
     }
     return Outcome("replay", seconds["replay"] / seconds["spark"], figures, wrong)
 
 
-def present(said: Said, charts: Path | None) -> str:
-    rows = [(way, f"{said['seconds'][way]:.2f}", extent(said["spread"][way], 2)) for way in ("replay", "spark")]
+def present(result: Result, charts: Path | None) -> str:
+    rows = [(way, f"{result['seconds'][way]:.2f}", extent(result["spread"][way], 2)) for way in ("replay", "spark")]
     return table(("way", "seconds", "lowest and highest"), rows)

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.harness.case import Block, Outcome, Results, Said
+from benchmarks.harness.case import Block, Outcome, Result, Results
 from benchmarks.harness.machine import memory_kib
 from benchmarks.harness.process import Side
 from benchmarks.harness.rows import HOUR, write_halves
@@ -150,9 +150,9 @@ class OnSpark(SparkSide):
 
     def _run(self, touch: npt.NDArray[np.int64]) -> dict[str, Any]:
         ts = np.full(len(touch), self._number)
-        place = self.directory / "staging" / f"{self._number:04}"
+        path = self.directory / "staging" / f"{self._number:04}"
         self._number += 1
-        progress = self._query.step(write_halves(place, key=touch.astype(np.int32), ts=ts))
+        progress = self._query.step(write_halves(path, key=touch.astype(np.int32), ts=ts))
         tasks = task_reports(progress)
         return {
             "ms": progress.durationMs["triggerExecution"],
@@ -190,7 +190,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
-    wanted = arguments.epochs or (20 if arguments.spark else 100)
+    count = arguments.epochs or (20 if arguments.spark else 100)
     few, many = arguments.few, arguments.many
     sides = {}
     for keys in (few, many):
@@ -199,62 +199,62 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         sides[keys] = Side(kind, keys=keys, touched=arguments.touched, **on_spark)
     loaded = {keys: side.ask("load") for keys, side in sides.items()}
     epochs: dict[int, list[dict[str, Any]]] = {keys: [] for keys in sides}
-    for index, keys in turns(sides, wanted, WARM_UP):
-        said = sides[keys].ask("epoch")
+    for index, keys in turns(sides, count, WARM_UP):
+        answer = sides[keys].ask("epoch")
         if index >= 0:
-            epochs[keys].append(said)
+            epochs[keys].append(answer)
 
     def ratio(what: str, of: Any = statistics.median) -> float:
-        values = {keys: of([said[what] for said in epochs[keys]]) for keys in sides}
+        values = {keys: of([answer[what] for answer in epochs[keys]]) for keys in sides}
         return float(values[many] / max(values[few], 1e-9))
 
-    usual = medians({keys: [said["ms"] for said in epochs[keys]] for keys in sides})
-    said = {
+    usual = medians({keys: [answer["ms"] for answer in epochs[keys]] for keys in sides})
+    figures = {
         "bytes_ratio": round(ratio("bytes", statistics.mean), 3),
         "mean_ratio": round(ratio("ms", statistics.mean), 3),
         "cpu_ratio": round(ratio("cpu_ms"), 3),
         "epoch_ms": rounded(usual, 3),
-        "epoch_bytes": rounded({keys: statistics.mean(each["bytes"] for each in epochs[keys]) for keys in sides}),
+        "epoch_bytes": rounded({keys: statistics.mean(answer["bytes"] for answer in epochs[keys]) for keys in sides}),
         **(_on_spark(epochs) if arguments.spark else {}),
         "touched": arguments.touched,
-        "epochs": wanted,
+        "epochs": count,
     }
     if not arguments.spark:
         plain = {keys: side.ask("plain")["ns"] for keys, side in sides.items()}
-        said["plain_dict_ratio"] = round(plain[many] / plain[few], 2)
-        said["memory_bytes_per_key"] = round(loaded[many]["bytes_per_key"])
-        said["log_bytes_per_key"] = round(loaded[many]["log_bytes_per_key"])
+        figures["plain_dict_ratio"] = round(plain[many] / plain[few], 2)
+        figures["memory_bytes_per_key"] = round(loaded[many]["bytes_per_key"])
+        figures["log_bytes_per_key"] = round(loaded[many]["log_bytes_per_key"])
     for side in sides.values():
         side.close()
-    return Outcome("state_spark" if arguments.spark else "state", ratio("ms"), said)
+    return Outcome("state_spark" if arguments.spark else "state", ratio("ms"), figures)
 
 
-def _on_spark(epochs: dict[int, list[dict[str, Any]]]) -> Said:
+def _on_spark(epochs: dict[int, list[dict[str, Any]]]) -> Result:
     """Return how long reading and writing state took, and how many epochs found the live state."""
     return {
-        "state_ms": rounded(medians({keys: [each["state_ms"] for each in all_] for keys, all_ in epochs.items()})),
-        "in_step": {keys: sum(each["in_step"] for each in all_) for keys, all_ in epochs.items()},
+        "state_ms": rounded(medians({keys: [epoch["state_ms"] for epoch in all_] for keys, all_ in epochs.items()})),
+        "in_step": {keys: sum(epoch["in_step"] for epoch in all_) for keys, all_ in epochs.items()},
     }
 
 
 # -- what the pages show --
 
 
-def present(said: Said, charts: Path | None) -> str:
-    return _table([(said, "on Spark" if said["name"] == "state_spark" else "the task alone")])
+def present(result: Result, charts: Path | None) -> str:
+    return _table([(result, "on Spark" if result["name"] == "state_spark" else "the task alone")])
 
 
-def _table(runs: list[tuple[Said, str]]) -> str:
+def _table(runs: list[tuple[Result, str]]) -> str:
     rows = []
-    for said, what in runs:
-        few, many = sorted(said["epoch_ms"], key=int)
+    for result, what in runs:
+        few, many = sorted(result["epoch_ms"], key=int)
         rows.append(
             [
-                f"an epoch of {said['touched']:,} keys, {what}",
-                f"{said['epoch_ms'][few]:,.1f} at {int(few):,} keys",
-                f"{said['epoch_ms'][many]:,.1f} at {int(many):,} keys",
-                f"{said['ratio']:.2f}",
-                f"{said['bytes_ratio']:.2f}",
+                f"an epoch of {result['touched']:,} keys, {what}",
+                f"{result['epoch_ms'][few]:,.1f} at {int(few):,} keys",
+                f"{result['epoch_ms'][many]:,.1f} at {int(many):,} keys",
+                f"{result['ratio']:.2f}",
+                f"{result['bytes_ratio']:.2f}",
             ]
         )
     return table(["milliseconds", "few", "many", "ratio", "ratio of bytes written"], rows)
@@ -265,12 +265,12 @@ def both(results: Results) -> str:
 
 
 def in_words(results: Results) -> str:
-    said = results["state"]
-    few, many = sorted(map(int, said["epoch_ms"]))
-    longer = said["epoch_ms"][str(many)] - said["epoch_ms"][str(few)]
+    result = results["state"]
+    few, many = sorted(map(int, result["epoch_ms"]))
+    longer = result["epoch_ms"][str(many)] - result["epoch_ms"][str(few)]
     return paragraph(
         "The task alone shows the processor's caches: to touch a key of a plain dictionary of lists takes"
-        f" {times(said['plain_dict_ratio'])} times as long with {many:,} keys as with {few:,}."
+        f" {times(result['plain_dict_ratio'])} times as long with {many:,} keys as with {few:,}."
         f" An epoch takes {longer:.1f} ms longer; a micro-batch on Spark takes"
         f" {results['state-spark']['epoch_ms'][str(many)]:.0f} ms."
     )

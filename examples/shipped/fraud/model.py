@@ -57,8 +57,8 @@ class Model(BaseHTTPRequestHandler):
         amount = float(parse_qs(urlsplit(self.path).query)["amount"][0])
         self._answer(200, {"score": round(amount / (amount + 200), 3)}, {})
 
-    def _answer(self, status: int, said: dict[str, Any], headers: dict[str, str]) -> None:
-        body = json.dumps(said).encode()
+    def _answer(self, status: int, answer: dict[str, Any], headers: dict[str, str]) -> None:
+        body = json.dumps(answer).encode()
         self.send_response(status)
         for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)

@@ -61,15 +61,15 @@ silent = (
     .process(Silence(), "device LONG, heartbeats LONG, last_seen TIMESTAMP")
     .uid("silence")
 )
-found: set[int] = set()
+alarmed: set[int] = set()
 all_found = threading.Event()
 
 
 def show(alarms: DataFrame, epoch: int) -> None:
     for alarm in sorted(alarms.collect()):
         print(f"device {alarm.device}: {alarm.heartbeats} heartbeats, last seen {alarm.last_seen:%H:%M:%S}, SILENT")
-        found.add(alarm.device)
-    if found >= BREAKS_AFTER.keys():
+        alarmed.add(alarm.device)
+    if alarmed >= BREAKS_AFTER.keys():
         all_found.set()
 
 

@@ -10,12 +10,12 @@ import numpy as np
 
 def train(features: Sequence[Sequence[float]], labels: Sequence[int], steps: int = 20) -> list[float]:
     """Return the weights of the features, and after them the constant."""
-    inputs, wanted = _with_constant(features), np.asarray(labels, dtype=float)
+    inputs, target = _with_constant(features), np.asarray(labels, dtype=float)
     weights = np.zeros(inputs.shape[1])
     for _ in range(steps):
         chance = _chance(inputs @ weights)
         curvature = inputs.T @ (inputs * (chance * (1 - chance))[:, None])
-        weights += np.linalg.solve(curvature, inputs.T @ (wanted - chance))
+        weights += np.linalg.solve(curvature, inputs.T @ (target - chance))
     return [float(weight) for weight in weights]
 
 

@@ -63,10 +63,10 @@ class Model(BaseHTTPRequestHandler):
             lines = chat.splitlines()
             self._answer(200, {"summary": f"{lines[0].rstrip('.?!')} ({len(lines)} lines)"}, {})
 
-    def _answer(self, status: int, said: dict[str, Any], headers: dict[str, str]) -> None:
+    def _answer(self, status: int, answer: dict[str, Any], headers: dict[str, str]) -> None:
         with self.server.lock:
             self.server.answers[status] += 1
-        body = json.dumps(said).encode()
+        body = json.dumps(answer).encode()
         self.send_response(status)
         for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 
 from pillarbox._time.valve import StatusWatermarkValve
-from pillarbox._time.watermark_generators import WatermarkSink
+from pillarbox._time.watermark_generators import WatermarkReceiver
 
 
 class EpochValve(StatusWatermarkValve):
@@ -27,7 +27,7 @@ class EpochValve(StatusWatermarkValve):
         self._pending = {}
         self._waits = not self.is_aligned
 
-    def watermark_came(self, channel: Hashable, timestamp: int, sink: WatermarkSink) -> None:
+    def watermark_came(self, channel: Hashable, timestamp: int, sink: WatermarkReceiver) -> None:
         """Process a watermark from a channel. It takes effect at once or at the end of the epoch."""
         if not self._waits and channel not in self._pending:
             self.input_watermark(channel, timestamp, sink)
@@ -42,7 +42,7 @@ class EpochValve(StatusWatermarkValve):
         self._pending[channel] = self._pending.get(channel, (None, None))[0], idle
 
     def end_epoch(
-        self, sink: WatermarkSink, more: Mapping[Hashable, tuple[int | None, bool | None]] | None = None
+        self, sink: WatermarkReceiver, more: Mapping[Hashable, tuple[int | None, bool | None]] | None = None
     ) -> None:
         """Apply pending changes and ``more``. Until the next epoch, watermarks take effect at once."""
         pending, self._pending = self._pending, {}

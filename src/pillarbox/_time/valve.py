@@ -10,7 +10,7 @@ from typing import Any
 
 from pillarbox._errors import shorten
 from pillarbox._time.timestamps import MIN_TIMESTAMP
-from pillarbox._time.watermark_generators import WatermarkSink
+from pillarbox._time.watermark_generators import WatermarkReceiver
 
 
 class _Channel:
@@ -72,7 +72,7 @@ class StatusWatermarkValve:
     def is_idle_channel(self, channel: Hashable) -> bool:
         return self._known(channel).idle
 
-    def input_watermark(self, channel: Hashable, timestamp: int, sink: WatermarkSink) -> None:
+    def input_watermark(self, channel: Hashable, timestamp: int, sink: WatermarkReceiver) -> None:
         """Process a watermark from a channel. Ignores watermarks that do not advance the channel."""
         state = self._channel(channel, sink)
         if state.idle or timestamp <= state.watermark:
@@ -85,7 +85,7 @@ class StatusWatermarkValve:
             return
         self._advance(sink)
 
-    def input_status(self, channel: Hashable, idle: bool, sink: WatermarkSink) -> None:
+    def input_status(self, channel: Hashable, idle: bool, sink: WatermarkReceiver) -> None:
         """Process a change of a channel's status, to idle or to active."""
         state = self._channel(channel, sink)
         if idle == state.idle:
@@ -98,7 +98,9 @@ class StatusWatermarkValve:
             state.aligned = state.watermark >= self._output
             self._on_active(sink)
 
-    def input_at_once(self, changes: Mapping[Hashable, tuple[int | None, bool | None]], sink: WatermarkSink) -> None:
+    def input_at_once(
+        self, changes: Mapping[Hashable, tuple[int | None, bool | None]], sink: WatermarkReceiver
+    ) -> None:
         """Process changes of several channels at once: channel -> (last watermark while active, last status).
 
         The order of channels has no effect. A channel that becomes active is aligned if it has reached the output from
@@ -147,7 +149,7 @@ class StatusWatermarkValve:
         self._idle = None if snapshot["idle"] and repeat_status else snapshot["idle"]
         self._unsettled = True
 
-    def _channel(self, channel: Hashable, sink: WatermarkSink) -> _Channel:
+    def _channel(self, channel: Hashable, sink: WatermarkReceiver) -> _Channel:
         if self._unsettled:
             self._settle(sink)
         return self._known(channel)
@@ -160,20 +162,20 @@ class StatusWatermarkValve:
                 f"the valve has no channel {shorten(channel)}, only {shorten(list(self._channels))}"
             ) from None
 
-    def _settle(self, sink: WatermarkSink) -> None:
+    def _settle(self, sink: WatermarkReceiver) -> None:
         self._unsettled = False
         if any(not state.idle for state in self._channels.values()):
             self._on_active(sink)
         else:
             self._on_idle(sink)
 
-    def _on_active(self, sink: WatermarkSink) -> None:
+    def _on_active(self, sink: WatermarkReceiver) -> None:
         if self._idle is not False:
             self._idle = False
             sink.process_status(False)
         self._advance(sink)
 
-    def _on_idle(self, sink: WatermarkSink) -> None:
+    def _on_idle(self, sink: WatermarkReceiver) -> None:
         channels = self._channels.values()
         if any(not state.idle for state in channels):
             self._advance(sink)
@@ -182,12 +184,12 @@ class StatusWatermarkValve:
             self._idle = True
             sink.process_status(True)
 
-    def _advance(self, sink: WatermarkSink) -> None:
+    def _advance(self, sink: WatermarkReceiver) -> None:
         aligned = [state.watermark for state in self._channels.values() if state.aligned]
         if aligned:
             self._emit(min(aligned), sink)
 
-    def _emit(self, watermark: int, sink: WatermarkSink) -> None:
+    def _emit(self, watermark: int, sink: WatermarkReceiver) -> None:
         if watermark > self._output:
             # The sink may read `current_watermark`.
             self._output = watermark

@@ -17,7 +17,7 @@ from pillarbox._time.duration import DurationLike, positive_millis, to_millis
 from pillarbox._time.timestamps import EXPECTED, MAX_WATERMARK, MIN_TIMESTAMP, to_timestamp
 
 
-class WatermarkSink(Protocol):
+class WatermarkReceiver(Protocol):
     """Receives a stream's watermarks and statuses (idle or active)."""
 
     def process_watermark(self, timestamp: int) -> None: ...
@@ -198,7 +198,7 @@ class MonotoneWatermarkOutput(WatermarkOutput):
 
     def __init__(
         self,
-        sink: WatermarkSink,
+        sink: WatermarkReceiver,
         *,
         idle: bool | None = False,
         last: int = MIN_TIMESTAMP,

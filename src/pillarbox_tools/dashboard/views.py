@@ -25,7 +25,7 @@ from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import growth_of, memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, VertexId, vertex_id
+from pillarbox_tools.model.snapshot import EpochReport, Moment, Run, Snapshot, VertexId, vertex_id
 
 Fields = dict[str, Any]
 
@@ -72,7 +72,7 @@ def view_of(snapshot: Snapshot) -> Fields:
         "plan": _plan(snapshot, epoch),
         # Uids of the keyed operators.
         "keyed": list(dict.fromkeys(vertex.uid for vertex in snapshot.vertices if vertex.is_keyed)),
-        "strip": [EpochRun(epoch.number, epoch.began, epoch.duration, {}, epoch.rows) for epoch in snapshot.epochs],
+        "strip": [EpochReport(epoch.number, epoch.began, epoch.duration, {}, epoch.rows) for epoch in snapshot.epochs],
         # The epoch whose phases and longest tasks are drawn.
         "shown": None if epoch is None else _drawn(epoch),
         "watermarks": held_watermarks(snapshot),
@@ -88,7 +88,7 @@ def view_of(snapshot: Snapshot) -> Fields:
     }
 
 
-def _shown_epoch(snapshot: Snapshot) -> EpochRun | None:
+def _shown_epoch(snapshot: Snapshot) -> EpochReport | None:
     with_tasks = [epoch for epoch in snapshot.epochs if epoch.tasks]
     newest = with_tasks[-1] if with_tasks else snapshot.newest
     return next((epoch for epoch in reversed(with_tasks) if epoch.rows), newest)
@@ -130,7 +130,7 @@ def _point(moments: Sequence[Moment]) -> Moment:
     )
 
 
-def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> Fields | None:
+def _plan(snapshot: Snapshot, epoch: EpochReport | None) -> Fields | None:
     if snapshot.plan is None:
         return None
     runs = {} if epoch is None else {vertex_id(vertex): vertex for vertex in epoch.vertices}
@@ -159,7 +159,7 @@ def _level_shares(
     return {level: min(1.0, (ended - began) / max(1, duration)) for level, (began, ended) in spans.items()}
 
 
-def _drawn(epoch: EpochRun) -> EpochRun:
+def _drawn(epoch: EpochReport) -> EpochReport:
     names = [*(part for part in _PARTS if part in epoch.parts), *sorted(epoch.parts.keys() - set(_PARTS))]
     longest = sorted(epoch.tasks, key=lambda task: -task.total_ms)[:_BARS]
     return replace(

@@ -16,7 +16,7 @@ from pillarbox_tools.model.growth import memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.settings import number_in
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot, VertexId, by_vertex, vertex_id
+from pillarbox_tools.model.snapshot import EpochReport, Moment, Snapshot, VertexId, by_vertex, vertex_id
 from pillarbox_tools.model.windows import (
     DAY,
     HOUR,
@@ -31,11 +31,11 @@ _SOME = 3
 _NO_EPOCHS = "the query's epochs: no epoch with rows has ended yet"
 
 
-def _epochs(snapshot: Snapshot) -> list[EpochRun]:
+def _epochs(snapshot: Snapshot) -> list[EpochReport]:
     return require([epoch for epoch in snapshot.epochs if epoch.rows] or None, _NO_EPOCHS)
 
 
-def _recent(snapshot: Snapshot) -> list[EpochRun]:
+def _recent(snapshot: Snapshot) -> list[EpochReport]:
     return require(recent_epochs(snapshot, _SOME) or None, _NO_EPOCHS)
 
 
@@ -120,7 +120,7 @@ def skewed_tasks(snapshot: Snapshot) -> str | None:
     return None
 
 
-def _with_tasks(snapshot: Snapshot) -> EpochRun:
+def _with_tasks(snapshot: Snapshot) -> EpochReport:
     return require([epoch for epoch in _epochs(snapshot) if epoch.tasks] or None, "the tasks of an epoch with rows")[-1]
 
 
@@ -152,14 +152,14 @@ def _unchanged(watermarks: list[int | None]) -> int:
     return len(list(takewhile(lambda watermark: watermark == watermarks[-1], reversed(watermarks))))
 
 
-def _records_advance(epochs: list[EpochRun]) -> bool:
+def _records_advance(epochs: list[EpochReport]) -> bool:
     newest = [
         max(times) for epoch in epochs if (times := [task.event_times[1] for task in epoch.tasks if task.event_times])
     ]
     return len(newest) > 1 and newest[-1] > newest[0]
 
 
-def _runs(epochs: list[EpochRun]) -> dict[VertexId, list[OperatorReport]]:
+def _runs(epochs: list[EpochReport]) -> dict[VertexId, list[OperatorReport]]:
     return by_vertex(run for epoch in epochs for run in epoch.vertices)
 
 

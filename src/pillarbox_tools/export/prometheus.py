@@ -24,7 +24,7 @@ def _family(metric: Metric) -> Any:
     return kind(metric.prometheus_name, metric.help, labels=("query", *metric.labels))
 
 
-class Collector:
+class MetricsCollector:
     """A collector for a registry. ``method`` is the public method to name in error messages."""
 
     def __init__(self, method: str, metrics_of: Callable[[Any], QueryMetrics]) -> None:
@@ -58,7 +58,7 @@ class MetricsServer(observing.MetricsServer):
     """A server that Prometheus scrapes. Port 0 means any free port."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        collector = Collector("the metrics server", lambda metrics: metrics)
+        collector = MetricsCollector("the metrics server", lambda metrics: metrics)
         from prometheus_client import CollectorRegistry, start_http_server
 
         self.add = collector.add

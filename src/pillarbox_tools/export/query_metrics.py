@@ -16,7 +16,7 @@ from pillarbox_tools.model.condition import CONDITIONS, conditions_of, input_at
 from pillarbox_tools.model.epochs import backlog
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.settings import trigger_interval
-from pillarbox_tools.model.snapshot import EpochRun, Snapshot, vertex_id
+from pillarbox_tools.model.snapshot import EpochReport, Snapshot, vertex_id
 from pillarbox_tools.model.windows import now_of
 
 _log = logging.getLogger("pillarbox")
@@ -59,7 +59,7 @@ class QueryMetrics:
 
     # -- called by the thread that feeds the model --
 
-    def _add(self, epoch: EpochRun) -> None:
+    def _add(self, epoch: EpochReport) -> None:
         readings = list(_readings_of(epoch, self._names))
         with self._lock:
             for metric, labels, value in readings:
@@ -123,7 +123,7 @@ def _current_gauges(snapshot: Snapshot) -> Values:
     return values
 
 
-def _readings_of(epoch: EpochRun, names: Names) -> Iterator[Reading]:
+def _readings_of(epoch: EpochReport, names: Names) -> Iterator[Reading]:
     """Yield an epoch's increments of counters and values of gauges.
 
     Numbers of keys and timers and state sizes include subtasks that did not run.

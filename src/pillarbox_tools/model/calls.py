@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pillarbox_tools.model.snapshot import EpochRun
+from pillarbox_tools.model.snapshot import EpochReport
 
 #: Counters of an operator that calls a service for each record or batch.
 CALL_COUNTERS = (
@@ -98,7 +98,7 @@ def budget_name(counted: str) -> str:
     return counted.lstrip("\0")
 
 
-def counters_of(epochs: Sequence[EpochRun]) -> Counters:
+def counters_of(epochs: Sequence[EpochReport]) -> Counters:
     vertices = [(epoch.number, vertex) for epoch in epochs for vertex in epoch.vertices]
     names = {name for _, vertex in vertices for name in vertex.counters}
     # Only operators with requests have a counter `completed`, and only async keyed functions `longest_key`.

@@ -10,7 +10,7 @@ from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox_tools.model.settings import is_batch, trigger_interval
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, VertexId, rows_per_second, vertex_id
+from pillarbox_tools.model.snapshot import EpochReport, Moment, Run, Snapshot, VertexId, rows_per_second, vertex_id
 from pillarbox_tools.model.windows import (
     HOUR,
     MINUTE,
@@ -142,7 +142,7 @@ def _of_stage(snapshot: Snapshot, stage: Stage) -> str:
 
 
 def _future(snapshot: Snapshot, now: int) -> Condition | None:
-    def future(epoch: EpochRun) -> dict[VertexId, int]:
+    def future(epoch: EpochReport) -> dict[VertexId, int]:
         watermarks = {vertex_id(vertex): vertex.watermark or 0 for vertex in epoch.vertices}
         return {key: watermark for key, watermark in watermarks.items() if now + HOUR < watermark < MAX_WATERMARK}
 

@@ -1,4 +1,4 @@
-"""Converts Spark's progress reports to :class:`EpochRun`."""
+"""Converts Spark's progress reports to :class:`EpochReport`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from pillarbox._reports.operator_report import by_operator
 from pillarbox._reports.progress import millis, tasks_of
-from pillarbox_tools.model.snapshot import EpochRun, SourceProgress, vertex_id
+from pillarbox_tools.model.snapshot import EpochReport, SourceProgress, vertex_id
 
 
-def epoch_of(progress: Mapping[str, Any]) -> EpochRun:
+def epoch_of(progress: Mapping[str, Any]) -> EpochReport:
     reports = tasks_of(progress)
     placed = [report for report in reports if report.number >= 0]
     parts = {name: int(value) for name, value in (progress.get("durationMs") or {}).items()}
@@ -22,7 +22,7 @@ def epoch_of(progress: Mapping[str, Any]) -> EpochRun:
     written = (progress.get("sink") or {}).get("numOutputRows")
     sources = [_source(source) for source in progress.get("sources") or ()]
     rows = progress.get("numInputRows")  # missing under Spark Connect
-    return EpochRun(
+    return EpochReport(
         number=int(progress["batchId"]),
         began=millis(progress["timestamp"]),
         duration=parts.pop("triggerExecution", sum(parts.values())),
@@ -59,7 +59,7 @@ def _offsets(value: Any) -> Any:
         return value
 
 
-def rows_left(epoch: EpochRun) -> int | None:
+def rows_left(epoch: EpochReport) -> int | None:
     left = [backlog(source) for source in epoch.sources]
     numbers = [rows for rows in left if rows is not None]
     return sum(numbers) if left and len(numbers) == len(left) else None

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pillarbox._reports.operator_report import LARGEST_COUNTERS, OperatorReport
 from pillarbox._reports.plan import Plan
 from pillarbox_tools.model.epochs import rows_left
-from pillarbox_tools.model.snapshot import EpochRun, Moment, VertexId, vertex_id
+from pillarbox_tools.model.snapshot import EpochReport, Moment, VertexId, vertex_id
 
 _MINUTE = 60_000
 # The last four hours by the minute, and everything before in less detail. Search moments by time, not by index.
@@ -24,7 +24,7 @@ class Moments:
     def __init__(self) -> None:
         self._moments: list[Moment] = []
 
-    def add(self, epoch: EpochRun, plan: Plan | None) -> None:
+    def add(self, epoch: EpochReport, plan: Plan | None) -> None:
         new = moment_of(epoch, plan)
         if self._moments and new.at // _MINUTE == self._moments[-1].at // _MINUTE:
             self._moments[-1] = merged(self._moments[-1], new)
@@ -39,7 +39,7 @@ class Moments:
         return list(self._moments)
 
 
-def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
+def moment_of(epoch: EpochReport, plan: Plan | None) -> Moment:
     uids = {} if plan is None else {vertex_id(vertex): vertex.uid for vertex in plan.vertices}
     stateful = [vertex for vertex in epoch.vertices if vertex.state_bytes is not None]
     watermarks = [vertex.watermark for vertex in stateful if vertex.watermark is not None]
@@ -73,7 +73,7 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
     )
 
 
-def _inputs(epoch: EpochRun, plan: Plan | None) -> Iterator[tuple[str, int]]:
+def _inputs(epoch: EpochReport, plan: Plan | None) -> Iterator[tuple[str, int]]:
     chains = {} if plan is None else {vertex_id(vertex): vertex.operators for vertex in plan.vertices}
     for vertex in epoch.vertices:
         for index, operator in enumerate(chains.get(vertex_id(vertex), ())):

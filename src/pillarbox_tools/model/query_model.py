@@ -14,7 +14,7 @@ from pillarbox._reports.progress import is_idle
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox_tools.model.epochs import epoch_of
 from pillarbox_tools.model.moments import Moments
-from pillarbox_tools.model.snapshot import EpochRun, Run, Snapshot
+from pillarbox_tools.model.snapshot import EpochReport, Run, Snapshot
 from pillarbox_tools.model.subtasks import Subtasks
 
 # Epochs in a snapshot, and how many of them include their tasks.
@@ -71,7 +71,7 @@ class QueryModel(ShownQuery):
         self._clock = clock
         self._moments = Moments()
         self._subtasks = Subtasks()
-        self._followers: list[Callable[[EpochRun], None]] = []
+        self._followers: list[Callable[[EpochReport], None]] = []
         self._feeding = threading.Lock()  # guards all fields
 
     # -- called by the driver --
@@ -134,7 +134,7 @@ class QueryModel(ShownQuery):
 
     # -- called by readers --
 
-    def follow(self, follower: Callable[[EpochRun], None]) -> None:
+    def follow(self, follower: Callable[[EpochReport], None]) -> None:
         """Call ``follower`` with each stored epoch now, and from then on with each new epoch."""
         with self._feeding:
             for epoch in self._snapshot.epochs:

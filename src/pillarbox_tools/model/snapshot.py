@@ -41,7 +41,7 @@ class SourceProgress:
 
 
 @dataclass(frozen=True)
-class EpochRun:
+class EpochReport:
     """A committed epoch.
 
     Attributes:
@@ -196,7 +196,7 @@ class Snapshot:
     plan: Plan | None
     run: Run
     earlier: list[Run] = field(default_factory=list)
-    epochs: list[EpochRun] = field(default_factory=list)
+    epochs: list[EpochReport] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     heartbeat: Heartbeat | None = None
     read_at: int | None = None
@@ -208,7 +208,7 @@ class Snapshot:
         return [] if self.plan is None else self.plan.vertices
 
     @property
-    def newest(self) -> EpochRun | None:
+    def newest(self) -> EpochReport | None:
         return self.epochs[-1] if self.epochs else None
 
 
@@ -223,6 +223,6 @@ def by_vertex(parts: Iterable[Part]) -> dict[VertexId, list[Part]]:
     return groups
 
 
-def rows_per_second(epochs: Sequence[EpochRun]) -> float | None:
+def rows_per_second(epochs: Sequence[EpochReport]) -> float | None:
     took = epochs[-1].end - epochs[0].began if epochs else 0
     return 1000 * sum(epoch.rows for epoch in epochs) / took if took > 0 else None

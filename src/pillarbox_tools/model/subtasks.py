@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pillarbox._elements import TaskReport
 from pillarbox._reports.operator_report import OperatorReport
-from pillarbox_tools.model.snapshot import EpochRun, ExecutorRun, VertexId, by_vertex, vertex_id
+from pillarbox_tools.model.snapshot import EpochReport, ExecutorRun, VertexId, by_vertex, vertex_id
 
 # Source partitions can disappear: a subtask without a task in this many epochs is dropped.
 _SOURCE_EPOCHS = 20
@@ -19,7 +19,7 @@ class Subtasks:
     def __init__(self) -> None:
         self._last: dict[tuple[str, int, int], tuple[int, TaskReport]] = {}
 
-    def add(self, epoch: EpochRun) -> EpochRun:
+    def add(self, epoch: EpochReport) -> EpochReport:
         for task in epoch.tasks:
             subtask = task.program, task.number, task.subtask
             _, before = self._last.get(subtask, (0, task))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot
+from pillarbox_tools.model.snapshot import EpochReport, Moment, Snapshot
 
 MINUTE = 60_000
 NOW, QUARTER, HOUR, DAY = 5 * MINUTE, 15 * MINUTE, 60 * MINUTE, 24 * 60 * MINUTE
@@ -97,7 +97,7 @@ def _since(moments: Sequence[Moment], has: Callable[[Moment], bool]) -> int:
     return since
 
 
-def recent_epochs(snapshot: Snapshot, fewest: int, span: int = NOW) -> list[EpochRun]:
+def recent_epochs(snapshot: Snapshot, fewest: int, span: int = NOW) -> list[EpochReport]:
     """Return the epochs with rows in the last ``span`` ms, but at least the newest ``fewest``."""
     now = as_of(snapshot)
     rows = [epoch for epoch in snapshot.epochs if epoch.rows]

@@ -21,7 +21,7 @@ from pillarbox._runtime.spark.reading.key_text import possible_keys, several_key
 from pillarbox._runtime.spark.reading.state_reader import operator_with
 from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._task.vertex import sender_of_edge
-from pillarbox_tools.model.snapshot import EpochRun, Snapshot, vertex_id
+from pillarbox_tools.model.snapshot import EpochReport, Snapshot, vertex_id
 from pillarbox_tools.watching.history import read_history
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Target(NamedTuple):
     subtask: int
     epoch: int
     failure: Failure | None
-    epoch_run: EpochRun | None
+    epoch_run: EpochReport | None
 
     @property
     def _plan(self) -> Plan:

@@ -20,7 +20,7 @@ from pillarbox._runtime.spark.session.folders import HadoopFolder
 from pillarbox._runtime.spark.session.session import session_of
 from pillarbox_tools.model.held_watermarks import lowest_tasks
 from pillarbox_tools.model.query_model import QueryModel, now_ms
-from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot
+from pillarbox_tools.model.snapshot import FORMAT, EpochReport, Run, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +103,7 @@ def condensed(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, is_live=False, earlier=[], epochs=[_condensed(epoch) for epoch in epochs])
 
 
-def _condensed(epoch: EpochRun) -> EpochRun:
+def _condensed(epoch: EpochReport) -> EpochReport:
     """Drop the tasks that findings do not need. Sums over all tasks are kept."""
     if len(epoch.tasks) <= _TASKS:
         return epoch

@@ -96,13 +96,13 @@ class Driver:
     def is_running(self) -> bool:
         return self.said()[-1:] == [("started", "")]
 
-    def has_answered(self, order: str, said: int) -> bool:
+    def has_answered(self, order: str, position: int) -> bool:
         expected = _ANSWERS.get(order.partition(" ")[0].partition("-")[0], ("started", "failed"))
-        answered = any(what in expected for what, _ in self.said()[said:])
+        answered = any(what in expected for what, _ in self.said()[position:])
         return answered or self.is_done() or not self.is_alive()
 
-    def has_done(self, order: str, said: int) -> bool:
-        return (_ANSWERS[order][0], "") in self.said()[said:]
+    def has_done(self, order: str, position: int) -> bool:
+        return (_ANSWERS[order][0], "") in self.said()[position:]
 
     def is_done(self) -> bool:
         return self.said()[-1:] == [("done", "")]
@@ -160,7 +160,7 @@ class Driver:
             time.sleep(0.1)
 
     def kill_workers(self) -> None:
-        for process in (each for some in (*self.workers(), *self.homes()) for each in some):
+        for process in (pid for some in (*self.workers(), *self.homes()) for pid in some):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 

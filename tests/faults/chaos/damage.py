@@ -42,8 +42,8 @@ class Damage:
     def is_in(self, checkpoint: Path) -> bool:
         return all(checkpoint in path.parents for path in self.before)
 
-    def take_back(self, batch: int, said: str) -> None:
-        self.noticed_at, self.said = batch, said
+    def take_back(self, batch: int, error: str) -> None:
+        self.noticed_at, self.said = batch, error
         for path, content in self.before.items():
             path.write_bytes(content)
 

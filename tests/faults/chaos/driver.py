@@ -69,8 +69,8 @@ class Programs:
         self.queries: list[StreamingQuery] = []
         self.files = -1
 
-    def _shape(self, place: Path | None = None) -> dict[str, Any]:
-        folder = self.home if place is None or not (place / "shape.json").exists() else place
+    def _shape(self, run_folder: Path | None = None) -> dict[str, Any]:
+        folder = self.home if run_folder is None or not (run_folder / "shape.json").exists() else run_folder
         document: dict[str, Any] = json.loads((folder / "shape.json").read_text())
         return document
 
@@ -79,18 +79,18 @@ class Programs:
             marker.rename(self.home / f"done {marker.name}")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"batch {batch}")
 
-    def start(self, place: Path, *, all_of_them: bool) -> None:
-        shape = self._shape(place)
-        self.sink = self._sink("first", place / "out", shape, all_of_them=all_of_them)
-        self.squares = FileSink(place / "squares")
-        self.frames = place / "frames"
+    def start(self, folder: Path, *, all_of_them: bool) -> None:
+        shape = self._shape(folder)
+        self.sink = self._sink("first", folder / "out", shape, all_of_them=all_of_them)
+        self.squares = FileSink(folder / "squares")
+        self.frames = folder / "frames"
         self.files = -1
         crossing = shape["crossing"] if all_of_them else None
-        writers = [partial(self._first, place, self.sink)]
+        writers = [partial(self._first, folder, self.sink)]
         if all_of_them:
-            writers.append(partial(self._functions, place))
+            writers.append(partial(self._functions, folder))
         if shape["mode"] and all_of_them:
-            writers.append(partial(self._second, place))
+            writers.append(partial(self._second, folder))
         starts = [partial(_start, shape["starter"], writer) for writer in writers]
         with _Crossing(self.spark, crossing):
             self.queries = _in_threads(starts) if shape["threads"] else [start() for start in starts]
@@ -118,27 +118,27 @@ class Programs:
             time.sleep(0.01)
 
     def _faults(self) -> Faults:
-        planned = [Fault(one["place"], _hashable(one["at"]), one["action"]) for one in self._shape()["faults"]]
+        planned = [Fault(fault["place"], _hashable(fault["at"]), fault["action"]) for fault in self._shape()["faults"]]
         return Faults(self.home / "faults", planned)
 
-    def _first(self, place: Path, sink: FileSink) -> DataStreamWriter:
-        shape = self._shape(place)
+    def _first(self, folder: Path, sink: FileSink) -> DataStreamWriter:
+        shape = self._shape(folder)
         numbers = {name: shape[name] for name in ("parallelism", "max_parallelism", "savepoint")}
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
         further = streams_of(chaos_parts(_joined(shape, "first")))
         df = job.build(events, self._faults(), **numbers, further=further)
-        return _writer("first", df, place / shape["checkpoint"]).foreachBatch(sink)
+        return _writer("first", df, folder / shape["checkpoint"]).foreachBatch(sink)
 
-    def _functions(self, place: Path) -> DataStreamWriter:
+    def _functions(self, folder: Path) -> DataStreamWriter:
         shape = self._shape()
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
         df = columns.build(events, _joined(shape, "frames"))
-        writer = _writer("frames", df, place / "frames checkpoint")
+        writer = _writer("frames", df, folder / "frames checkpoint")
         if shape["sinks"]["frames"] == "parquet":
             return writer.format("parquet").option("path", str(self.frames))
         return writer.foreachBatch(self._sink("frames", self.frames, shape))
 
-    def _second(self, place: Path) -> DataStreamWriter:
+    def _second(self, run_folder: Path) -> DataStreamWriter:
         """Return the writer of the second program.
 
         If the program uses processing time, its input arrives file by file, so that between files, only the program's
@@ -149,28 +149,28 @@ class Programs:
         folder = self.home / "squares in"
         events = read_events(self.spark, folder) if waits else read_fixed_epochs(self.spark, self.home / "in.parquet")
         df = second_job.build(events, self._shape()["service"], mode, self._faults())
-        return _writer("squares", df, place / "squares checkpoint").foreachBatch(self.squares)
+        return _writer("squares", df, run_folder / "squares checkpoint").foreachBatch(self.squares)
 
-    def finish(self, place: Path) -> None:
+    def finish(self, folder: Path) -> None:
         shape = self._shape()
-        first = self._sink("first", place / "out", shape, all_of_them=False)
+        first = self._sink("first", folder / "out", shape, all_of_them=False)
         writers: dict[str, Callable[[], DataStreamWriter]] = {
-            shape["checkpoint"]: lambda: self._first(place, first),
-            "frames checkpoint": lambda: self._functions(place),
-            "squares checkpoint": lambda: self._second(place),
+            shape["checkpoint"]: lambda: self._first(folder, first),
+            "frames checkpoint": lambda: self._functions(folder),
+            "squares checkpoint": lambda: self._second(folder),
         }
-        self.frames, self.squares = place / "frames", FileSink(place / "squares")
+        self.frames, self.squares = folder / "frames", FileSink(folder / "squares")
         for checkpoint, writer in writers.items():
-            begun, committed = (_newest(place / checkpoint / log) for log in ("offsets", "commits"))
+            begun, committed = (_newest(folder / checkpoint / log) for log in ("offsets", "commits"))
             if begun > committed:
                 writer().trigger(once=True).start().awaitTermination()
 
-    def available(self, place: Path) -> None:
-        self.squares = FileSink(place / "squares")
-        pillarbox.start(self._second(place).trigger(availableNow=True)).awaitTermination()
+    def available(self, folder: Path) -> None:
+        self.squares = FileSink(folder / "squares")
+        pillarbox.start(self._second(folder).trigger(availableNow=True)).awaitTermination()
 
-    def read(self, reader: str, place: Path) -> dict[str, Any]:
-        checkpoint = str(place / self._shape()["checkpoint"])
+    def read(self, reader: str, folder: Path) -> dict[str, Any]:
+        checkpoint = str(folder / self._shape()["checkpoint"])
         try:
             epoch, totals = getattr(self, f"_{reader}")(checkpoint)
         except Exception as error:
@@ -189,21 +189,21 @@ class Programs:
         pillarbox.savepoint(self.spark, checkpoint, directory)
         return LocalSavepoint(directory).manifest.epoch, self._totals(directory)
 
-    def _totals(self, place: str, **options: Any) -> dict[int, int]:
-        rows = pillarbox.read_state(self.spark, place, "ledger", **options)
+    def _totals(self, checkpoint: str, **options: Any) -> dict[int, int]:
+        rows = pillarbox.read_state(self.spark, checkpoint, "ledger", **options)
         return {row.key: row.total for row in rows.selectExpr("key::long AS key", "total::long AS total").collect()}
 
-    def rescale(self, place: Path) -> None:
+    def rescale(self, folder: Path) -> None:
         shape = self._shape()
-        pillarbox.rescale(self.spark, str(place / shape["checkpoint"]), shape["parallelism"])
+        pillarbox.rescale(self.spark, str(folder / shape["checkpoint"]), shape["parallelism"])
 
-    def savepoint(self, place: Path) -> None:
+    def savepoint(self, folder: Path) -> None:
         shape = self._shape()
         directory = shape["next savepoint"]
         with suppress(CheckpointMismatchError):
             LocalSavepoint(directory)
             return  # killed right after it
-        pillarbox.savepoint(self.spark, str(place / shape["checkpoint"]), directory)
+        pillarbox.savepoint(self.spark, str(folder / shape["checkpoint"]), directory)
 
     def collect(self) -> None:
         events = self.spark.read.parquet(str(self.home / "in.parquet"))
@@ -245,9 +245,9 @@ class _Crossing:
         wanted: the checkpoint and the folder of savepoints, or None for no thread.
     """
 
-    def __init__(self, spark: SparkSession, wanted: dict[str, str] | None) -> None:
+    def __init__(self, spark: SparkSession, paths: dict[str, str] | None) -> None:
         self._spark = spark
-        self._wanted = wanted
+        self._wanted = paths
         self._is_over = threading.Event()
         self._raised: list[BaseException] = []
         self._thread = threading.Thread(target=self._write)
@@ -302,7 +302,7 @@ def _in_threads(starts: Sequence[Callable[[], StreamingQuery]]) -> list[Streamin
     try:
         with ThreadPoolExecutor(len(starts)) as pool:
             started = [pool.submit(start) for start in starts]
-        return [one.result() for one in started]
+        return [future.result() for future in started]
     finally:
         faulthandler.cancel_dump_traceback_later()
 

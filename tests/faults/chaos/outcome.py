@@ -65,10 +65,10 @@ class Outcome:
     def check_files(self, files: LoggedFiles, right: Mapping[int, Sequence[Any]]) -> None:
         self._compare(files.rows(), [row for rows in right.values() for row in rows], "the functions' files", [])
 
-    def compare_totals(self, batch: int, found: Mapping[int, int], reader: str) -> None:
+    def compare_totals(self, batch: int, totals: Mapping[int, int], reader: str) -> None:
         right = self._right.totals[min(batch, len(self._right.totals) - 1)]
         suspects = [damage for damage in self.damages if damage.may_have_spoilt(batch)]
-        self._compare(list(found.items()), list(right.items()), f"what {reader} found after batch {batch}", suspects)
+        self._compare(list(totals.items()), list(right.items()), f"what {reader} found after batch {batch}", suspects)
 
     def check_first_sums(self, file: Path) -> None:
         document, right = json.loads(file.read_text()), first_sums_answer(self._epochs)
@@ -90,8 +90,8 @@ class Outcome:
     def _due(self, batch: int) -> list[Any]:
         return self._right.output.get(batch, [])
 
-    def _compare(self, found: Sequence[Any], right: Sequence[Any], what: str, suspects: Sequence[Damage]) -> None:
-        missing, extra = _differ(found, right)
+    def _compare(self, rows: Sequence[Any], right: Sequence[Any], what: str, suspects: Sequence[Damage]) -> None:
+        missing, extra = _differ(rows, right)
         if not missing and not extra:
             return
         self._say(f"WRONG: {what}: {missing} rows missing, {extra} too many")
@@ -104,6 +104,6 @@ class Outcome:
             self._say(f"SILENT: after {suspect.how}: {suspect.file}")
 
 
-def _differ(found: Sequence[Any], right: Sequence[Any]) -> tuple[int, int]:
-    one, other = Counter(found), Counter(right)
-    return sum((other - one).values()), sum((one - other).values())
+def _differ(rows: Sequence[Any], right: Sequence[Any]) -> tuple[int, int]:
+    actual, expected = Counter(rows), Counter(right)
+    return sum((expected - actual).values()), sum((actual - expected).values())

@@ -38,9 +38,9 @@ class Accounts(Model):
         emitted: (key, timestamp) of the ledger's own rows -> the key's number of records so far.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, point: str) -> None:
         super().__init__()
-        self._place = place
+        self._place = point
         self.accounts: dict[int, _Account] = {}
         self.emitted: list[tuple[int, int, int]] = []
 

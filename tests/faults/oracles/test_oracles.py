@@ -36,7 +36,7 @@ def test_they_are_what_plain_python_says(input_seed, parallelism):
 
 @pytest.mark.parametrize(
     ("bounds", "how"),
-    [pytest.param(*each, marks=() if each in SHOWN else _OTHER_BOUNDS) for each in product(BOUNDS, ["left", "inner"])],
+    [pytest.param(*case, marks=() if case in SHOWN else _OTHER_BOUNDS) for case in product(BOUNDS, ["left", "inner"])],
     ids=str,
 )
 def test_joins_are_what_plain_python_says_whatever_their_bounds(bounds, how):

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from pillarbox import KeyedProcessFunction, ValueStateDescriptor
-from tests.faults.parts.part import Model, Part, Said, mixed
+from tests.faults.parts.part import Model, OutputRow, Part, mixed
 from tests.faults.programs.job import Event, Faults
 
 
@@ -26,7 +26,7 @@ class Awaits(KeyedProcessFunction):
         await asyncio.sleep(event.id % 3 / 1_000)
         self.faults.pass_by("awaited", event.id)
         self.folded.update(mixed(folded, event.id))
-        yield Said(event.key, event.ts, self.folded.value())
+        yield OutputRow(event.key, event.ts, self.folded.value())
 
 
 class AwaitsModel(Model):

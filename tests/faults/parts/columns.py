@@ -32,7 +32,7 @@ from pillarbox import (
 )
 from pillarbox._time.timestamps import to_timestamp
 from tests.faults.parts.joins import LATE_LEFT, LATE_RIGHT, JoinModel, is_left, is_right
-from tests.faults.parts.part import BEGINNING, Joined, Model, Part, Said
+from tests.faults.parts.part import BEGINNING, Joined, Model, OutputRow, Part
 from tests.faults.parts.windows import GAP, LATENESS, SIZE, SLIDE, TUMBLING, WindowsModel, id_of
 from tests.faults.programs.job import HEARTBEAT, OUT_OF_ORDER, Epoch, Event, Faults, Out, Row
 
@@ -56,9 +56,9 @@ def aggregated(assigner: Any, lateness: int, events: DataStream, faults: Faults)
     return windows.aggregate(**AGGREGATES)
 
 
-def window_row(row: Any) -> Said:
+def window_row(row: Any) -> OutputRow:
     state = [to_timestamp(row.window_end), row.n, row.total, row.least, row.latest]
-    return Said(row.key, to_timestamp(row.window_start), state)
+    return OutputRow(row.key, to_timestamp(row.window_start), state)
 
 
 def state_of(end: int, events: Sequence[Event]) -> list[int]:
@@ -154,8 +154,8 @@ def pairs(joined: Joined, events: DataStream, faults: Faults) -> DataStream:
     return near.side_output_right_late_data(LATE_RIGHT).columns(joined.how, suffixes=("", "_right"))
 
 
-def pair_row(row: Any) -> Said:
-    return Said(row.key, row.ts, [row.id, row.id_right])
+def pair_row(row: Any) -> OutputRow:
+    return OutputRow(row.key, row.ts, [row.id, row.id_right])
 
 
 class ColumnJoinModel(JoinModel):
@@ -238,10 +238,10 @@ def build(events: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B
 def processed(left: DataFrame, right: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B008
     env = StreamExecutionEnvironment.get_execution_environment(left.sparkSession).set_parallelism(1)
     by_time = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms").with_timestamp_assigner("ts")
-    one, other = (
+    lefts, rights = (
         env.from_dataframe(side).assign_timestamps_and_watermarks(by_time).key_by("key") for side in (left, right)
     )
-    pairs = one.interval_join(other).between(*joined.bounds).process(_pair_of).uid("processed")
+    pairs = lefts.interval_join(rights).between(*joined.bounds).process(_pair_of).uid("processed")
     return pairs.to_dataframe(Out)
 
 

@@ -26,7 +26,7 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from tests.faults.parts.joins import is_left, is_right
-from tests.faults.parts.part import Model, Part, Said
+from tests.faults.parts.part import Model, OutputRow, Part
 from tests.faults.parts.windows import id_of
 from tests.faults.programs.job import Event, Faults
 
@@ -47,11 +47,11 @@ def is_dropped(event: Any) -> bool:
 class Sides(CoMapFunction):
     """Emits each record with its stream, except some of the second stream. Unkeyed."""
 
-    def map1(self, left: Any) -> Said:
-        return Said(left.key, left.ts, ["left", left.id])
+    def map1(self, left: Any) -> OutputRow:
+        return OutputRow(left.key, left.ts, ["left", left.id])
 
-    def map2(self, right: Any) -> Said | None:
-        return None if is_dropped(right) else Said(right.key, right.ts, ["right", right.id])
+    def map2(self, right: Any) -> OutputRow | None:
+        return None if is_dropped(right) else OutputRow(right.key, right.ts, ["right", right.id])
 
 
 class SidesModel(Model):
@@ -73,18 +73,18 @@ class Turns(CoFlatMapFunction):
         self.lefts = runtime_context.get_state(ValueStateDescriptor[int]("lefts"))
         self.rights = runtime_context.get_list_state(ListStateDescriptor[int]("rights"))
 
-    def flat_map1(self, left: Any) -> list[Said] | None:
+    def flat_map1(self, left: Any) -> list[OutputRow] | None:
         count = (self.lefts.value() or 0) + 1
         self.lefts.update(count)
-        return [Said(left.key, left.ts, [left.id, count])] if count % 2 == 0 else None
+        return [OutputRow(left.key, left.ts, [left.id, count])] if count % 2 == 0 else None
 
-    def flat_map2(self, right: Any) -> Iterator[Said]:
+    def flat_map2(self, right: Any) -> Iterator[OutputRow]:
         self.rights.add(right.id)
         results = list(self.rights.get())
         if len(results) == 3:
             self.rights.clear()
             for index, number in enumerate(results):
-                yield Said(right.key, right.ts, [number, index])
+                yield OutputRow(right.key, right.ts, [number, index])
 
 
 class TurnsModel(Model):
@@ -111,7 +111,7 @@ TURNS = Part("turns", lambda events, faults: sides_of(events).key_by("key", "key
 # -- process, by key --
 
 SPAN = 6_000  # milliseconds between the timers of one side
-TAKEN = OutputTag[Said]("taken")
+TAKEN = OutputTag[OutputRow]("taken")
 
 
 class Balance(KeyedCoProcessFunction):
@@ -142,21 +142,21 @@ class Balance(KeyedCoProcessFunction):
         if count % 4 == 0:
             timers.delete_event_time_timer(at)
             timers.register_event_time_timer(at + SPAN)
-        yield TAKEN, Said(right.key, right.ts, [right.id, count])
+        yield TAKEN, OutputRow(right.key, right.ts, [right.id, count])
 
-    def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> Iterator[Said]:
+    def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> Iterator[OutputRow]:
         key = ctx.get_current_key()
         self.faults.pass_by("balance timer", (key, timestamp))
         lefts = sorted(number for number, at in self.lefts.items() if at < timestamp)
         for number in lefts:
             self.lefts.remove(number)
         rights = sorted(number for at, number in self.rights.get() if at < timestamp)
-        left = [each for each in self.rights.get() if each[0] >= timestamp]
+        left = [row for row in self.rights.get() if row[0] >= timestamp]
         self.rights.update(left)
         if not left and self.lefts.is_empty():
             self.rights.clear()
             self.count.clear()
-        yield Said(key, timestamp, [lefts, rights])
+        yield OutputRow(key, timestamp, [lefts, rights])
 
 
 @dataclass
@@ -234,14 +234,14 @@ class Held(CoProcessFunction, CheckpointedFunction):
     def process_element1(self, value: Any, ctx: CoProcessFunction.Context) -> None:
         self.held.add((ctx.timer_service().current_watermark(), value.id, value.key, value.ts))
 
-    def process_element2(self, tick: Any, ctx: CoProcessFunction.Context) -> Iterator[Said]:
+    def process_element2(self, tick: Any, ctx: CoProcessFunction.Context) -> Iterator[OutputRow]:
         now = ctx.timer_service().current_watermark()
-        due = [each for each in self.held.get() if each[0] < now]
+        due = [row for row in self.held.get() if row[0] < now]
         if due:
-            self.held.update([each for each in self.held.get() if each[0] >= now])
+            self.held.update([row for row in self.held.get() if row[0] >= now])
         for _, number, key, at in due:
             self.faults.pass_by("released", number)
-            yield Said(key, at, number)
+            yield OutputRow(key, at, number)
 
 
 class HeldModel(Model):
@@ -251,10 +251,10 @@ class HeldModel(Model):
 
     def record(self, event: Event) -> None:
         if is_tick(event):
-            for _, held in (each for each in self._held if each[0] < self.watermark):
+            for _, held in (row for row in self._held if row[0] < self.watermark):
                 self.say(*id_of(held))
                 self.points["released"].append(held.id)
-            self._held = [each for each in self._held if each[0] >= self.watermark]
+            self._held = [row for row in self._held if row[0] >= self.watermark]
         self._held.append((self.watermark, event))
 
 
@@ -278,10 +278,10 @@ def is_fact(event: Any) -> bool:
 class Known(BroadcastProcessFunction):
     """Emits each record with the newest facts from before the last advance of event time. Not keyed."""
 
-    def process_element(self, value: Any, ctx: Any) -> Iterator[Said]:
+    def process_element(self, value: Any, ctx: Any) -> Iterator[OutputRow]:
         facts, now = ctx.get_broadcast_state(FACTS), ctx.current_watermark()
         numbers = sorted(number for number, since in facts.items() if since < now)[-NEWEST:]
-        yield Said(value.key, value.ts, [value.id, numbers])
+        yield OutputRow(value.key, value.ts, [value.id, numbers])
 
     def process_broadcast_element(self, fact: Any, ctx: Any) -> None:
         facts, now = ctx.get_broadcast_state(FACTS), ctx.current_watermark()

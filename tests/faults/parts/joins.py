@@ -21,7 +21,7 @@ from pillarbox import (
     RuntimeContext,
     SlidingEventTimeWindows,
 )
-from tests.faults.parts.part import Joined, Model, Part, Said
+from tests.faults.parts.part import Joined, Model, OutputRow, Part
 from tests.faults.parts.windows import SIZE, SLIDE, WindowsModel, id_of
 from tests.faults.programs.job import Event, Faults
 
@@ -46,9 +46,9 @@ class Near(ProcessJoinFunction):
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
 
-    def process_element(self, left: Any, right: Any, ctx: ProcessJoinFunction.Context) -> Iterator[Said]:
+    def process_element(self, left: Any, right: Any, ctx: ProcessJoinFunction.Context) -> Iterator[OutputRow]:
         self.faults.pass_by("pair", (left.id, right.id))
-        yield Said(left.key, ctx.timestamp(), [left.id, right.id])
+        yield OutputRow(left.key, ctx.timestamp(), [left.id, right.id])
 
 
 def pairs(joined: Joined, events: DataStream, faults: Faults) -> DataStream:
@@ -93,11 +93,11 @@ def pairs_of(joined: Joined = Joined()) -> Part:  # noqa: B008
 # -- windows of both --
 
 
-def both(lefts: Iterable[Any], rights: Iterable[Any]) -> list[Said]:
+def both(lefts: Iterable[Any], rights: Iterable[Any]) -> list[OutputRow]:
     sides = [sorted((event.id, event.key, event.ts) for event in side) for side in (lefts, rights)]
     key = next(key for side in sides for _, key, _ in side)
     first = min(at for side in sides for *_, at in side)
-    return [Said(key, first, [[number for number, *_ in side] for side in sides])]
+    return [OutputRow(key, first, [[number for number, *_ in side] for side in sides])]
 
 
 def windows_of_both(events: DataStream, faults: Faults) -> DataStream:
@@ -156,9 +156,9 @@ class Ruled(KeyedBroadcastProcessFunction):
         for at in sorted(at for at in rules if at <= ctx.current_watermark())[:-1]:
             rules.remove(at)
         self.faults.pass_by("rule", rule.id)
-        ctx.apply_to_keyed_state(MapStateDescriptor("known"), lambda key, known: known.put(rule.id, rule.ts))
+        ctx.apply_to_keyed_state(MapStateDescriptor("known"), lambda key, state: state.put(rule.id, rule.ts))
 
-    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Said]:
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[OutputRow]:
         key = ctx.get_current_key()
         self.faults.pass_by("rule timer", (key, timestamp))
         rules = ctx.get_broadcast_state(RULES)
@@ -173,7 +173,7 @@ class Ruled(KeyedBroadcastProcessFunction):
         if not left:
             self.waiting.clear()
             self.known.clear()
-        yield Said(key, timestamp, state)
+        yield OutputRow(key, timestamp, state)
 
 
 def ruled(events: DataStream, faults: Faults) -> DataStream:

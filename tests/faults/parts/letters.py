@@ -12,23 +12,23 @@ from typing import Any
 
 from pillarbox import DataStream, DeadLetter, KeyedProcessFunction, OutputTag, ProcessFunction
 from tests.faults.oracles.ledger_oracle import Accounts
-from tests.faults.parts.part import Model, Part, Said
+from tests.faults.parts.part import Model, OutputRow, Part
 from tests.faults.parts.windows import id_of
 from tests.faults.programs.job import MINUTE, NO_FAULTS, Event, Faults, Ledger
 
 __all__ = ["HALVES", "STRICT", "letter_row"]
 
-SEEN = OutputTag[Said]("seen")
+SEEN = OutputTag[OutputRow]("seen")
 REFUSED, ODD_ONES = OutputTag[DeadLetter]("refused"), OutputTag[DeadLetter]("odd ones")
 
 
-def letter_row(letter: DeadLetter) -> Said:
+def letter_row(letter: DeadLetter) -> OutputRow:
     assert letter.timestamp is not None
     timer = None if letter.timer is None else letter.timer.value
     number = None if letter.value is None else letter.value.id
     key = letter.value.key if letter.key is None else letter.key
     where = "faults/parts/" in letter.traceback
-    return Said(key, letter.timestamp, [number, letter.key, timer, letter.operator, letter.error, where])
+    return OutputRow(key, letter.timestamp, [number, letter.key, timer, letter.operator, letter.error, where])
 
 
 # -- under keys --
@@ -65,7 +65,7 @@ class Strict(Ledger):
         return out
 
     def row(self, key: int, timestamp: int, state: dict[str, Any]) -> Any:
-        return Said(key, timestamp, state)
+        return OutputRow(key, timestamp, state)
 
 
 class StrictModel(Accounts):
@@ -110,7 +110,7 @@ class Halves(ProcessFunction):
 
     def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterator[Any]:
         for part in (1, 2):
-            yield Said(value.key, value.ts, [value.id, part])
+            yield OutputRow(value.key, value.ts, [value.id, part])
             if is_odd_one(value):
                 raise LookupError(f"{value.id} has one part")
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from pillarbox import DataStream, OutputTag
 from tests.faults.programs.job import Event, Faults, Out, Row
 
-__all__ = ["BEGINNING", "BOUNDS", "Joined", "Model", "Part", "Said", "streams_of"]
+__all__ = ["BEGINNING", "BOUNDS", "Joined", "Model", "OutputRow", "Part", "streams_of"]
 
 BEGINNING = -(2**63)  # where event time begins
 
@@ -41,7 +41,7 @@ def mixed(so_far: int, number: int) -> int:
     return (31 * so_far + number) % 1_000_003
 
 
-class Said(NamedTuple):
+class OutputRow(NamedTuple):
     """An output row of a part.
 
     Attributes:
@@ -103,8 +103,8 @@ class Part:
     name: str
     stream: Callable[[DataStream[Any], Faults], DataStream[Any] | tuple[DataStream[Any], DataStream[Any]]]
     model: Callable[[], Model]
-    row: Callable[[Any], Said] | None = None
-    sides: Mapping[OutputTag[Any], Callable[[Any], Said] | None] = field(default_factory=dict)
+    row: Callable[[Any], OutputRow] | None = None
+    sides: Mapping[OutputTag[Any], Callable[[Any], OutputRow] | None] = field(default_factory=dict)
     has_state: bool = True
     of: Callable[[Joined], Part] | None = None
 
@@ -113,8 +113,8 @@ class Part:
         return [self.name, *(_name(self.name, tag.tag_id) for tag in self.sides)]
 
     def streams(self, events: DataStream[Any], faults: Any) -> list[DataStream[Any]]:
-        made = self.stream(events, faults)
-        main, with_sides = made if isinstance(made, tuple) else (made, made)
+        streams = self.stream(events, faults)
+        main, with_sides = streams if isinstance(streams, tuple) else (streams, streams)
         outputs = [(main.uid(self.name).name(self.name), self.row)]
         outputs += [(with_sides.get_side_output(tag), row) for tag, row in self.sides.items()]
         return [stream.map(partial(_out, name, row)) for name, (stream, row) in zip(self.rows, outputs)]
@@ -143,6 +143,6 @@ def _name(part: str, side: str | None) -> str:
     return part if side is None else f"{part}: {side}"
 
 
-def _out(name: str, row: Callable[[Any], Said] | None, result: Any) -> Out:
+def _out(name: str, row: Callable[[Any], OutputRow] | None, result: Any) -> Out:
     output = result if row is None else row(result)
     return Out(name, output.key, output.ts, json.dumps(output.state), os.getpid(), 0)

@@ -17,7 +17,7 @@ from pillarbox import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
-from tests.faults.parts.part import Model, Part, Said
+from tests.faults.parts.part import Model, OutputRow, Part
 from tests.faults.programs.job import Event, Faults
 
 __all__ = ["GAP", "LATENESS", "SIZE", "SLIDE", "TUMBLING", "WindowsModel"]
@@ -66,8 +66,8 @@ class CountAndSum(AggregateFunction):
     def get_result(self, accumulator: tuple[int, int]) -> tuple[int, int]:
         return accumulator
 
-    def merge(self, one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-        return one[0] + other[0], one[1] + other[1]
+    def merge(self, accumulator: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+        return accumulator[0] + other[0], accumulator[1] + other[1]
 
 
 class Contents(ProcessWindowFunction):
@@ -76,15 +76,17 @@ class Contents(ProcessWindowFunction):
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
 
-    def process(self, key: int, context: ProcessWindowFunction.Context[Any], elements: Iterable[Any]) -> Iterable[Said]:
+    def process(
+        self, key: int, context: ProcessWindowFunction.Context[Any], elements: Iterable[Any]
+    ) -> Iterable[OutputRow]:
         window = context.window()
         self.faults.pass_by("window", (key, window.start))
         numbers = [number for element in elements for number in (element if type(element) is tuple else [element.id])]
-        yield Said(key, window.start, [window.end, *numbers])
+        yield OutputRow(key, window.start, [window.end, *numbers])
 
 
-def id_of(event: Any) -> Said:
-    return Said(event.key, event.ts, event.id)
+def id_of(event: Any) -> OutputRow:
+    return OutputRow(event.key, event.ts, event.id)
 
 
 # -- folded windows --
@@ -199,9 +201,11 @@ class Picky(CountAndSum):
 
 
 class Unspoilt(ProcessWindowFunction):
-    def process(self, key: int, context: ProcessWindowFunction.Context[Any], elements: Iterable[Any]) -> Iterable[Said]:
+    def process(
+        self, key: int, context: ProcessWindowFunction.Context[Any], elements: Iterable[Any]
+    ) -> Iterable[OutputRow]:
         ((count, total),) = elements
-        yield Said(key, context.window().start, [count, total])
+        yield OutputRow(key, context.window().start, [count, total])
         if is_spoilt(total):
             raise ArithmeticError(f"{total} is refused")
 
@@ -211,10 +215,10 @@ def picky(events: DataStream, faults: Faults) -> DataStream:
     return windows.aggregate(Picky(), Unspoilt())
 
 
-def spoilt(letter: DeadLetter) -> Said:
+def spoilt(letter: DeadLetter) -> OutputRow:
     assert letter.timestamp is not None
     value = list(letter.value) if type(letter.value) is tuple else letter.value.id
-    return Said(
+    return OutputRow(
         letter.key, letter.timestamp, [value, letter.operator, letter.error, "parts/windows.py" in letter.traceback]
     )
 

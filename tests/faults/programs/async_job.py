@@ -81,14 +81,14 @@ def count_of(epochs: Sequence[Epoch]) -> int:
     return sum(event.key != HEARTBEAT for parts in epochs for part in parts for event in part)
 
 
-def check(found: dict[int, list[Squared]], epochs: Sequence[Epoch], mode: str) -> None:
+def check(batches: dict[int, list[Squared]], epochs: Sequence[Epoch], mode: str) -> None:
     right = [[event for part in parts for event in part if event.key != HEARTBEAT] for parts in epochs]
-    rows = [row for batch in sorted(found) for row in found[batch]]
+    rows = [row for batch in sorted(batches) for row in batches[batch]]
     every = [event for events in right for event in events]
     _same(rows, every, "all batches")
     if mode == "drain":
         for batch, events in enumerate(right):
-            _same(found.get(batch, []), events, f"batch {batch}")
+            _same(batches.get(batch, []), events, f"batch {batch}")
     else:
         # A key has one subtask, and its records of an epoch are in one partition.
         by_key: dict[int, list[int]] = defaultdict(list)

@@ -27,7 +27,7 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from tests.faults.oracles.oracle import answer
-from tests.faults.parts.part import Model, Part, Said, streams_of
+from tests.faults.parts.part import Model, OutputRow, Part, streams_of
 from tests.faults.parts.windows import id_of
 from tests.faults.programs.job import (
     NO_FAULTS,
@@ -79,7 +79,7 @@ class Later(KeyedProcessFunction):
             return None
         results = list(self.waiting.get())
         self.waiting.clear()
-        return [Said(ctx.get_current_key(), at, number) for at, number in results]
+        return [OutputRow(ctx.get_current_key(), at, number) for at, number in results]
 
 
 class LaterModel(Model):
@@ -100,7 +100,7 @@ class Counts(KeyedProcessFunction):
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         for state in (self.kept, self.fresh):
             state.update((state.value() or 0) + 1)
-        yield Said(ctx.get_current_key(), value.ts, [value.id, self.kept.value(), self.fresh.value()])
+        yield OutputRow(ctx.get_current_key(), value.ts, [value.id, self.kept.value(), self.fresh.value()])
 
 
 class CountsModel(Model):
@@ -124,10 +124,10 @@ class Ask:
     def __init__(self, released: str) -> None:
         self.released = released
 
-    async def __call__(self, event: Any) -> Said:
+    async def __call__(self, event: Any) -> OutputRow:
         while not os.path.exists(self.released):
             await asyncio.sleep(0.05)
-        return Said(event.key, event.ts, event.id**2)
+        return OutputRow(event.key, event.ts, event.id**2)
 
 
 def asked(events: DataStream[Any], released: Any) -> DataStream[Any]:
@@ -200,14 +200,14 @@ class Operated:
         write_events(self.epochs[number : number + 1], self.home / "in", first=number)
         return number
 
-    def finish(self, parallelism: int, wanted: int) -> None:
+    def finish(self, parallelism: int, count: int) -> None:
         assert not list(self.sink.earlier()), "an epoch came out twice"
         self.released.touch()
         assert self.arrive() == len(self.epochs) - 1
         for _ in range(5):
             to_its_end(lambda: pillarbox.start(self.writer(parallelism).trigger(availableNow=True)))
             # A timer may have looked for the file just before the end; an epoch may have been stopped in the middle.
-            if self.found().total() >= wanted:
+            if self.found().total() >= count:
                 break
 
     def found(self) -> Counter[Row]:

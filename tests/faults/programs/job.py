@@ -85,8 +85,8 @@ class Faults:
         self.directory = str(directory)
         self._faults = {(fault.place, fault.at): fault for fault in faults}
 
-    def pass_by(self, place: str, at: Any) -> None:
-        fault = self._faults.get((place, at))
+    def pass_by(self, point: str, at: Any) -> None:
+        fault = self._faults.get((point, at))
         if fault is not None:
             self._strike(fault)
 
@@ -122,9 +122,9 @@ if os.environ.get("PILLARBOX_FAULT_SMALL_LOG"):
     limits.SLACK_BYTES = 200
     limits.SPARE_CHUNKS = 4
 
-if said := os.environ.get("PILLARBOX_FAULT_CLOCK"):
+if clock := os.environ.get("PILLARBOX_FAULT_CLOCK"):
     # Tasks see a processing time that is ahead of the machine's by the file's offset.
-    vars(system_clock)["time"] = SetClock(said)
+    vars(system_clock)["time"] = SetClock(clock)
 
 # -- the program --
 

@@ -190,14 +190,16 @@ def make(spark: Any, home: Path, name: str, settings: dict[str, str], epochs: in
     return Checkpoint(inputs, home / "checkpoint", right)
 
 
-def trials(spark: Any, home: Path, name: str, made: Checkpoint, kind: str, now: dict[str, str]) -> Iterator[Trial]:
+def trials(
+    spark: Any, home: Path, name: str, checkpoint: Checkpoint, kind: str, now: dict[str, str]
+) -> Iterator[Trial]:
     damages = dict(DAMAGES)
     if kind == "changelog":
         for count in (0, 1, 2):
             damages[f"without its last {count} records"] = partial(lose_records, spark, count=count)
     for number, (what, damage) in enumerate(reversed(damages.items())):
         copy = home / f"{kind}{number}"
-        shutil.copytree(made.path, copy)
+        shutil.copytree(checkpoint.path, copy)
         try:
             newest = newest_state_file(copy, kind)
         except FileNotFoundError:
@@ -205,14 +207,14 @@ def trials(spark: Any, home: Path, name: str, made: Checkpoint, kind: str, now: 
             continue
         damage(newest)
         try:
-            result = run(spark, made.inputs, copy, f"{name} {kind} {what}", now)
+            result = run(spark, checkpoint.inputs, copy, f"{name} {kind} {what}", now)
         except Exception as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             causes = [line.strip() for line in lines if line.startswith(("Caused by", "pillarbox."))]
             message = (causes or lines or [type(error).__name__])[-1][:160]
             outcome = "noticed"
         else:
-            outcome, message = ("harmless" if result == made.right else "SILENT"), ""
+            outcome, message = ("harmless" if result == checkpoint.right else "SILENT"), ""
         shutil.rmtree(copy)
         yield Trial(name, kind, what, outcome, message)
 

@@ -65,7 +65,7 @@ def _restored(faults: str, parts: tuple[Seen, ...]) -> Tally:
     return tally
 
 
-def _pass_by(directory: str, place: str, number: int) -> None:
+def _pass_by(directory: str, point: str, number: int) -> None:
     faults = open_faults.get(directory)
     if faults is not None:
-        faults.pass_by(place, number)
+        faults.pass_by(point, number)

@@ -61,8 +61,8 @@ def query_of(name: str, run: str, most: int) -> Query:
     return _queries[run]
 
 
-def work(told: Any) -> Any:
-    name, run, most, attempt, state, rows, slow = told
+def work(arguments: Any) -> Any:
+    name, run, most, attempt, state, rows, slow = arguments
     query = query_of(name, run, most)
     spark_of_dicts._attempts = count(attempt)
     if state is not None:
@@ -121,8 +121,8 @@ class Cluster:
     def _end(self) -> None:
         self._executor.kill()
         os.waitpid(self._executor.pid, 0)
-        for each in (self._executor, *self._daemons.values()):
-            each.connected.close()
+        for process in (self._executor, *self._daemons.values()):
+            process.connected.close()
 
 
 class Running(threading.Thread):
@@ -212,7 +212,7 @@ class Faults:
             self._cluster.begin_again()
             return 0.0
         how, _, what = kind.partition(" ")
-        results = sorted(pid for pid, each in members(self._cluster.pid).items() if each == what)
+        results = sorted(pid for pid, kind in members(self._cluster.pid).items() if kind == what)
         if not results:
             return None
         pid = self._random.choice(results)
@@ -279,16 +279,16 @@ def run(seed: int, faults: int, stop: float, most: int) -> dict[str, Any]:
         "faults": dict(sorted(happened.items())),
         "epochs": sum(query.epochs for query in queries),
         "failures": dict(sum((query.failures for query in queries), Counter())),
-        "worst_seconds": {kind: round(each, 1) for kind, each in sorted(worst.items())},
+        "worst_seconds": {kind: round(seconds, 1) for kind, seconds in sorted(worst.items())},
         "wrong": [finding for query in queries for finding in query.wrong],
         "late": late,
         "left": left_behind(cluster),
     }
 
 
-def wait_for_epochs(cluster: Cluster, queries: list[Running], wanted: list[int], within: float = 120.0) -> None:
+def wait_for_epochs(cluster: Cluster, queries: list[Running], targets: list[int], within: float = 120.0) -> None:
     deadline = time.monotonic() + within
-    while any(query.epochs < each for query, each in zip(queries, wanted)):
+    while any(query.epochs < target for query, target in zip(queries, targets)):
         if time.monotonic() > deadline:
             for pid in members(cluster.pid):
                 os.kill(pid, signal.SIGUSR1)  # log its stack, for all threads
@@ -301,7 +301,7 @@ def left_behind(cluster: Cluster, within: float = 20.0) -> list[str]:
     deadline = time.monotonic() + within
     while True:
         left = [f"{kind} {pid}" for executor in cluster.executors for pid, kind in members(executor).items()]
-        left = [each for each in left if not each.startswith(("worker", "daemon"))]  # Spark ends these
+        left = [name for name in left if not name.startswith(("worker", "daemon"))]  # Spark ends these
         names = tuple(f"{executor}-" for executor in cluster.executors)
         left += [name for name in os.listdir(sockets._address("")) if name.startswith(names) and is_in_use(name)]
         if not left or time.monotonic() > deadline:

@@ -116,19 +116,19 @@ def _work(connected: socket.socket, work: Callable[[Any], Any]) -> NoReturn:
     os._exit(0)
 
 
-def _start_python(function: str, told: list[Any], files: list[int]) -> SimpleNamespace:
+def _start_python(function: str, arguments: list[Any], files: list[int]) -> SimpleNamespace:
     assert function == "main"
     pid = os.fork()
     if not pid:
         _close_all_but(*files)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        starter.main(*told)
+        starter.main(*arguments)
     return SimpleNamespace(pid=pid)
 
 
-def _close_all_but(*kept: int) -> None:
+def _close_all_but(*fds: int) -> None:
     for number in map(int, os.listdir("/proc/self/fd")):
-        if number > 2 and number not in kept:
+        if number > 2 and number not in fds:
             with suppress(OSError):
                 os.close(number)
     gc.collect()

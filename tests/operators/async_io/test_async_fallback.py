@@ -37,7 +37,7 @@ async def odd(value):
     return value
 
 
-def said(value, error):
+def error_text(value, error):
     return f"{value}: {type(error).__name__}"
 
 
@@ -50,7 +50,7 @@ class Odd(AsyncFunction):
 
 
 def test_a_fallback_answers_for_what_failed():
-    stream = env(1, 2, 3, 4).map_async(odd, on_failure=fallback(said))
+    stream = env(1, 2, 3, 4).map_async(odd, on_failure=fallback(error_text))
     assert stream.execute_and_collect() == [1, "2: ConnectionError", 3, "4: ConnectionError"]
 
 
@@ -68,7 +68,7 @@ def test_a_fallback_of_batches_is_asked_for_each_record():
     async def batch(values):
         return [await odd(value) for value in values]
 
-    stream = env(1, 3, 5, 6, 7).map_async(batch, batch_size=2, on_failure=fallback(said))
+    stream = env(1, 3, 5, 6, 7).map_async(batch, batch_size=2, on_failure=fallback(error_text))
     assert stream.execute_and_collect() == [1, 3, "5: ConnectionError", "6: ConnectionError", 7]
 
 
@@ -79,7 +79,7 @@ def test_a_fallback_comes_after_the_last_attempt_and_counts_as_a_failure():
         asked.append(value)
         raise ConnectionError
 
-    options = AsyncOptions("map_async", retry=AsyncRetryStrategy.fixed_delay(3, 1), on_failure=fallback(said))
+    options = AsyncOptions("map_async", retry=AsyncRetryStrategy.fixed_delay(3, 1), on_failure=fallback(error_text))
     with Harness(node(AsyncWaitOperator, "ask", never, options)) as harness:
         harness.push(7, 100)
         harness.drain()
@@ -98,7 +98,7 @@ def test_a_fallback_answers_for_what_took_too_long(kind):
         async def async_invoke(self, value):
             await asyncio.sleep(3600)
 
-    fell = fallback(said) if kind == "plain" else fallback(lambda value, error: [said(value, error)])
+    fell = fallback(error_text) if kind == "plain" else fallback(lambda value, error: [error_text(value, error)])
     options = AsyncOptions("map_async", timeout="1 second", on_failure=fell)
     with Harness(node(AsyncWaitOperator, "ask", hangs if kind == "plain" else Hangs(), options)) as harness:
         harness.push(7)
@@ -116,9 +116,9 @@ def test_a_fallback_is_not_kept_in_the_cache():
         return "fine"
 
     def program(env, words):
-        return words.map_async(second_time, cache=AsyncCache(), on_failure=fallback(said))
+        return words.map_async(second_time, cache=AsyncCache(), on_failure=fallback(error_text))
 
-    options = AsyncOptions("map_async", cache=AsyncCache(), on_failure=fallback(said))
+    options = AsyncOptions("map_async", cache=AsyncCache(), on_failure=fallback(error_text))
     with Harness(node(AsyncWaitOperator, "ask", second_time, options)) as harness:
         for _ in range(3):
             harness.push(1)
@@ -214,7 +214,7 @@ def test_a_batch_that_takes_too_long():
     with ProgramTestHarness(program(GivesUp())) as harness:
         harness.push("numbers", 1, 2, 3)
         assert harness.run_epoch(time_passes="5 seconds")["output"] == [-1, -2, -3]
-    with ProgramTestHarness(program(Hangs(), on_failure=fallback(said))) as harness:
+    with ProgramTestHarness(program(Hangs(), on_failure=fallback(error_text))) as harness:
         harness.push("numbers", 1, 2)
         assert harness.run_epoch(time_passes="5 seconds")["output"] == ["1: TimeoutError", "2: TimeoutError"]
     with ProgramTestHarness(program(Forgets())) as harness:

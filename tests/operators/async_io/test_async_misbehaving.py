@@ -56,7 +56,7 @@ def collect(function: Any, records: Any = range(3), **options: Any) -> list[Any]
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("timeout", [None, "20 seconds"])
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
-def test_whatever_is_raised_is_an_error_with_its_record(error, timeout, plain):
+def test_any_exception_is_an_error_with_its_record(error, timeout, plain):
     def ask(value):
         if value == 1:
             raise error
@@ -71,7 +71,7 @@ def test_whatever_is_raised_is_an_error_with_its_record(error, timeout, plain):
 
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
-def test_whatever_is_raised_costs_its_record_only(error, plain):
+def test_any_exception_costs_its_record_only(error, plain):
     def ask(value):
         if value % 2:
             raise error
@@ -125,7 +125,7 @@ def test_stop_iteration_of_a_plain_function():
 
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
-def test_whatever_batches_and_retried_requests_raise(error):
+def test_any_exception_of_batches_and_retried_requests(error):
     asked = []
 
     async def ask(values):
@@ -161,14 +161,14 @@ class Life(Function):
 
 @pytest.mark.parametrize("where", ["open", "close"])
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
-def test_whatever_open_and_close_raise(where, error):
+def test_any_exception_of_open_and_close(where, error):
     with pytest.raises(OperatorError, match=rf"failed in {where}\(\): {type(error).__name__}"):
         collect(Life(where, error))
     assert not [thread for thread in threading.enumerate() if thread.name == "pillarbox-async map_async: Life"]
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), Odd("odd"), ValueError("no")], ids=lambda error: type(error).__name__)
-def test_whatever_timeout_raises(error):
+def test_any_exception_of_timeout(error):
     class Late(AsyncFunction):
         async def async_invoke(self, value):
             await asyncio.sleep(3600)
@@ -443,10 +443,10 @@ async def ask_once(value):
     return {"n": 0}
 
 
-def test_cached_results_are_nobodys_to_change():
-    def count(found):
-        found["n"] += 1
-        return found
+def test_cached_results_cannot_be_changed():
+    def count(counts):
+        counts["n"] += 1
+        return counts
 
     SEEN.clear()
     env = StreamExecutionEnvironment.get_execution_environment()

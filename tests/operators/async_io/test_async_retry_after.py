@@ -22,13 +22,13 @@ from tests.support.nodes import node
 
 
 class Refused(Exception):
-    def __init__(self, **said: Any) -> None:
+    def __init__(self, **attributes: Any) -> None:
         super().__init__("429")
-        vars(self).update(said)
+        vars(self).update(attributes)
 
 
 @pytest.mark.parametrize(
-    ("said", "millis"),
+    ("attributes", "millis"),
     [
         ({}, 0),
         ({"retry_after": 2}, 2000),
@@ -46,11 +46,11 @@ class Refused(Exception):
         ({"headers": "no headers"}, 0),
     ],
 )
-def test_what_an_error_says(said: dict[str, Any], millis: int) -> None:
-    assert retry_after_millis(Refused(**said)) == millis
+def test_attributes_of_errors_with_a_retry_time(attributes: dict[str, Any], millis: int) -> None:
+    assert retry_after_millis(Refused(**attributes)) == millis
 
 
-def test_what_an_error_of_urllib_says() -> None:
+def test_the_retry_time_of_a_urllib_error() -> None:
     headers = Message()
     headers["Retry-After"] = "4"
     assert retry_after_millis(HTTPError("http://localhost", 429, "Too Many Requests", headers, None)) == 4000

@@ -60,13 +60,13 @@ class Service(Function):
 
 
 def task(shared: SharedResources, function: Any, *, subtask: int = 0, **options: Any) -> Any:
-    one = node(AsyncWaitOperator, "ask", function, AsyncOptions("map_async", on_barrier="carry", **options))
+    operator = node(AsyncWaitOperator, "ask", function, AsyncOptions("map_async", on_barrier="carry", **options))
 
     def make(context: OperatorContext) -> Any:
         context.shared = shared
-        return one.factory.make(context)
+        return operator.factory.make(context)
 
-    return Harness(replace(one, factory=replace(one.factory, make=make)), subtask=subtask, parallelism=2)
+    return Harness(replace(operator, factory=replace(operator.factory, make=make)), subtask=subtask, parallelism=2)
 
 
 @dataclass(frozen=True)
@@ -113,39 +113,42 @@ def test_a_resource_is_made_once_and_closed_with_its_last_share():
             self.is_closed = True
 
     shared = SharedResources()
-    one, two = shared.lease("a", Resource), shared.lease("a", Resource)
+    first, second = shared.lease("a", Resource), shared.lease("a", Resource)
     other = shared.lease("b", Resource)
-    assert one.resource is two.resource is resources[0] and other.resource is resources[1] and len(resources) == 2
-    one.release()
+    assert first.resource is second.resource is resources[0] and other.resource is resources[1] and len(resources) == 2
+    first.release()
     assert not resources[0].is_closed
-    two.spoil()
-    assert two.is_spoilt and shared.lease("a", Resource).resource is resources[2]
-    two.release()
-    assert [each.is_closed for each in resources] == [True, False, False]
+    second.spoil()
+    assert second.is_spoilt and shared.lease("a", Resource).resource is resources[2]
+    second.release()
+    assert [resource.is_closed for resource in resources] == [True, False, False]
 
 
 def test_they_share_a_loop_which_ends_with_the_last_of_them():
     shared, service = SharedResources(), Service()
-    with task(shared, service, timeout=None) as two:
-        one = task(shared, service, timeout=None)
-        one.push(1)
-        two.push(2)
+    with task(shared, service, timeout=None) as second:
+        first = task(shared, service, timeout=None)
+        first.push(1)
+        second.push(2)
         service.await_asked(2)
         assert service.loops[0] is service.loops[1]
-        one.close()  # its request is abandoned
+        first.close()  # its request is abandoned
         service.answer(2)
-        two.drain()
-        assert two.get_output() == [2]
+        second.drain()
+        assert second.get_output() == [2]
         assert service.loops[0].is_running()
     assert service.loops[0].is_closed()
 
 
 def test_capacity_is_theirs_together_and_nobody_waits_for_ever():
     shared, service = SharedResources(), Service()
-    with task(shared, service, capacity=3, timeout=None) as one, task(shared, service, capacity=3, timeout=None) as two:
-        one.push_all(["a", "b", "c", "d"])
+    with (
+        task(shared, service, capacity=3, timeout=None) as first,
+        task(shared, service, capacity=3, timeout=None) as second,
+    ):
+        first.push_all(["a", "b", "c", "d"])
         service.await_asked(3)
-        two.push_all(["x", "y"])
+        second.push_all(["x", "y"])
         service.await_asked(4)
         # All slots are taken, and a subtask without one may always have one.
         assert service.asked == ["a", "b", "c", "x"]
@@ -158,17 +161,20 @@ def test_capacity_is_theirs_together_and_nobody_waits_for_ever():
         assert service.asked[5:] == ["d"]
         for value in "cdy":
             service.answer(value)
-        one.drain()
-        two.drain()
-        assert one.get_output() == ["a", "b", "c", "d"] and two.get_output() == ["x", "y"]
+        first.drain()
+        second.drain()
+        assert first.get_output() == ["a", "b", "c", "d"] and second.get_output() == ["x", "y"]
 
 
 def test_who_waits_in_line_has_the_next_place():
     shared, service = SharedResources(), Service()
-    with task(shared, service, capacity=2, timeout=None) as one, task(shared, service, capacity=2, timeout=None) as two:
-        one.push_all([1, 2, 3, 4])
+    with (
+        task(shared, service, capacity=2, timeout=None) as first,
+        task(shared, service, capacity=2, timeout=None) as second,
+    ):
+        first.push_all([1, 2, 3, 4])
         service.await_asked(2)
-        two.push_all([11, 12, 13, 14])
+        second.push_all([11, 12, 13, 14])
         service.await_asked(3)
         # Answers, and the requests that follow. Two are in flight, plus one of a subtask that would have none.
         for value, asked in [(11, [12]), (1, []), (12, [13]), (2, [14, 3]), (13, []), (14, [4])]:
@@ -179,9 +185,9 @@ def test_who_waits_in_line_has_the_next_place():
             assert service.asked[before:] == asked
         service.answer(3)
         service.answer(4)
-        one.drain()
-        two.drain()
-        assert not shared_slots(one).line
+        first.drain()
+        second.drain()
+        assert not shared_slots(first).line
 
 
 def shared_slots(harness: Any) -> workers.CallSlots:
@@ -197,12 +203,12 @@ def test_results_are_kept_for_all_of_them():
         return value
 
     shared, cache = SharedResources(), AsyncCache(max_size=10)
-    with task(shared, ask, cache=cache) as one, task(shared, ask, cache=cache) as two:
-        one.push("a")
-        one.drain()
-        two.push_all(["a", "b"])
-        two.drain()
-        assert two.get_output() == ["a", "b"] and asked == ["a", "b"]
+    with task(shared, ask, cache=cache) as first, task(shared, ask, cache=cache) as second:
+        first.push("a")
+        first.drain()
+        second.push_all(["a", "b"])
+        second.drain()
+        assert second.get_output() == ["a", "b"] and asked == ["a", "b"]
 
 
 def test_what_a_function_began_ends_with_its_task():
@@ -248,28 +254,28 @@ def test_a_blocked_loop_is_not_for_those_who_come_later(monkeypatch):
 
     shared = SharedResources()
     try:
-        one, two = task(shared, ask, timeout=None), task(shared, ask, timeout=None)
-        one.push("blocks")
+        first, second = task(shared, ask, timeout=None), task(shared, ask, timeout=None)
+        first.push("blocks")
         assert blocked.wait(60)
         with pytest.raises(OperatorError, match="a coroutine blocks its event loop"):
-            one.close()
+            first.close()
         with task(shared, ask, timeout=None) as again:
             again.push(1)
             again.drain()
             assert again.get_output() == [1]
     finally:
         may_end.set()
-    two.close()
+    second.close()
 
 
 def test_a_limit_is_that_of_all_in_a_partition():
     """The subtasks of a partition share their event loop, and with it the slots of all limits."""
     options: Any = {"rate_limit": 5, "budgets": [Budget("model", requests=5)]}
     shared = SharedResources()
-    with task(shared, Service(), **options) as one, task(shared, Service(), **options) as two:
-        assert one.operator.in_flight.host.turns is two.operator.in_flight.host.turns is not None
+    with task(shared, Service(), **options) as first, task(shared, Service(), **options) as second:
+        assert first.operator.in_flight.host.turns is second.operator.in_flight.host.turns is not None
         with task(SharedResources(), Service(), **options) as other:
-            assert other.operator.in_flight.host.turns is not one.operator.in_flight.host.turns
+            assert other.operator.in_flight.host.turns is not first.operator.in_flight.host.turns
 
 
 @pytest.mark.parametrize(("parallelism", "partitions", "rate"), [(16, 2, 50), (1, 2, 100), (16, 1, 100), (0, 1, 25)])

@@ -542,7 +542,7 @@ def test_open_and_close_run_once_in_the_loops_thread(asynchronous):
     assert {thread for _, thread in Client.log} == {"pillarbox-async map_async: Client"}
 
 
-def test_what_open_raises_is_named():
+def test_errors_in_open_are_named():
     class Broken(AsyncFunction):
         async def open(self, runtime_context):
             raise ConnectionRefusedError("nobody there")

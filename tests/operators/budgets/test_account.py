@@ -144,7 +144,7 @@ def test_a_ceiling_is_spent_only_as_far_as_the_file_says():
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "merged"),
+    ("account", "other", "merged"),
     [
         (Period(DAY, 5, DAY), Period(DAY, 7, DAY + 5), Period(DAY, 7, DAY + 5)),
         (Period(DAY, 50, DAY), Period(3 * DAY, 7, 3 * DAY), Period(3 * DAY, 7, 3 * DAY)),
@@ -152,9 +152,9 @@ def test_a_ceiling_is_spent_only_as_far_as_the_file_says():
         (Period(), Period(DAY, 7, DAY), Period(DAY, 7, DAY)),
     ],
 )
-def test_the_highest_charge_of_several_checkpoints_counts(one, other, merged):
-    one.merge(other, DAY)
-    assert one == merged
+def test_the_highest_charge_of_several_checkpoints_counts(account, other, merged):
+    account.merge(other, DAY)
+    assert account == merged
 
 
 def test_an_answer_with_retry_after_stops_all_and_begins_at_half_the_rate():

@@ -15,8 +15,8 @@ from pillarbox._operators.budgets import driver_ledger
 from pillarbox._operators.budgets.account import LATE, Period, Refused, Report
 from pillarbox._operators.budgets.budget import Limits
 from pillarbox._operators.budgets.driver_ledger import DriverLedger, _Offset
-from pillarbox._operators.budgets.gate import Gate
-from pillarbox._operators.budgets.ledger import LedgerEnd, Slot
+from pillarbox._operators.budgets.gate import BudgetGate
+from pillarbox._operators.budgets.ledger import LedgerConnection, Slot
 from pillarbox._operators.budgets.wire import Connection
 from pillarbox._runtime.spark.budgets.server import BudgetServer
 
@@ -29,7 +29,7 @@ def server() -> BudgetServer:
 
 
 def test_all_ends_together_book_at_most_the_rate(server):
-    one, other = server.register("one", [FAST.limits]), server.register("other", [FAST.limits])
+    first, second = server.register("one", [FAST.limits]), server.register("other", [FAST.limits])
 
     async def book(ledger: DriverLedger, count: int) -> list[float]:
         end = ledger.open()
@@ -43,7 +43,7 @@ def test_all_ends_together_book_at_most_the_rate(server):
         return times
 
     async def run() -> list[float]:
-        booked = await asyncio.gather(book(one, 100), book(one, 100), book(other, 100))
+        booked = await asyncio.gather(book(first, 100), book(first, 100), book(second, 100))
         return sorted(at for times in booked for at in times)
 
     times = asyncio.run(run())
@@ -233,7 +233,7 @@ def test_the_clocks_of_two_machines_are_compared_by_messages():
     assert (offset.low, offset.high) == (129.5, 130.0)
 
 
-class LateDriver(LedgerEnd):
+class LateDriver(LedgerConnection):
     """A driver whose first answer arrives after its slots have passed."""
 
     def __init__(self) -> None:
@@ -261,7 +261,7 @@ def test_slots_that_have_passed_let_nobody_begin():
     budget = Budget("model", requests=10, units=10, estimate=2)
 
     async def run() -> Slot:
-        gate = Gate(budget, budget.limits, driver)
+        gate = BudgetGate(budget, budget.limits, driver)
         await gate.wait(lambda: [2, 2, 2])
         slot = gate.take()
         gate.close()

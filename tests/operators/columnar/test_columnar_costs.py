@@ -66,7 +66,7 @@ def test_a_late_row_merges_the_rows_of_its_key(merged, keys, late):
         merged.clear()
         harness.push("events", event(late, 5 * MINUTE, late % 3, 5))
         fired = harness.run_epoch()["output"]
-        assert [(each.card, each.n, each.total) for each in fired] == [
+        assert [(row.card, row.n, row.total) for row in fired] == [
             (event(late, 0).card, 5, 9),
         ] * 2
         assert sum(merged) < CARDS / 2, merged
@@ -91,7 +91,7 @@ def test_the_windows_of_a_pane_are_registered_once(monkeypatch):
         harness.run_epoch()
         assert len(registered) == 2 * 24
         fired = harness.end_input()["output"]
-        assert len(fired) == 24 * 5 and sum(each.n for each in fired) == 24 * 7
+        assert len(fired) == 24 * 5 and sum(row.n for row in fired) == 24 * 7
 
 
 def test_a_late_piece_of_a_known_pane_fires_the_windows_that_have_fired():
@@ -101,8 +101,8 @@ def test_a_late_piece_of_a_known_pane_fires_the_windows_that_have_fired():
         out = harness.run_epoch()["output"]
         harness.push("events", event(1, 3))
         out = harness.run_epoch()["output"]
-        assert [each.n for each in out] == [2, 2]  # windows that end at 8 and 16
-        assert [each.n for each in harness.end_input()["output"]] == [3]
+        assert [row.n for row in out] == [2, 2]  # windows that end at 8 and 16
+        assert [row.n for row in harness.end_input()["output"]] == [3]
 
 
 @pytest.mark.parametrize("keys", [("card",), ("card", "shop")])
@@ -128,33 +128,33 @@ def test_an_epoch_merges_the_sessions_of_the_keys_that_came(merged, monkeypatch,
         harness.restore(harness.snapshot())
         fired = harness.end_input()["output"]
     assert len(fired) == CARDS + 1
-    assert sorted((each.card or "", each.n) for each in fired if each.n > 1) == [("", 4), ("card 5", 4)]
+    assert sorted((row.card or "", row.n) for row in fired if row.n > 1) == [("", 4), ("card 5", 4)]
 
 
 @pytest.mark.parametrize("rare", [False, True])
 def test_the_panes_of_sliding_windows_are_kept_a_few_times(monkeypatch, rare):
     monkeypatch.setattr(stacks, "_FREE", 10)
-    made: list[ColumnStacks] = []
+    created: list[ColumnStacks] = []
     init = ColumnStacks.__init__
 
     def noting(self, *args):
-        made.append(self)
+        created.append(self)
         init(self, *args)
 
     monkeypatch.setattr(ColumnStacks, "__init__", noting)
-    size, each, result = 30, 5, []
+    size, per_pane, result = 30, 5, []
     with program(SlidingEventTimeWindows.of(size, 1), "card") as harness:
         for pane in range(4 * size):
-            cards = range(each * pane, each * (pane + 1)) if rare else range(each)
+            cards = range(per_pane * pane, per_pane * (pane + 1)) if rare else range(per_pane)
             # Sometimes an earlier pane gets records, but not this one.
             harness.push("events", *(event(card, pane) for card in cards if pane % 7))
-            result += [(each.card, each.window_end, each.n) for each in harness.run_epoch()["output"]]
-            assert made[-1].rows <= 2 * each * size + 10
+            result += [(row.card, row.window_end, row.n) for row in harness.run_epoch()["output"]]
+            assert created[-1].rows <= 2 * per_pane * size + 10
             if pane == 50:
                 harness.restore(harness.snapshot())
-        result += [(each.card, each.window_end, each.n) for each in harness.end_input()["output"]]
+        result += [(row.card, row.window_end, row.n) for row in harness.end_input()["output"]]
     assert len(result) == len({(card, end) for card, end, _ in result})
     panes = [pane for pane in range(4 * size) if pane % 7]
-    assert sum(n for *_, n in result) == len(panes) * each * size
+    assert sum(n for *_, n in result) == len(panes) * per_pane * size
     if rare:
-        assert len(result) == len(panes) * each * size and {n for *_, n in result} == {1}
+        assert len(result) == len(panes) * per_pane * size and {n for *_, n in result} == {1}

@@ -37,7 +37,7 @@ from pillarbox import (
 )
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.columnar.accumulators import Average
-from pillarbox._operators.columnar.partials import Columns, Partials
+from pillarbox._operators.columnar.partials import AggregateColumns, Partials
 from pillarbox._rows import row_class
 from pillarbox._runtime.local import LocalJob
 from tests.data import make_columns
@@ -356,7 +356,7 @@ def test_state_goes_with_its_windows():
             task = next(iter(gone._tasks.values()))
             task.backend.set_current_key(0)
             contents = [task.backend.namespaces.contents_of(row) for row in task.backend.namespaces.rows_of(0)]
-            streams = [stream for content in contents for kept in content.values() for stream in kept.values()]
+            streams = [stream for content in contents for states in content.values() for stream in states.values()]
             rows = sum(pa.ipc.open_stream(stream).read_next_batch().num_rows for stream in streams)
             assert rows <= 4, (window, contents)  # of sessions, a few that are over may stay for a while
 
@@ -389,7 +389,7 @@ def test_the_number_of_different_values_is_about_right(kind):
     types = {"int": spark.LongType(), "text": spark.StringType(), "float": spark.DoubleType()}
     field = spark.StructField("x", types.get(kind, spark.DecimalType(12, 2)))
     key = spark.StructField("key", spark.LongType())
-    columns = Columns(spark.StructType([key]), spark.StructType([field]), {"u": approx_count_distinct_("x")})
+    columns = AggregateColumns(spark.StructType([key]), spark.StructType([field]), {"u": approx_count_distinct_("x")})
     partials = Partials(columns, "test")
     sizes = {0: 3, 1: 1023, 2: 12_000, 3: 20_000}
     edges = [0, *np.cumsum(list(sizes.values())).tolist()]

@@ -32,7 +32,7 @@ from pillarbox import (
     sum_,
 )
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._operators.columnar.partials import ALL, Columns, Partials
+from pillarbox._operators.columnar.partials import ALL, AggregateColumns, Partials
 from pillarbox._rows import row_class
 from pillarbox._types.row_encoder import RowEncoder
 from pillarbox._types.schema import resolve_schema
@@ -58,8 +58,8 @@ class Joined(AggregateFunction):
     def add(self, value, accumulator):
         return accumulator + value.x
 
-    def merge(self, one, other):
-        return one + other
+    def merge(self, accumulator, other):
+        return accumulator + other
 
     def get_result(self, accumulator):
         return accumulator
@@ -172,7 +172,7 @@ def test_columns_whose_names_would_be_those_of_a_key():
 def test_intervals_are_added_up_in_microseconds():
     day = spark.DayTimeIntervalType()
     key = spark.StructType().add("k", spark.LongType())
-    columns = Columns(key, spark.StructType().add("x", day), {"s": sum_("x"), "a": avg_("x")})
+    columns = AggregateColumns(key, spark.StructType().add("x", day), {"s": sum_("x"), "a": avg_("x")})
     partials = Partials(columns, "op")
 
     def of(*micros: int | None) -> list[Any]:
@@ -235,7 +235,7 @@ def test_aggregates_over_all_rows(window, parallelism):
         for bounds in window.assign_windows(None, 1_000 * index, None):
             expected.setdefault(tuple(bounds), []).append(index % 7 if index % 5 else None)
     assert {(millis(row.window_start), millis(row.window_end)): (row.n, row.total) for row in results} == {
-        bounds: (len(held), sum(filter(None, held)) if any(each is not None for each in held) else None)
+        bounds: (len(held), sum(filter(None, held)) if any(value is not None for value in held) else None)
         for bounds, held in expected.items()
     }
 
@@ -274,7 +274,7 @@ def test_a_sum_over_all_rows_that_does_not_fit_names_no_key():
         rows.window_all(MINUTE).aggregate(total=sum_("x")).execute_and_collect()
 
 
-def test_what_windows_over_all_rows_refuse():
+def test_windows_over_all_rows_refuse_wrong_uses():
     rows = amounts(1)
     for build, message in (
         (lambda: rows.window_all(MINUTE).aggregate(), "aggregate\\(\\) got None: pass an AggregateFunction"),
@@ -291,7 +291,7 @@ def test_what_windows_over_all_rows_refuse():
 def test_an_error_shows_a_key_that_python_has_no_date_for():
     """Spark's dates have a larger range than Python's."""
     day, x = spark.StructType().add("day", spark.DateType()), spark.StructType().add("x", spark.LongType())
-    columns = Columns(day, x, {"s": sum_("x")})
+    columns = AggregateColumns(day, x, {"s": sum_("x")})
     rows = {"day": pa.array([6_600_000] * 2, pa.int32()).cast(pa.date32()), "x": pa.array([2**62] * 2)}
     with pytest.raises(OperatorError, match=r"s=sum_\('x'\) of key '20040-03-09' in the window from 7 "):
         Partials(columns, "op").of_rows(rows, np.zeros(2, np.int64), np.full(2, 7))

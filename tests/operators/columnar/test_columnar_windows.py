@@ -153,8 +153,8 @@ class Everything(AggregateFunction):
     def get_result(self, accumulator):
         return accumulator
 
-    def merge(self, one, other):
-        return [*one, *other]
+    def merge(self, accumulator, other):
+        return [*accumulator, *other]
 
 
 class ByHand(ProcessWindowFunction):

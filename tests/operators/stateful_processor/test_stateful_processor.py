@@ -199,7 +199,7 @@ def test_an_epoch_without_a_micro_batch_is_refused():
 
 def emitting(*rows):
     class Emits(Base):
-        def handleInputRows(self, key, given, timerValues):
+        def handleInputRows(self, key, inputs, timerValues):
             return iter(rows)
 
     return MicroBatches(Emits(), "k STRING, v INT, s STRUCT<a: INT>")

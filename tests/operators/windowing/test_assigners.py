@@ -145,10 +145,10 @@ def test_windows_over_a_day_that_a_time_zone_left_out_do_not_overlap(days):
     edges = [start for day, start in starts.items() if (day - epoch) % days == 0]
     tumbling = TumblingEventTimeWindows.of(f"{days} days", time_zone="Pacific/Apia")
     sliding = SlidingEventTimeWindows.of(f"{2 * days} days", f"{days} days", time_zone="Pacific/Apia")
-    for one, two, three in zip(edges, edges[1:], edges[2:]):
-        for time in {two, (two + three) // 2, three - 1}:
-            assert windows(tumbling, time) == [(two, three)]
-            assert (one, three) in windows(sliding, time)
+    for first, second, third in zip(edges, edges[1:], edges[2:]):
+        for time in {second, (second + third) // 2, third - 1}:
+            assert windows(tumbling, time) == [(second, third)]
+            assert (first, third) in windows(sliding, time)
 
 
 @given(st.integers(-(10**12), 10**12), st.integers(-HOUR, HOUR))
@@ -217,5 +217,5 @@ def test_an_element_without_a_timestamp_has_no_window_of_event_time():
 
 def test_windows_are_plain_values():
     assert TimeWindow(0, 5) == (0, 5) and TimeWindow(0, 5).cover(TimeWindow(3, 9)) == (0, 9)
-    (one,) = windows(GlobalWindows.create(), None)
-    assert one == () and one.max_timestamp() == 2**63 - 1
+    (window,) = windows(GlobalWindows.create(), None)
+    assert window == () and window.max_timestamp() == 2**63 - 1

@@ -140,17 +140,17 @@ def test_days_go_on_from_a_savepoint_and_fire_again(zone):
         return env.local_job(out=windows.aggregate(n=count_(), last=sum_("at")).uid("days"), savepoint=savepoint)
 
     results: dict[tuple[int, int], int] = {}
-    savepoint, given = None, 0
-    while given < len(times) + 1:
+    savepoint, position = None, 0
+    while position < len(times) + 1:
         with job(savepoint) as running:
             (source,) = running.program.sources
             for _ in range(2):
-                some = times[given : given + 5] or ([times[0]] if given >= len(times) else [])
+                some = times[position : position + 5] or ([times[0]] if position >= len(times) else [])
                 run = [Row(key="k", at=time) for time in some]
-                out = running.run_epoch({source: [[run]]}, bounded=given >= len(times))["out"]
-                given += len(some)
+                out = running.run_epoch({source: [[run]]}, bounded=position >= len(times))["out"]
+                position += len(some)
                 results |= {(since_epoch(row.window_start), since_epoch(row.window_end)): row.n for row in out}
-                if given > len(times):
+                if position > len(times):
                     break
             savepoint = running.savepoint()
     times.append(times[0])  # the late one

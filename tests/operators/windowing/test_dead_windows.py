@@ -73,8 +73,8 @@ class Texts(AggregateFunction):
             raise ValueError("worse")
         return accumulator[0], "".join(sorted(accumulator[1]))  # panes have another order of elements
 
-    def merge(self, one, other):
-        return [one[0] + other[0], one[1] + other[1]]
+    def merge(self, accumulator, other):
+        return [accumulator[0] + other[0], accumulator[1] + other[1]]
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,9 @@ def joined(first, second):
 
 def test_windows_of_two_streams():
     env = StreamExecutionEnvironment()
-    one = env.from_collection([("k", 1, "a"), ("k", 11, "b")]).assign_timestamps_and_watermarks(AT)
-    two = env.from_collection([("k", 2, "c"), ("k", 3, "bad"), ("k", 12, "d")]).assign_timestamps_and_watermarks(AT)
-    pairs = one.join(two).where(lambda event: event[0]).equal_to(lambda event: event[0])
+    left = env.from_collection([("k", 1, "a"), ("k", 11, "b")]).assign_timestamps_and_watermarks(AT)
+    right = env.from_collection([("k", 2, "c"), ("k", 3, "bad"), ("k", 12, "d")]).assign_timestamps_and_watermarks(AT)
+    pairs = left.join(right).where(lambda event: event[0]).equal_to(lambda event: event[0])
     results = pairs.window(TumblingEventTimeWindows.of(10)).side_output_errors(BAD).apply(joined)
     letters = results.get_side_output(BAD).map(lambda letter: (letter.timestamp, sorted(letter.value)))
     assert sorted(results.union(letters).execute_and_collect(), key=str) == [

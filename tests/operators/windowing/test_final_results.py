@@ -44,8 +44,8 @@ class Numbers(AggregateFunction):
     def get_result(self, accumulator):
         return tuple(sorted(accumulator))
 
-    def merge(self, one, other):
-        return one + other
+    def merge(self, accumulator, other):
+        return accumulator + other
 
 
 class Named(ProcessWindowFunction):

@@ -59,8 +59,8 @@ class Listed(AggregateFunction):
     def get_result(self, accumulator):
         return sorted(accumulator)
 
-    def merge(self, one, other):
-        return one + other
+    def merge(self, accumulator, other):
+        return accumulator + other
 
 
 # -- sessions --
@@ -182,7 +182,7 @@ def test_windows_that_shrink_below_event_time_are_refused():
 class Dangling(Trigger):
     """Sets timers and never deletes them; purges its elements."""
 
-    fired = ReducingStateDescriptor("fired", lambda one, other: one + other)
+    fired = ReducingStateDescriptor("fired", lambda value, other: value + other)
 
     def __init__(self, at: int, answer: TriggerResult) -> None:
         self.at, self.answer = at, answer
@@ -288,7 +288,7 @@ def test_a_lateness_without_end_keeps_windows_for_good(assigner, folds):
         push(harness, ("a", 1, 5))
         assert len(advance(harness, 10**9)) >= 1
         again = push(harness, ("a", 2, 6))
-        assert again and all((each if folds else each[2]) == [1, 2] for each in again)
+        assert again and all((result if folds else result[2]) == [1, 2] for result in again)
         assert harness.num_event_time_timers() == 0
 
 

@@ -47,8 +47,8 @@ spans = st.one_of(
 )
 
 
-def summed(one, other):
-    return one[0], one[1] + other[1]
+def summed(pair, other):
+    return pair[0], pair[1] + other[1]
 
 
 # -- how time is cut --
@@ -70,15 +70,15 @@ def test_panes_are_what_the_windows_of_their_times_say(assigner, begin):
             assert panes.end_after(start) == ends[0] and panes.last_end(start) == ends[-1]
             for window in windows[time]:
                 assert panes.window_start(window.end) == window.start
-    for one, other in pairwise(times):
-        if panes.start(one) == panes.start(other):
-            assert windows[one] == windows[other], "all of a pane is in the same windows"
+    for earlier, later in pairwise(times):
+        if panes.start(earlier) == panes.start(later):
+            assert windows[earlier] == windows[later], "all of a pane is in the same windows"
 
 
 # -- two stacks --
 
 
-def test_what_is_copied_may_be_changed():
+def test_a_copy_may_be_changed():
     class Own:
         def __init__(self) -> None:
             self.values = [1]
@@ -99,11 +99,11 @@ class Merging:
     def __init__(self) -> None:
         self.count = 0
 
-    def __call__(self, one: list[int], other: list[int]) -> list[int]:
+    def __call__(self, value: list[int], other: list[int]) -> list[int]:
         self.count += 1
-        one.extend(other)
+        value.extend(other)
         other.clear()
-        return one
+        return value
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.sets(st.integers(0, 200)), st.randoms(use_true_random=False))
@@ -164,11 +164,11 @@ class Counted(AggregateFunction):
         accumulator[0] += value[1]
         return accumulator
 
-    def merge(self, one, other):
+    def merge(self, accumulator, other):
         self.merged += 1
-        one[0] += other[0]
+        accumulator[0] += other[0]
         other[0] = 10**9  # a later read would notice
-        return one
+        return accumulator
 
     def get_result(self, accumulator):
         result = accumulator[0]

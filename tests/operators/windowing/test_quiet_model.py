@@ -29,18 +29,18 @@ class Source:
 
     def __init__(self, bound: int, timeout: int | None) -> None:
         self.bound, self.timeout = bound, timeout
-        self.watermark = self.said = NEVER
+        self.watermark = self.emitted = NEVER
         self.active: int | None = None
 
     def epoch(self, now: int, partitions: list[list[Any]]) -> None:
         latest = [max(time for _, time, _ in records) for records in partitions if records]
         if latest:
-            self.watermark = self.said = max(self.watermark, min(latest) - self.bound - 1)
+            self.watermark = self.emitted = max(self.watermark, min(latest) - self.bound - 1)
             self.active = now
         elif self.active is None:
             self.active = now
-        elif self.timeout is not None and self.said > NEVER and now - self.active >= self.timeout:
-            self.watermark = self.said + now - self.active - self.timeout
+        elif self.timeout is not None and self.emitted > NEVER and now - self.active >= self.timeout:
+            self.watermark = self.emitted + now - self.active - self.timeout
 
 
 records = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 300)), max_size=3)
@@ -57,12 +57,12 @@ epochs: st.SearchStrategy[list[Any]] = st.lists(
 @pytest.mark.slow("a model")
 @given(epochs, st.integers(0, 30), st.sampled_from([50, 120]), st.sampled_from([50, 90, 90, None]), st.integers(1, 2))
 def test_windows_close_as_the_model_says(epochs, bound, timeout, other, parallelism):
-    def build(env, one, two):
+    def build(env, left, right):
         timed = [
             stream.assign_timestamps_and_watermarks(
                 bounded(bound) if after is None else bounded(bound).with_wall_clock_progress(after)
             )
-            for stream, after in ((one, timeout), (two, other))
+            for stream, after in ((left, timeout), (right, other))
         ]
         windows = timed[0].union(timed[1]).key_by(first).window(TumblingEventTimeWindows.of(50))
         windows = windows.side_output_late_data(LATE).process(Numbers())
@@ -72,11 +72,11 @@ def test_windows_close_as_the_model_says(epochs, bound, timeout, other, parallel
     there: dict[Any, list[int]] = {}
     watermark, number, now = NEVER, 0, START
     with ProgramTestHarness(build, parallelism=parallelism, processing_time=START) as harness:
-        for passes, one, two, accident in epochs:
+        for passes, lefts, rights, accident in epochs:
             harness.advance_processing_time(passes)
             now += passes
             late = []
-            for name, source, partitions in (("one", sources[0], one), ("two", sources[1], two)):
+            for name, source, partitions in (("left", sources[0], lefts), ("right", sources[1], rights)):
                 numbered = []
                 for partition, content in enumerate(partitions):
                     records = []

@@ -80,7 +80,7 @@ def test_sliding_windows_and_sessions(assigner, expected):
         harness.run_epoch()
         harness.advance_processing_time(250)
         harness.run_epoch()
-        assert set(map(str, expected)) <= {str(one) for one in harness.get_output("windows")}
+        assert set(map(str, expected)) <= {str(window) for window in harness.get_output("windows")}
 
 
 def test_an_epoch_that_runs_again_and_a_restart():
@@ -103,7 +103,7 @@ def test_windows_behind_windows_close_too():
     def build(env, events):
         timed = events.assign_timestamps_and_watermarks(bounded(20).with_wall_clock_progress(100))
         counts = timed.key_by(first).window(TUMBLING).aggregate(*counting())
-        totals = counts.key_by(lambda one: "all").window(TumblingEventTimeWindows.of(100)).reduce(added)
+        totals = counts.key_by(lambda pair: "all").window(TumblingEventTimeWindows.of(100)).reduce(added)
         return {"counts": counts, "totals": totals}
 
     with ProgramTestHarness(build, parallelism=2, processing_time=5000) as harness:
@@ -135,8 +135,8 @@ def counting():
     return Count(), Named()
 
 
-def added(one, other):
-    return one[0], one[1] + other[1]
+def added(pair, other):
+    return pair[0], pair[1] + other[1]
 
 
 def test_a_source_that_goes_on_holds_the_silent_one_only_where_that_is_not_behind():
@@ -163,8 +163,8 @@ def test_strategies_of_one_source_count_by_themselves():
             timed = events.assign_timestamps_and_watermarks(strategy)
             outputs[name] = timed.key_by(first).window(TUMBLING).process(Contents())
         both = bounded(0).with_wall_clock_progress(100), bounded(0)
-        one, other = (events.assign_timestamps_and_watermarks(strategy) for strategy in both)
-        outputs["union"] = one.union(other).key_by(first).window(TUMBLING).process(Contents())
+        progressing, waiting = (events.assign_timestamps_and_watermarks(strategy) for strategy in both)
+        outputs["union"] = progressing.union(waiting).key_by(first).window(TUMBLING).process(Contents())
         return outputs
 
     with ProgramTestHarness(build) as harness:

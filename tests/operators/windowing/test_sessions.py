@@ -48,10 +48,10 @@ class Joined(AggregateFunction):
         accumulator.append(value[1])
         return accumulator
 
-    def merge(self, one, other):
+    def merge(self, accumulator, other):
         self.merged += 1
-        one += other
-        return one
+        accumulator += other
+        return accumulator
 
     def get_result(self, accumulator):
         return tuple(accumulator)
@@ -67,8 +67,8 @@ class ByHand(EventTimeTrigger):
     """The default trigger as a subclass, so that the general operator calls it for each element."""
 
 
-def summed(one, other):
-    return one[0], one[1] + other[1]
+def summed(pair, other):
+    return pair[0], pair[1] + other[1]
 
 
 def gap_of(value):
@@ -325,8 +325,8 @@ class InOrder(AggregateFunction):
     def get_result(self, accumulator):
         return accumulator
 
-    def merge(self, one, other):
-        return one + other
+    def merge(self, accumulator, other):
+        return accumulator + other
 
 
 class OfWindow(ProcessWindowFunction):

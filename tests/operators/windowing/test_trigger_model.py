@@ -1,4 +1,4 @@
-"""Windows, triggers and evictors of all kinds, with late records and restarts, compared with ``retold.py``."""
+"""Windows, triggers and evictors of all kinds, with late records and restarts, compared with ``window_oracle.py``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from pillarbox import (
 )
 from pillarbox._operators.frame.keyed_operator import LATE_RECORDS_DROPPED
 from pillarbox._operators.windowing.api.count_windows import CountSlidingWindowAssigner
-from tests.operators.windowing.retold import Evict, Kind, Open, Retold, When
+from tests.operators.windowing.window_oracle import Evict, Kind, Open, When, WindowOracle
 from tests.operators.windowing.windows import open_windows
 
 LATE = OutputTag("late")
@@ -62,7 +62,7 @@ def tumbling(size: int, offset: int, by_event_time: bool) -> Kind:
     offset %= size
     assigner = _times((TumblingEventTimeWindows, TumblingProcessingTimeWindows), by_event_time, size, offset)
 
-    def windows(time: int, place: int) -> list[tuple[int, ...]]:
+    def windows(time: int, index: int) -> list[tuple[int, ...]]:
         return [(start, start + size) for start in range(time - size + 1, time + 1) if (start - offset) % size == 0]
 
     return Kind(f"tumbling({size}, {offset}, {by_event_time})", assigner, windows, by_event_time)
@@ -72,7 +72,7 @@ def sliding(size: int, slide: int, offset: int, by_event_time: bool) -> Kind:
     offset %= slide
     assigner = _times((SlidingEventTimeWindows, SlidingProcessingTimeWindows), by_event_time, size, slide, offset)
 
-    def windows(time: int, place: int) -> list[tuple[int, ...]]:
+    def windows(time: int, index: int) -> list[tuple[int, ...]]:
         return [(start, start + size) for start in range(time - size + 1, time + 1) if (start - offset) % slide == 0]
 
     return Kind(f"sliding({size}, {slide}, {offset}, {by_event_time})", assigner, windows, by_event_time)
@@ -83,7 +83,7 @@ def cumulating(step: int, steps: int, offset: int, by_event_time: bool) -> Kind:
     offset %= size
     assigner = _times((CumulativeEventTimeWindows, CumulativeProcessingTimeWindows), by_event_time, size, step, offset)
 
-    def windows(time: int, place: int) -> list[tuple[int, ...]]:
+    def windows(time: int, index: int) -> list[tuple[int, ...]]:
         (start,) = [start for start in range(time - size + 1, time + 1) if (start - offset) % size == 0]
         return [(start, end) for end in range(start + step, start + size + 1, step) if end > time]
 
@@ -94,7 +94,7 @@ def sessions(gap: int, by_event_time: bool) -> Kind:
     kind = EventTimeSessionWindows if by_event_time else ProcessingTimeSessionWindows
     name = f"sessions({gap}, {by_event_time})"
     assigner: Any = kind.with_gap(gap)
-    return Kind(name, assigner, lambda time, place: [(time, time + gap)], by_event_time, merges=True)
+    return Kind(name, assigner, lambda time, index: [(time, time + gap)], by_event_time, merges=True)
 
 
 def dynamic(most: int) -> Kind:
@@ -102,19 +102,19 @@ def dynamic(most: int) -> Kind:
         return 1 + time % most
 
     assigner = EventTimeSessionWindows.with_dynamic_gap(lambda record: gap(record[2]))
-    return Kind(f"dynamic({most})", assigner, lambda time, place: [(time, time + gap(time))], merges=True)
+    return Kind(f"dynamic({most})", assigner, lambda time, index: [(time, time + gap(time))], merges=True)
 
 
 def counted(size: int, slide: int) -> Kind:
-    def windows(time: int, place: int) -> list[tuple[int, ...]]:
-        return [(number,) for number in range(place + 1) if number * slide <= place < number * slide + size]
+    def windows(time: int, index: int) -> list[tuple[int, ...]]:
+        return [(number,) for number in range(index + 1) if number * slide <= index < number * slide + size]
 
     assigner = CountSlidingWindowAssigner.of(size, slide)
     return Kind(f"counted({size}, {slide})", assigner, windows, by_event_time=False, ends=False)
 
 
 def all_in_one() -> Kind:
-    return Kind("global", GlobalWindows.create(), lambda time, place: [()], by_event_time=False, ends=False)
+    return Kind("global", GlobalWindows.create(), lambda time, index: [()], by_event_time=False, ends=False)
 
 
 kinds = st.one_of(
@@ -132,16 +132,16 @@ kinds = st.one_of(
 
 
 def at_end() -> When:
-    def element(window: Open, value: int, time: int, all: Retold) -> str:
+    def element(window: Open, value: int, time: int, all: WindowOracle) -> str:
         if window.last <= all.watermark:
             return "fire"
         window.timers.add(("event", window.last))
         return ""
 
-    def timer(window: Open, clock: str, time: int, all: Retold) -> str:
+    def timer(window: Open, clock: str, time: int, all: WindowOracle) -> str:
         return "fire" if clock == "event" and time == window.last else ""
 
-    def merged(window: Open, parts: list[Open], all: Retold) -> None:
+    def merged(window: Open, parts: list[Open], all: WindowOracle) -> None:
         if window.last > all.watermark:
             window.timers.add(("event", window.last))
 
@@ -149,29 +149,29 @@ def at_end() -> When:
 
 
 def by_the_clock() -> When:
-    def element(window: Open, value: int, time: int, all: Retold) -> str:
+    def element(window: Open, value: int, time: int, all: WindowOracle) -> str:
         window.timers.add(("processing", window.last))
         return ""
 
-    def timer(window: Open, clock: str, time: int, all: Retold) -> str:
+    def timer(window: Open, clock: str, time: int, all: WindowOracle) -> str:
         return "fire" if clock == "processing" else ""
 
-    def merged(window: Open, parts: list[Open], all: Retold) -> None:
+    def merged(window: Open, parts: list[Open], all: WindowOracle) -> None:
         if window.last > all.clock:
             window.timers.add(("processing", window.last))
 
     return When("processing", ProcessingTimeTrigger.create(), element, timer, merged)
 
 
-def each(number: int) -> When:
-    def element(window: Open, value: int, time: int, all: Retold) -> str:
+def every_nth(number: int) -> When:
+    def element(window: Open, value: int, time: int, all: WindowOracle) -> str:
         window.memo["count"] = window.memo.get("count", 0) + 1
         if window.memo["count"] < number:
             return ""
         window.memo["count"] = 0
         return "fire"
 
-    def merged(window: Open, parts: list[Open], all: Retold) -> None:
+    def merged(window: Open, parts: list[Open], all: WindowOracle) -> None:
         window.memo["count"] = sum(part.memo.get("count", 0) for part in parts)
 
     return When(f"count({number})", CountTrigger.of(number), element, merged=merged)
@@ -189,7 +189,7 @@ def every(interval: int) -> When:
         window.memo["next"] = min(time, window.last)
         window.timers.add(("event", window.memo["next"]))
 
-    def element(window: Open, value: int, time: int, all: Retold) -> str:
+    def element(window: Open, value: int, time: int, all: WindowOracle) -> str:
         if window.last <= all.watermark:
             return "fire"
         window.timers.add(("event", window.last))
@@ -197,7 +197,7 @@ def every(interval: int) -> When:
             plan(window, (time // interval + 1) * interval)
         return ""
 
-    def timer(window: Open, clock: str, time: int, all: Retold) -> str:
+    def timer(window: Open, clock: str, time: int, all: WindowOracle) -> str:
         if clock != "event":
             return ""
         if time == window.last:
@@ -207,7 +207,7 @@ def every(interval: int) -> When:
         plan(window, time + interval)
         return "fire"
 
-    def merged(window: Open, parts: list[Open], all: Retold) -> None:
+    def merged(window: Open, parts: list[Open], all: WindowOracle) -> None:
         _earliest(window, parts, "event")
 
     return When(f"continuous event({interval})", ContinuousEventTimeTrigger.of(interval), element, timer, merged)
@@ -219,18 +219,18 @@ def every_by_the_clock(interval: int) -> When:
         window.memo["next"] = window.last if now < window.last < time else time
         window.timers.add(("processing", window.memo["next"]))
 
-    def element(window: Open, value: int, time: int, all: Retold) -> str:
+    def element(window: Open, value: int, time: int, all: WindowOracle) -> str:
         if window.memo.get("next") is None:
             plan(window, all.clock, (all.clock // interval + 1) * interval)
         return ""
 
-    def timer(window: Open, clock: str, time: int, all: Retold) -> str:
+    def timer(window: Open, clock: str, time: int, all: WindowOracle) -> str:
         if clock != "processing" or time != window.memo.get("next"):
             return ""
         plan(window, time, time + interval)
         return "fire"
 
-    def merged(window: Open, parts: list[Open], all: Retold) -> None:
+    def merged(window: Open, parts: list[Open], all: WindowOracle) -> None:
         _earliest(window, parts, "processing")
 
     trigger = ContinuousProcessingTimeTrigger.of(interval)
@@ -238,7 +238,7 @@ def every_by_the_clock(interval: int) -> When:
 
 
 def further_than(threshold: int) -> When:
-    def element(window: Open, value: int, time: int, all: Retold) -> str:
+    def element(window: Open, value: int, time: int, all: WindowOracle) -> str:
         last = window.memo.setdefault("last", time)
         if abs(time - last) <= threshold:
             return ""
@@ -264,7 +264,7 @@ def never() -> When:
 class Budget(Trigger):
     """Fires and purges when the sum of the elements reaches a limit, and a while after an odd timestamp."""
 
-    _sum = ReducingStateDescriptor("sum", lambda one, other: one + other)
+    _sum = ReducingStateDescriptor("sum", lambda value, other: value + other)
     _times = ListStateDescriptor("times")
 
     def __init__(self, budget: int) -> None:
@@ -303,7 +303,7 @@ class Budget(Trigger):
 
 
 def budget(most: int) -> When:
-    def element(window: Open, value: int, time: int, all: Retold) -> str:
+    def element(window: Open, value: int, time: int, all: WindowOracle) -> str:
         if time % 2:
             window.timers.add(("event", time + 8))
             window.memo["times"] = [*window.memo.get("times", []), time + 8]
@@ -313,10 +313,10 @@ def budget(most: int) -> When:
         window.memo["sum"] = 0
         return "fire purge"
 
-    def timer(window: Open, clock: str, time: int, all: Retold) -> str:
+    def timer(window: Open, clock: str, time: int, all: WindowOracle) -> str:
         return "fire" if clock == "event" and time in window.memo.get("times", []) else ""
 
-    def merged(window: Open, parts: list[Open], all: Retold) -> None:
+    def merged(window: Open, parts: list[Open], all: WindowOracle) -> None:
         window.memo["sum"] = sum(part.memo.get("sum", 0) for part in parts)
         window.memo["times"] = [time for part in parts for time in part.memo.get("times", [])]
         window.timers |= {("event", time) for time in window.memo["times"]}
@@ -331,8 +331,8 @@ def purging(when: When) -> When:
     return When(
         f"purging({when})",
         PurgingTrigger.of(when.trigger),
-        lambda *told: with_purge(when.element(*told)),
-        lambda *told: with_purge(when.timer(*told)),
+        lambda *arguments: with_purge(when.element(*arguments)),
+        lambda *arguments: with_purge(when.timer(*arguments)),
         when.merged,
         when.merges,
     )
@@ -341,7 +341,7 @@ def purging(when: When) -> When:
 plain_triggers = st.one_of(
     st.builds(at_end),
     st.builds(by_the_clock),
-    st.builds(each, st.integers(1, 4)),
+    st.builds(every_nth, st.integers(1, 4)),
     st.builds(every, st.integers(1, 15)),
     st.builds(every_by_the_clock, evens),
     st.builds(further_than, st.integers(0, 20)),
@@ -353,7 +353,7 @@ triggers = st.tuples(plain_triggers, st.booleans()).map(lambda both: purging(bot
 
 def default_of(kind: Kind) -> When:
     if not kind.ends:
-        return purging(each(kind.assigner.size))
+        return purging(every_nth(kind.assigner.size))
     return at_end() if kind.by_event_time else by_the_clock()
 
 
@@ -417,8 +417,8 @@ class Values(AggregateFunction):
     def get_result(self, accumulator):
         return list(accumulator)
 
-    def merge(self, one, other):
-        return one + other
+    def merge(self, accumulator, other):
+        return accumulator + other
 
 
 class Folded(ProcessWindowFunction):
@@ -495,12 +495,12 @@ def test_windows_with_any_trigger_and_evictor_do_what_is_told_of_them(kind, when
     if when is not None and kind.merges and not when.merges:
         when = never()
     if kind.name == "global" and when is None:
-        when = each(3)
+        when = every_nth(3)
 
     def build(stream: Any) -> Any:
         return build_windows(stream, kind, when, evict, lateness, how)
 
-    retold = Retold(kind, when or default_of(kind), evict, lateness, folds=how == "aggregate")
+    oracle = WindowOracle(kind, when or default_of(kind), evict, lateness, folds=how == "aggregate")
     harness = open_windows(build)
     number = late = 0
     try:
@@ -509,31 +509,31 @@ def test_windows_with_any_trigger_and_evictor_do_what_is_told_of_them(kind, when
             if what == "restart":
                 snapshot = harness.snapshot()
                 harness.close()
-                harness = open_windows(build, snapshot=snapshot, processing_time=retold.clock)
+                harness = open_windows(build, snapshot=snapshot, processing_time=oracle.clock)
             elif what == "epoch":
                 harness.snapshot()
             elif what == "watermark":
-                if content < retold.watermark:
+                if content < oracle.watermark:
                     continue
                 harness.push_watermark(content)
-                retold.set_watermark(content)
+                oracle.set_watermark(content)
             elif what == "clock":
                 harness.advance_processing_time(content)
-                retold.set_clock(retold.clock + content)
+                oracle.set_clock(oracle.clock + content)
             else:
                 records = [(key, number + more, time) for more, (key, time) in enumerate(content, 1)]
                 number += len(content)
                 for run in (records[: len(records) // 2], records[len(records) // 2 :]):
                     harness.push_all(run, [time for _, _, time in run])
                 for record in records:
-                    retold.add(*record)
+                    oracle.add(*record)
             # Timers of times that have passed already fire with the next look at the clock.
-            harness.set_processing_time(retold.clock)
-            retold.set_clock(retold.clock)
-            outputs = [each if len(each) > 3 else (*each, None) for each in harness.get_output()]
-            assert plain(outputs, how, kind) == plain(retold.results(), how, kind)
+            harness.set_processing_time(oracle.clock)
+            oracle.set_clock(oracle.clock)
+            outputs = [row if len(row) > 3 else (*row, None) for row in harness.get_output()]
+            assert plain(outputs, how, kind) == plain(oracle.results(), how, kind)
             side = [value for _, value, _ in harness.get_side_output(LATE)]
-            assert side == retold.late[late:]
+            assert side == oracle.late[late:]
             late += len(side)
         harness.snapshot()
         assert harness.operator.context.counters[LATE_RECORDS_DROPPED] == 0

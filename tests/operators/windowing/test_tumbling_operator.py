@@ -66,7 +66,7 @@ def play(kind: str, ways: tuple[bool, bool], *, lateness: int = 0) -> list[Any]:
 @pytest.mark.parametrize("lateness", [0, 5 * DAY])
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_operators_give_the_same_and_take_turns_on_the_same_state(kind, lateness):
-    outcomes = [play(kind, (one, other), lateness=lateness) for one in (True, False) for other in (True, False)]
+    outcomes = [play(kind, (kind_, other), lateness=lateness) for kind_ in (True, False) for other in (True, False)]
     assert outcomes[0] == outcomes[1] == outcomes[2] == outcomes[3]
     assert sum(map(len, outcomes[0])) >= 5
 
@@ -119,7 +119,7 @@ def test_a_key_whose_window_has_fired_does_not_fire_again_at_a_lesser_watermark(
 
     def build(stream: Any) -> Any:
         windows = stream.window(TumblingEventTimeWindows.of(10)).allowed_lateness(20)
-        return (windows if quick else windows.trigger(AtTheEnd())).aggregate(NumberWithoutMerge(), Told())
+        return (windows if quick else windows.trigger(AtTheEnd())).aggregate(NumberWithoutMerge(), KeyAndElements())
 
     def after(snapshot: Any, steps: list[Any]) -> Any:
         with open_windows(build, snapshot=snapshot) as harness:
@@ -147,6 +147,6 @@ def test_a_key_whose_window_has_fired_does_not_fire_again_at_a_lesser_watermark(
     assert out.pop() == [("b", 2), ("c", 1)]
 
 
-class Told(ProcessWindowFunction):
+class KeyAndElements(ProcessWindowFunction):
     def process(self, key, context, elements):
         yield key, *elements

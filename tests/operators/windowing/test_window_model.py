@@ -121,7 +121,7 @@ class Model:
         content: list[Any] = []
         while met := [other for other in windows if other[0] <= end and start <= other[1]]:
             start, end = min(start, *(o[0] for o in met)), max(end, *(o[1] for o in met))
-            content += [each for other in met for each in windows.pop(other)]
+            content += [element for other in met for element in windows.pop(other)]
         return (start, end), content
 
     def advance(self, watermark: int) -> list[Any]:
@@ -161,8 +161,8 @@ class Spread(AggregateFunction):
     def get_result(self, accumulator):
         return (None, sorted(accumulator))
 
-    def merge(self, one, other):
-        return one + other
+    def merge(self, accumulator, other):
+        return accumulator + other
 
 
 class Changing(Spread):
@@ -178,10 +178,10 @@ class Changing(Spread):
     def get_result(self, accumulator):
         return (None, sorted(accumulator))
 
-    def merge(self, one, other):
-        one.extend(other)
+    def merge(self, accumulator, other):
+        accumulator.extend(other)
         other.append("used up")
-        return one
+        return accumulator
 
 
 class Named(Contents):

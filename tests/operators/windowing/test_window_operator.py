@@ -59,8 +59,8 @@ def advance(harness, watermark: int) -> list[Any]:
     return list(harness.get_output())
 
 
-def summed(one, other):
-    return one[0], one[1] + other[1]
+def summed(pair, other):
+    return pair[0], pair[1] + other[1]
 
 
 # -- when windows fire --
@@ -139,9 +139,9 @@ class Merges(AggregateFunction):
     def get_result(self, accumulator):
         return accumulator
 
-    def merge(self, one, other):
+    def merge(self, accumulator, other):
         type(self).merged += 1
-        return one + other
+        return accumulator + other
 
 
 def test_accumulators_are_merged_only_where_two_windows_with_elements_meet():
@@ -381,11 +381,11 @@ def test_evictors():
     assert fired(CountEvictor.of(1, True)) == [[0, 1], [1, 2, 3]]
     assert fired(TimeEvictor.of(11)) == [[0, 1], [3]]
     assert fired(TimeEvictor.of(12)) == [[0, 1], [2, 3]]
-    assert fired(DeltaEvictor.of(2, lambda one, last: last[1] - one[1])) == [[0, 1], [2, 3]]
-    nans = DeltaEvictor.of(2, lambda one, last: float("nan") if one[1] == 0 else last[1] - one[1])
+    assert fired(DeltaEvictor.of(2, lambda first, last: last[1] - first[1])) == [[0, 1], [2, 3]]
+    nans = DeltaEvictor.of(2, lambda first, last: float("nan") if first[1] == 0 else last[1] - first[1])
     assert fired(nans)[0] == [0, 1]
-    nowhere = DeltaEvictor.of(2, lambda one, last: float("nan"))
-    assert fired(nowhere) == fired(DeltaEvictor.of(2, lambda one, last: 0))
+    nowhere = DeltaEvictor.of(2, lambda first, last: float("nan"))
+    assert fired(nowhere) == fired(DeltaEvictor.of(2, lambda first, last: 0))
 
 
 class Odd(Evictor):
@@ -464,8 +464,8 @@ def test_functions_are_opened_and_closed():
         def close(self):
             calls.append("close reduce")
 
-        def reduce(self, one, other):
-            return summed(one, other)
+        def reduce(self, value, other):
+            return summed(value, other)
 
     class Tell(Contents):
         def open(self, ctx):
@@ -617,7 +617,7 @@ def test_errors_name_operator_key_and_record_or_window():
             harness.push_watermark(9)
 
     def divide(stream):
-        return stream.window(TumblingEventTimeWindows.of(10)).reduce(lambda one, other: 1 / 0)
+        return stream.window(TumblingEventTimeWindows.of(10)).reduce(lambda value, other: 1 / 0)
 
     at_the_record = pytest.raises(OperatorError, match=r"failed at the record \('a', 2\)")
     with open_windows(divide) as harness, at_the_record:
@@ -643,7 +643,7 @@ def test_windows_over_all_of_a_stream_and_behind_each_other():
     words = env.from_collection([("a", 1), ("b", 2), ("a", 11), ("a", 12)]).assign_timestamps_and_watermarks(at)
     sums = words.key_by(lambda r: r[0]).window(TumblingEventTimeWindows.of(10)).reduce(summed)
     most = sums.window_all(TumblingEventTimeWindows.of(10)).reduce(
-        lambda one, other: max(one, other, key=lambda r: r[1])
+        lambda value, other: max(value, other, key=lambda r: r[1])
     )
     assert most.execute_and_collect() == [("b", 2), ("a", 23)]
     timed = sums.key_by(lambda r: r[0]).process(Most())

@@ -79,7 +79,7 @@ PROGRAMS: dict[str, Any] = {
     "tumbling, evicted": of(TEN, Number(), evictor=CountEvictor.of(1, True)),
     "tumbling, counted": of(TEN, Number(), CountTrigger.of(2)),
     "tumbling, purged": of(TEN, None, PurgingTrigger.of(CountTrigger.of(2))),
-    "tumbling, by differences": of(TEN, None, DeltaTrigger.of(0, lambda one, other: other[1] - one[1])),
+    "tumbling, by differences": of(TEN, None, DeltaTrigger.of(0, lambda first, other: other[1] - first[1])),
     "tumbling, continuously": of(TEN, Notes(), ContinuousEventTimeTrigger.of(3), lateness=5),
     "tumbling, continuously by the clock": of(TEN, Number(), ContinuousProcessingTimeTrigger.of(3)),
     "tumbling, by the clock": of(TEN, Number(), ProcessingTimeTrigger.create()),

@@ -37,8 +37,8 @@ class NumberWithoutMerge(AggregateFunction):
 
 
 class Number(NumberWithoutMerge):
-    def merge(self, one, other):
-        return one + other
+    def merge(self, accumulator, other):
+        return accumulator + other
 
 
 def open_windows(build: Callable[[Any], Any], **options: Any) -> KeyedOneInputStreamOperatorTestHarness:

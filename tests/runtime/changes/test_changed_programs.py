@@ -184,7 +184,7 @@ def test_names_of_functions_and_of_operators(tmp_path: Path) -> None:
     then = Changed(only_sums, paid("a"), tmp_path / "one")
 
     def named(env, paid):
-        return {"sum": sums(paid.map(lambda one: one), Renamed()).name("of cards").map(lambda pair: pair)}
+        return {"sum": sums(paid.map(lambda record: record), Renamed()).name("of cards").map(lambda pair: pair)}
 
     assert then.goes_on(named, *paid("a")) == {"sum": [("a", 2)]}
 
@@ -192,10 +192,10 @@ def test_names_of_functions_and_of_operators(tmp_path: Path) -> None:
     renamed = then.goes_on(lambda env, paid: {"sum": sums(paid, Renamed(), uid=None)}, *paid("a"))
     assert renamed == {"sum": [("a", 2)]}
     former = then.compared(only_sums).refused[0].split("'")[1]
-    refusal = then.refusal(lambda env, paid: {"sum": sums(paid.map(lambda one: one), uid=None)})
+    refusal = then.refusal(lambda env, paid: {"sum": sums(paid.map(lambda record: record), uid=None)})
     assert f"it contains state of '{former}', which the program lacks (the program has '" in refusal
     assert "instead: set uid() to the old one)" in refusal
-    mended = then.goes_on(lambda env, paid: {"sum": sums(paid.map(lambda one: one), uid=former)}, *paid("a"))
+    mended = then.goes_on(lambda env, paid: {"sum": sums(paid.map(lambda record: record), uid=former)}, *paid("a"))
     assert mended == {"sum": [("a", 2)]}
 
 
@@ -317,7 +317,7 @@ def test_aggregates_of_columns(tmp_path: Path) -> None:
         def built(env, paid):
             timed = paid.map(tuple, output_type=PAID).assign_timestamps_and_watermarks(AT).key_by("card")
             windows = timed.window(TumblingEventTimeWindows.of("1 second")).aggregate(**aggregates).uid(uid)
-            return {"sum": windows.map(lambda one: tuple(one[3:]))}
+            return {"sum": windows.map(lambda window: tuple(window[3:]))}
 
         return built
 
@@ -341,12 +341,12 @@ def test_the_bounds_of_a_join(tmp_path: Path, columns: bool) -> None:
     def within(lower: int, upper: int) -> Any:
         def build(env, paid):
             timed = paid.map(tuple, output_type=PAID).assign_timestamps_and_watermarks(AT)
-            left, right = (timed.filter(lambda one, n=n: one.n == n) for n in (1, 2))
+            left, right = (timed.filter(lambda record, n=n: record.n == n) for n in (1, 2))
             near = left.key_by("card").interval_join(right.key_by("card")).between(lower, upper)
             if columns:
-                pairs = near.columns(suffixes=("", "_right")).uid("pairs").map(lambda one: (one.at, one.at_right))
+                pairs = near.columns(suffixes=("", "_right")).uid("pairs").map(lambda pair: (pair.at, pair.at_right))
             else:
-                pairs = near.process(lambda one, other, ctx: [(one.at, other.at)]).uid("pairs")
+                pairs = near.process(lambda left, right, ctx: [(left.at, right.at)]).uid("pairs")
             return {"pairs": pairs}
 
         return build
@@ -366,9 +366,9 @@ def test_joins_of_columns(tmp_path: Path) -> None:
     def joined(how: Any, uid: str = "pairs", more: bool = False) -> Any:
         def build(env, paid):
             columns = MORE if more else PAID
-            rows = paid.map(lambda one: (*one, *(["s"] if more else [])), output_type=columns)
+            rows = paid.map(lambda record: (*record, *(["s"] if more else [])), output_type=columns)
             timed = rows.assign_timestamps_and_watermarks(AT)
-            left, right = (timed.filter(lambda one, n=n: one.n == n).key_by("card") for n in (1, 2))
+            left, right = (timed.filter(lambda record, n=n: record.n == n).key_by("card") for n in (1, 2))
             pairs = left.interval_join(right).between(-10, 10).columns(how, suffixes=("", "_right")).uid(uid)
             return {"pairs": pairs.map(lambda pair: (pair.at, pair.at_right))}
 
@@ -400,7 +400,7 @@ def test_a_left_join_that_becomes_an_inner_one() -> None:
     def joined(how: Any) -> Any:
         def build(env, paid):
             timed = paid.map(tuple, output_type=PAID).assign_timestamps_and_watermarks(AT)
-            left, right = (timed.filter(lambda one, n=n: one.n == n).key_by("card") for n in (1, 2))
+            left, right = (timed.filter(lambda record, n=n: record.n == n).key_by("card") for n in (1, 2))
             pairs = left.interval_join(right).between(-10, 10).columns(how, suffixes=("", "_right")).uid("pairs")
             return {"pairs": pairs.map(lambda pair: (pair.at, pair.at_right))}
 
@@ -428,10 +428,10 @@ def test_the_first_operator_before_a_join(tmp_path: Path, monkeypatch: pytest.Mo
     def joined(*, untouched: bool, uid: str = "pairs") -> Any:
         def build(env, paid):
             timed = paid.map(tuple, output_type=PAID).assign_timestamps_and_watermarks(AT)
-            left, right = (timed.filter(lambda one, n=n: one.n == n).key_by("card") for n in (1, 2))
+            left, right = (timed.filter(lambda record, n=n: record.n == n).key_by("card") for n in (1, 2))
             monkeypatch.setattr(columnar_joins, "_is_untouched", lambda step: untouched)
             near = left.interval_join(right).between(-10, 10)
-            return {"pairs": near.process(lambda one, other, ctx: [(one.at, other.at)]).uid(uid)}
+            return {"pairs": near.process(lambda left, right, ctx: [(left.at, right.at)]).uid(uid)}
 
         return build
 
@@ -463,7 +463,7 @@ class Rules(BroadcastProcessFunction):
 def test_the_descriptor_of_broadcast_state(tmp_path: Path) -> None:
     def build(descriptor: Any) -> Any:
         def built(env, paid):
-            rules = paid.filter(lambda one: one.n == 2).broadcast(descriptor)
+            rules = paid.filter(lambda record: record.n == 2).broadcast(descriptor)
             return {"told": paid.rebalance().connect(rules).process(Rules(descriptor)).uid("rules")}
 
         return built
@@ -529,7 +529,10 @@ def test_an_async_function_less_with_requests_under_way(tmp_path: Path) -> None:
 
     def less(env, paid):
         return {
-            "asked": paid.key_by("card").process(Pass(), processing_time=True).uid("pass").map(lambda one: one.card)
+            "asked": paid.key_by("card")
+            .process(Pass(), processing_time=True)
+            .uid("pass")
+            .map(lambda record: record.card)
         }
 
     ANSWERING.clear()

@@ -206,7 +206,7 @@ def test_what_windows_keep_goes_on_with_other_classes_and_names(model, function)
     values = [("a", 10, 14), ("b", 10, 25)]
     out, now = run(program(new, "firings", ("fired",), "one:Acc"), values, snapshot)
     folded = [("a", (13, 7)), ("b", (4, 7))]
-    assert out == ([(*each, {0: 0, 1: 10}) for each in folded] if function else [each for _, each in folded])
+    assert out == ([(*result, {0: 0, 1: 10}) for result in folded] if function else [result for _, result in folded])
     assert b"one" not in stores(now)
     out, _ = run(program(new, "firings", ("fired",)), [("a", 0, 45), ("b", 0, 45)], now)
     assert (("b", (10, 7), {0: 0, 1: 10, 2: 20}) if function else (10, 7)) in out

@@ -63,7 +63,7 @@ def program(how: str, assigner: Any, lateness: int = 0, trigger: Any = None) -> 
         if trigger is not None:
             windows = windows.trigger(trigger)
         if how == "columns":
-            return windows.aggregate(n=sum_("n")).map(lambda one: (one.card, *map(millis, one[1:3]), one.n))
+            return windows.aggregate(n=sum_("n")).map(lambda window: (window.card, *map(millis, window[1:3]), window.n))
         if how == "elements":
             return windows.apply(Sum())
         return windows.reduce(lambda window, other: row(card=window.card, at=window.at, n=window.n + other.n), Tell())

@@ -82,12 +82,12 @@ def test_an_operator_that_is_new(tmp_path: Path, timed: Any, by: str) -> None:
 @pytest.mark.parametrize("timed", [of_a_strategy, of_a_source])
 def test_an_input_more_of_an_operator(tmp_path: Path, timed: Any, by: str) -> None:
     def before(env, a, b):
-        one, other = timed(a, "a"), timed(b, "b")
-        return {"a": one, "b": other, "windows": windows(one)}
+        first, second = timed(a, "a"), timed(b, "b")
+        return {"a": first, "b": second, "windows": windows(first)}
 
     def after(env, a, b):
-        one, other = timed(a, "a"), timed(b, "b")
-        return {"a": one, "b": other, "windows": windows(one.union(other))}
+        first, second = timed(a, "a"), timed(b, "b")
+        return {"a": first, "b": second, "windows": windows(first.union(second))}
 
     assert ("c", 5_000, 1) in run(before, after, by, tmp_path)
 
@@ -113,8 +113,8 @@ def test_a_stream_more_where_streams_meet_in_a_task(tmp_path: Path, by: str) -> 
 
 def test_nothing_is_said_twice_to_those_who_know() -> None:
     def build(env, a, b):
-        one, other = of_a_source(a, "a"), of_a_source(b, "b")
-        return {"b": other, "windows": windows(one.union(other))}
+        first, second = of_a_source(a, "a"), of_a_source(b, "b")
+        return {"b": second, "windows": windows(first.union(second))}
 
     sent = []
     for made_anew in (False, True):

@@ -30,10 +30,10 @@ class Notes:
 
         return SimpleNamespace(lines=lines, names=lambda: self.epochs, add_line=self.notes.append)
 
-    def layouts(self, found: Sequence[Layout | None] | None) -> list[Layout]:
+    def layouts(self, stored: Sequence[Layout | None] | None) -> list[Layout]:
         def find() -> Sequence[Layout | None]:
-            assert found is not None, "nobody need look"
-            return found
+            assert stored is not None, "nobody need look"
+            return stored
 
         nobody: Any = None
         return Checkpoint(nobody, "/checkpoint").layouts(COMPILED, find)
@@ -49,7 +49,7 @@ def folder(monkeypatch):
     return notes_of
 
 
-def test_what_is_noted_holds(folder):
+def test_the_noted_layout_holds(folder):
     files = folder(NOTE)
     assert files.layouts(None) == [Layout(8, 64, CODES)] and len(files.notes) == 1
 

@@ -23,20 +23,20 @@ def timed(*streams):
 
 
 def near(env, lefts, rights):
-    one, two = timed(lefts, rights)
-    pairs = one.key_by("key").interval_join(two.key_by("key")).between(-100, 60)
+    a, b = timed(lefts, rights)
+    pairs = a.key_by("key").interval_join(b.key_by("key")).between(-100, 60)
     return pairs.process(lambda left, right, ctx: [(left.number, right.number)])
 
 
 def joined(env, lefts, rights):
-    one, two = timed(lefts, rights)
-    windows = one.join(two).where("key").equal_to("key").window(SlidingEventTimeWindows.of(100, 50))
+    a, b = timed(lefts, rights)
+    windows = a.join(b).where("key").equal_to("key").window(SlidingEventTimeWindows.of(100, 50))
     return windows.apply(lambda left, right: (left.number, right.number))
 
 
 def grouped(env, lefts, rights):
-    one, two = timed(lefts, rights)
-    windows = one.co_group(two).where("key").equal_to("key").window(EventTimeSessionWindows.with_gap(8))
+    left, right = timed(lefts, rights)
+    windows = left.co_group(right).where("key").equal_to("key").window(EventTimeSessionWindows.with_gap(8))
     return windows.apply(lambda lefts, rights: [(len(lefts), len(rights))])
 
 

@@ -125,16 +125,16 @@ def test_an_evictor_comes_and_goes(tmp_path: Path) -> None:
 # -- two inputs --
 
 
-def near(one: Any, other: Any) -> Any:
-    return one.key_by("card").interval_join(other.key_by("card")).between(-10, 10)
+def near(left: Any, right: Any) -> Any:
+    return left.key_by("card").interval_join(right.key_by("card")).between(-10, 10)
 
 
-def pair(one: Any, other: Any) -> list[tuple[int, int]]:
-    return [(one.n, other.n)]
+def pair(left: Any, right: Any) -> list[tuple[int, int]]:
+    return [(left.n, right.n)]
 
 
-def near_pairs(one: Any, other: Any) -> Any:
-    return near(one, other).process(lambda a, b, ctx: pair(a, b))
+def near_pairs(left: Any, right: Any) -> Any:
+    return near(left, right).process(lambda a, b, ctx: pair(a, b))
 
 
 def swapped(make: Made) -> Made:
@@ -145,7 +145,9 @@ def test_steps_before_a_join_come_and_go(tmp_path: Path) -> None:
     make = near_pairs
 
     def longer(left, right):
-        return make(left.filter(lambda each: True).map(lambda each: each).uid("same"), right.filter(lambda each: True))
+        return make(
+            left.filter(lambda record: True).map(lambda record: record).uid("same"), right.filter(lambda record: True)
+        )
 
     for then, now, folder in ((make, longer, "1"), (longer, make, "2")):
         begun = Begun(then, tmp_path / folder, left=paid(1, n=1))
@@ -176,12 +178,12 @@ def of_one_split_otherwise(left: Any, right: Any) -> Any:
     return near_pairs(parts.get_side_output(BIG), parts)
 
 
-def small(each: Any) -> bool:
-    return bool(each.n == 1)
+def small(record: Any) -> bool:
+    return bool(record.n == 1)
 
 
-def big(each: Any) -> bool:
-    return bool(each.n > 1)
+def big(record: Any) -> bool:
+    return bool(record.n > 1)
 
 
 @pytest.mark.parametrize(
@@ -203,12 +205,12 @@ def test_a_stream_that_is_joined_with_itself(tmp_path: Path, then: Made, now: Ma
 
 def test_where_only_places_in_the_program_tell_it_is_a_warning(tmp_path: Path, caplog: Any) -> None:
     def joined(left, right):
-        one, other = left.filter(small), left.filter(big)
-        return near_pairs(one, other)
+        smalls, larges = left.filter(small), left.filter(big)
+        return near_pairs(smalls, larges)
 
     def moved(left, right):
-        other, one = left.filter(big), left.filter(small)
-        return near_pairs(one, other)
+        larges, smalls = left.filter(big), left.filter(small)
+        return near_pairs(smalls, larges)
 
     begun = Begun(joined, tmp_path, left=paid(1, n=1))
     compared = begun.compared(moved)

@@ -57,8 +57,8 @@ def timed(env, events):
     return env.from_collection(events).assign_timestamps_and_watermarks(late)
 
 
-def added(one, other):
-    return one[0], max(one[1], other[1]), one[2] + other[2]
+def added(total, other):
+    return total[0], max(total[1], other[1]), total[2] + other[2]
 
 
 @given(EVENTS, st.integers(1, 2))
@@ -234,9 +234,9 @@ def test_there_are_no_watermarks_before_the_end():
 
 def test_keyed_functions_and_further_shuffles():
     counted = environment(parallelism=2).from_collection(["to", "be", "to", None]).key_by(lambda word: word)
-    each = counted.map(Counting())
-    assert sorted(each.execute_and_collect(), key=str) == [("be", 1), ("to", 1), ("to", 2), (None, 1)]
-    again = each.key_by(lambda pair: pair[1]).map(Counting()).key_by(lambda pair: pair[0][1]).max_by(1)
+    counts = counted.map(Counting())
+    assert sorted(counts.execute_and_collect(), key=str) == [("be", 1), ("to", 1), ("to", 2), (None, 1)]
+    again = counts.key_by(lambda pair: pair[1]).map(Counting()).key_by(lambda pair: pair[0][1]).max_by(1)
     assert sorted(again.filter(lambda pair: pair[0][1] == 2).execute_and_collect()) == [(("to", 2), 1)]
 
     async def asked(word):
@@ -247,9 +247,9 @@ def test_keyed_functions_and_further_shuffles():
 
 def test_windows_of_the_clock_fire_at_the_end_and_counts_that_are_not_full_do_not():
     keyed = environment().from_collection([("a", 1), ("b", 2), ("a", 3)]).key_by(first)
-    summed = keyed.window(ByClock.of("1 hour")).reduce(lambda one, other: (one[0], one[1] + other[1]))
+    summed = keyed.window(ByClock.of("1 hour")).reduce(lambda total, other: (total[0], total[1] + other[1]))
     assert sorted(summed.execute_and_collect()) in ([("a", 4), ("b", 2)], [("a", 1), ("a", 3), ("b", 2)])
-    assert keyed.count_window(2).reduce(lambda one, other: (one[0], one[1] + other[1])).execute_and_collect() == [
+    assert keyed.count_window(2).reduce(lambda total, other: (total[0], total[1] + other[1])).execute_and_collect() == [
         ("a", 4)
     ]
 
@@ -348,8 +348,8 @@ def test_the_mode_is_in_the_plan_and_automatic_for_collections():
 def test_a_function_that_fails_names_key_and_record():
     keyed = environment().from_collection([row(id=1, key="k"), row(id=0, key="k")]).key_by("key")
 
-    def divide(one: Any, other: Any) -> Any:
-        return 1 // other.id
+    def divide(dividend: Any, divisor: Any) -> Any:
+        return 1 // divisor.id
 
     with pytest.raises(OperatorError, match=r"'reduce: divide' failed at the record Row\(id=0, key='k'\)"):
         keyed.reduce(divide).execute_and_collect()
@@ -369,8 +369,8 @@ def test_streams_that_meet_within_a_task_come_to_their_end_together():
     passed = env.from_collection(range(6)).key_by(lambda n: 0).map(lambda n: n)
     stamps = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n, _: n)
     parts = passed.filter(lambda n: n % 2 == 0), passed.filter(lambda n: n % 2 == 1), passed.filter(lambda n: n < 0)
-    one, two, empty = (part.assign_timestamps_and_watermarks(stamps.with_idleness("1 minute")) for part in parts)
-    met = one.union(two, empty).map(lambda n: n).key_by(lambda n: 0).process(AtTheEnd())
+    first, second, empty = (part.assign_timestamps_and_watermarks(stamps.with_idleness("1 minute")) for part in parts)
+    met = first.union(second, empty).map(lambda n: n).key_by(lambda n: 0).process(AtTheEnd())
     assert sorted(met.execute_and_collect()) == sorted([*range(6), *(-1 - n for n in range(6))])
 
 

@@ -83,7 +83,7 @@ def test_what_another_program_takes_is_no_branch(capsys):
     assert seen == [1, 2]
 
 
-def test_what_ends_otherwise_is_ignored(capsys):
+def test_branches_without_a_sink_are_ignored(capsys):
     env = StreamExecutionEnvironment().set_parallelism(1)
     stream = env.from_collection([1])
     stream.key_by(write)

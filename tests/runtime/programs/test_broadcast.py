@@ -109,7 +109,7 @@ def test_equal_to_plain_python(events, parallelism, restarts):
         harness.close()
 
 
-class Known(BroadcastProcessFunction):
+class WordLimits(BroadcastProcessFunction):
     def process_element(self, word, ctx):
         yield word, ctx.get_broadcast_state(LIMITS).get(word), ctx.timestamp()
 
@@ -119,11 +119,11 @@ class Known(BroadcastProcessFunction):
 
 
 def test_without_key_each_subtask_sees_all_broadcast_records_once():
-    def build(env, words, known):
-        return words.connect(known.broadcast(LIMITS)).process(Known())
+    def build(env, words, limits):
+        return words.connect(limits.broadcast(LIMITS)).process(WordLimits())
 
     with ProgramTestHarness(build, parallelism=3) as harness:
-        harness.push("known", "to", "be", "to")
+        harness.push("limits", "to", "be", "to")
         assert harness.run_epoch()["output"] == []
         harness.push("words", *["to", "be", "or"] * 4)
         harness.fail_epoch()
@@ -138,14 +138,14 @@ def test_a_broadcast_stream_without_state_comes_once_to_each_subtask():
 
 
 def test_a_large_broadcast_state_is_stored_once_a_subtask_and_written_by_its_changes():
-    def build(env, words, known):
-        return words.connect(known.broadcast(LIMITS)).process(Known())
+    def build(env, words, limits):
+        return words.connect(limits.broadcast(LIMITS)).process(WordLimits())
 
     with ProgramTestHarness(build, parallelism=2) as harness:
-        harness.push_all("known", [f"word {number}" for number in range(25_000)])
+        harness.push_all("limits", [f"word {number}" for number in range(25_000)])
         harness.run_epoch()
         whole = [report for report in harness._job.reports if report.level == 1]
-        harness.push("known", "word 5")
+        harness.push("limits", "word 5")
         harness.push_all("words", [f"word {number}" for number in range(10)])
         out = harness.run_epoch()["output"]
         small = [report for report in harness._job.reports if report.level == 1]
@@ -195,7 +195,7 @@ def test_a_read_of_broadcast_state_looks_for_no_row(monkeypatch):
 
 def test_the_laws_of_operators():
     check_operator(
-        lambda **options: harness_for(Known(), broadcast=[LIMITS], **options),
+        lambda **options: harness_for(WordLimits(), broadcast=[LIMITS], **options),
         [StreamRecord("to", 1), StreamRecord("be", 2)],
     )
 
@@ -288,12 +288,12 @@ def test_a_command_goes_over_the_keys_of_a_state():
         harness.push2("recent")
         snapshot = harness.snapshot()
         outputs = harness.get_output()
-        assert [sorted(each) for each in outputs] == [
+        assert [sorted(entries) for entries in outputs] == [
             [("a", 3), ("b", 2), ("c", 2), ("d", 1)],
             [("a", 1), ("b", 1), ("c", 1)],
             [("a", [7]), ("b", [5]), ("c", [6]), ("d", [3])],
         ]
-        assert harness.get_side_output(CHANGED) == [key for each in outputs[:2] for key, _ in each]
+        assert harness.get_side_output(CHANGED) == [key for entries in outputs[:2] for key, _ in entries]
         harness.push1(row(text="e", number=9))
         harness.push2("recent")
         order = harness.get_output()[-1]
@@ -341,8 +341,8 @@ def test_wrong_uses_are_refused():
     with pytest.raises(ProgramError, match="the stream has no key: put key_by"):
         words.connect(broadcast).process(Asks())
     with pytest.raises(ProgramError, match="has a key, so pass a KeyedBroadcastProcessFunction"):
-        words.key_by(str).connect(broadcast).process(Known())
-    with pytest.raises(ProgramError, match=r"pass an instance: Known\(\)"):
-        words.connect(broadcast).process(Known)  # type: ignore[arg-type]
+        words.key_by(str).connect(broadcast).process(WordLimits())
+    with pytest.raises(ProgramError, match=r"pass an instance: WordLimits\(\)"):
+        words.connect(broadcast).process(WordLimits)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="pass a BroadcastProcessFunction"):
         words.connect(broadcast).process(print)  # type: ignore[arg-type]

@@ -321,8 +321,8 @@ def test_nan_is_a_key_and_there_is_one_zero(epochs, kinds, how, parallelism):
                 number += 1
             expected, outputs = (
                 Counter(
-                    (each.number, each.number_right)
-                    for each in job.run_epoch(
+                    (pair.number, pair.number_right)
+                    for pair in job.run_epoch(
                         {
                             source: [sides[is_left]]
                             for source, is_left in zip(sorted(job.program.sources), (True, False))
@@ -454,15 +454,15 @@ SIDES = st.sampled_from([SMALL_TIMES, ALL_TIMES]).flatmap(
 def test_pairs_of_segments(sides, bounds, piece):
     left, right = sides
     lower, upper = bounds
-    one, other = _segment(left), _segment(right)
+    first, second = _segment(left), _segment(right)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(join_segment, "_PIECE", piece)
-        pieces = list(one.pairs_with(other, lower, upper))
+        pieces = list(first.pairs_with(second, lower, upper))
     results: list[Any] = []
     for own, others in pieces:
         assert 0 < len(own) == len(others)
         assert len(own) <= piece or len(set(own.tolist())) == 1
-        numbers = [part.columns(at)[0].to_pylist() for part, at in ((one, own), (other, others))]
+        numbers = [part.columns(at)[0].to_pylist() for part, at in ((first, own), (second, others))]
         results += zip(*numbers)
     expected = [
         (i, j)

@@ -42,7 +42,7 @@ def test_the_first_of_a_key_passes_and_hides_others_until_event_time_has_passed_
         assert harness.end_input()["output"] == []
 
 
-def test_what_is_remembered_comes_back_after_a_restart():
+def test_remembered_keys_survive_a_restart():
     with ProgramTestHarness(build) as harness:
         harness.push("events", row(id="a", at=0))
         assert len(harness.run_epoch()["output"]) == 1

@@ -65,7 +65,7 @@ def test_timers_and_requests_at_the_end_of_a_collection(caplog, parallelism, on_
         results = answers.key_by(lambda value: value[0]).process(AtTheEnd()).execute_and_collect()
     values = dict(results)
     assert len(values) == len(results), "event time ended twice for a key"
-    answered = [value for each in values.values() for value in each]
+    answered = [value for elements in values.values() for value in elements]
     asked = [record.getMessage() for record in caplog.records if record.name == "asked"]
     assert Counter(map(repr, answered)) == Counter(asked)
     assert sorted(values["element"]) == [("element", key, 0) for key in (1, 2, 3)]

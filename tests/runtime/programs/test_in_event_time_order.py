@@ -33,9 +33,11 @@ def test_records_of_a_key_come_by_time_and_late_ones_not_at_all(epochs, parallel
             output = harness.end_input() if epoch is None else harness.run_epoch()
             watermark = max([watermark, *(at - 1 for _, at in epoch or ())]) if epoch is not None else 2**63 - 1
             for key in "abc":
-                due = sorted((each for each in waiting[key] if each[1] <= watermark), key=lambda each: each[1:])
+                due = sorted(
+                    (record for record in waiting[key] if record[1] <= watermark), key=lambda record: record[1:]
+                )
                 assert [tuple(value) for value in output["output"] if value.id == key] == due
-                waiting[key] = [each for each in waiting[key] if each[1] > watermark]
+                waiting[key] = [record for record in waiting[key] if record[1] > watermark]
 
 
 def test_what_waits_comes_after_a_restart_and_late_records_are_counted():
@@ -46,7 +48,7 @@ def test_what_waits_comes_after_a_restart_and_late_records_are_counted():
     with ProgramTestHarness(build, snapshot=snapshot) as harness:
         harness.push("events", row(id="a", at=8), row(id="a", at=10))
         assert harness.run_epoch()["output"] == [("a", 9)]
-        (late,) = [each for report in harness._job.reports for each in report.counters.items() if each[1]]
+        (late,) = [counter for report in harness._job.reports for counter in report.counters.items() if counter[1]]
         assert late == ("by time.late_records_dropped", 1)
         assert harness.end_input()["output"] == [("a", 10)]
 

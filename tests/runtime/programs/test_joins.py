@@ -67,8 +67,8 @@ def run(build, events, parallelism, restarts):
             if number < len(restarts) and restarts[number]:
                 harness.fail_epoch()
             take(harness.run_epoch())
-            for each, time in pending:
-                latest[each] = max(time, latest.get(each, time))
+            for side, time in pending:
+                latest[side] = max(time, latest.get(side, time))
             pending = []
             if number < len(restarts) and restarts[number]:
                 snapshot = harness.snapshot()
@@ -87,8 +87,8 @@ def is_late(event, watermark):
 
 
 @given(EVENTS, BOUND, BOUND, st.booleans(), st.booleans(), st.integers(1, 3), st.lists(st.booleans(), max_size=40))
-def test_interval_join(events, one, other, no_lower, no_upper, parallelism, restarts):
-    lower, upper = min(one, other), max(one, other)
+def test_interval_join(events, first, second, no_lower, no_upper, parallelism, restarts):
+    lower, upper = min(first, second), max(first, second)
     if upper - lower < no_lower + no_upper:
         no_lower = no_upper = False
 
@@ -170,10 +170,10 @@ def test_join_and_co_group(kind, events, parallelism, restarts):
         return stream.assign_timestamps_and_watermarks(strategy)
 
     def build(env, lefts, rights):
-        one, two = all_in_time(lefts), all_in_time(rights)
-        joined = one.join(two).where("key").equal_to(lambda record: record.key).window(assigner)
-        flat = one.join(two).where("key").equal_to("key").window(assigner)
-        grouped = one.co_group(two).where("key").equal_to("key").window(assigner)
+        left, right = all_in_time(lefts), all_in_time(rights)
+        joined = left.join(right).where("key").equal_to(lambda record: record.key).window(assigner)
+        flat = left.join(right).where("key").equal_to("key").window(assigner)
+        grouped = left.co_group(right).where("key").equal_to("key").window(assigner)
         return {
             "joined": joined.apply(lambda first, second: (first.number, second.number)),
             "flat": flat.apply(Flat()),
@@ -228,25 +228,25 @@ class Add(JoinFunction):
 
 def test_wrong_uses_are_refused():
     env = StreamExecutionEnvironment()
-    one, two = env.from_collection([1]), env.from_collection([2])
+    left, right = env.from_collection([1]), env.from_collection([2])
     minute = TumblingEventTimeWindows.of("1 minute")
     with pytest.raises(ProgramError, match=r"join\(\): where\(...\) is missing"):
-        one.join(two).window(minute)
+        left.join(right).window(minute)
     with pytest.raises(ProgramError, match=r"co_group\(\): equal_to\(...\) is missing"):
-        one.co_group(two).where(str).window(minute)
-    pairs = one.join(two).where(str).equal_to(str)
+        left.co_group(right).where(str).window(minute)
+    pairs = left.join(right).where(str).equal_to(str)
     with pytest.raises(ProgramError, match="a window needs a window assigner"):
         pairs.window("1 minute")  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match=r"pass an instance: Add\(\)"):
         pairs.window(minute).apply(Add)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match=r"interval_join\(\): the first keys are STRING"):
-        first, second = one.key_by(str, Types.STRING()), two.key_by(int, Types.LONG())
+        first, second = left.key_by(str, Types.STRING()), right.key_by(int, Types.LONG())
         first.interval_join(second)
     with pytest.raises(ProgramError, match=r"join\(\) takes a stream, not 5"):
-        one.join(5)  # type: ignore[arg-type]
+        left.join(5)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="takes a keyed stream"):
-        one.key_by(str).interval_join(two)  # type: ignore[arg-type]
-    near = one.key_by(str).interval_join(two.key_by(str))
+        left.key_by(str).interval_join(right)  # type: ignore[arg-type]
+    near = left.key_by(str).interval_join(right.key_by(str))
     with pytest.raises(ProgramError, match="the lower bound, '5 seconds', is above the upper bound, '1 second'"):
         near.between("5 seconds", "1 second")
     with pytest.raises(ProgramError, match=r"interval_join\(\) has no bounds"):

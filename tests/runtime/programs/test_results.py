@@ -104,7 +104,7 @@ def test_an_error_comes_where_it_is_reached():
         noting([MANY - 1]).map(failing).execute_and_collect()
 
 
-def test_results_are_a_sequence_where_somebody_asks():
+def test_results_are_a_sequence_on_request():
     results = noting([3, 1, 2]).execute_and_collect()
     assert next(results) == 3
     assert repr(results) == "[1, 2]"

@@ -59,7 +59,7 @@ class Timed(KeyedProcessFunction):
 @given(st.datetimes(datetime(1900, 1, 1), datetime(2100, 1, 1)), st.sampled_from([NEW_YORK, "UTC", "Asia/Kolkata"]))
 def test_a_naive_datetime_is_the_same_everywhere(moment: datetime, zone: str) -> None:
     def program(env: Any, times: Any) -> Any:
-        strategy = WatermarkStrategy.for_generator(Punctuated).with_timestamp_assigner(lambda each: each)
+        strategy = WatermarkStrategy.for_generator(Punctuated).with_timestamp_assigner(lambda time: time)
         return times.assign_timestamps_and_watermarks(strategy).key_by(lambda watermark: 1).process(Timed())
 
     moment = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
@@ -110,11 +110,11 @@ def test_without_a_time_zone_it_is_refused(what: str) -> None:
 
     def program(env: Any, times: Any) -> Any:
         generator = WatermarkStrategy.for_generator(Punctuated)
-        stamp = (lambda each: each) if what == "event time" else (lambda each: 5)
+        stamp = (lambda value: value) if what == "event time" else (lambda value: 5)
         return times.assign_timestamps_and_watermarks(generator.with_timestamp_assigner(stamp))
 
     if "timer" in what:
-        with harness_for(Timer(), key_by=lambda each: 1) as harness:
+        with harness_for(Timer(), key_by=lambda value: 1) as harness:
             with pytest.raises(ProgramError, match=r"timer cannot be set or deleted .* has no time zone"):
                 harness.push(NOON)
             harness.push(NOON.replace(tzinfo=timezone.utc))
@@ -134,6 +134,6 @@ def test_wrong_time_zones() -> None:
             env.set_time_zone(wrong)  # type: ignore[arg-type]
         if wrong is not None:
             with pytest.raises(ProgramError, match="time_zone must be the name of a time zone"):
-                harness_for(Timed(), key_by=lambda each: 1, time_zone=wrong)
+                harness_for(Timed(), key_by=lambda value: 1, time_zone=wrong)
     with pytest.raises(ProgramError, match=r"set spark.sql.session.timeZone on the session"):
         StreamExecutionEnvironment(object()).set_time_zone("UTC").get_parallelism()  # type: ignore[arg-type]

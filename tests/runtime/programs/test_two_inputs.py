@@ -263,26 +263,26 @@ def test_an_operator_of_two_inputs_sees_the_streams_of_one_chain_together():
     assert all(first == 3 for first, _ in seen) or all(first == 0 for first, _ in seen)
 
 
-def test_what_cannot_be_connected_is_refused():
+def test_wrong_arguments_of_connect_are_refused():
     env = StreamExecutionEnvironment()
-    one, two = env.from_collection([1]), env.from_collection([2])
+    left, right = env.from_collection([1]), env.from_collection([2])
     with pytest.raises(ProgramError, match=r"connect\(\) takes a stream, not 5"):
-        one.connect(5)  # type: ignore[call-overload]
+        left.connect(5)  # type: ignore[call-overload]
     with pytest.raises(ProgramError, match="of this StreamExecutionEnvironment"):
-        one.connect(StreamExecutionEnvironment().from_collection([1]))
+        left.connect(StreamExecutionEnvironment().from_collection([1]))
     with pytest.raises(ProgramError, match="pass a CoMapFunction"):
-        one.connect(two).map(lambda value: value)  # type: ignore[arg-type]
+        left.connect(right).map(lambda value: value)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match=r"pass an instance: Labels\(\)"):
-        one.connect(two).map(Labels)  # type: ignore[arg-type]
+        left.connect(right).map(Labels)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="whose map1 yields"):
-        one.connect(two).map(Yields())
+        left.connect(right).map(Yields())
     with pytest.raises(ProgramError, match="the first stream has no key"):
-        one.connect(two).process(Paid())
+        left.connect(right).process(Paid())
     with pytest.raises(ProgramError, match="the second stream has no key"):
-        one.key_by("a").connect(two).process(Paid())
+        left.key_by("a").connect(right).process(Paid())
     with pytest.raises(ProgramError, match=r"pass an instance: Paid\(\)"):
-        one.connect(two).key_by("a", "b").process(Paid)  # type: ignore[arg-type]
+        left.connect(right).key_by("a", "b").process(Paid)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="pass a KeyedCoProcessFunction"):
-        one.connect(two).key_by("a", "b").process(lambda value: value)  # type: ignore[arg-type]
+        left.connect(right).key_by("a", "b").process(lambda value: value)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="STRING, the second keys BIGINT, so they are never equal"):
-        one.key_by(str, key_type=Types.STRING()).connect(two.key_by(int, key_type=Types.LONG())).process(Paid())
+        left.key_by(str, key_type=Types.STRING()).connect(right.key_by(int, key_type=Types.LONG())).process(Paid())

@@ -70,7 +70,7 @@ def test_all_is_there(classic: bool) -> None:
         ("alias", "aliases in plans", False),
     ],
 )
-def test_what_has_gone_is_said(gone: str, name: str, of_connect: bool) -> None:
+def test_apis_missing_in_spark_are_named(gone: str, name: str, of_connect: bool) -> None:
     with pytest.raises(ConfigurationError) as caught:
         check_compatibility(spark(classic=True, gone=gone))
     message = str(caught.value)

@@ -33,7 +33,7 @@ def test_a_password_in_a_url_is_masked_and_the_rest_is_told() -> None:
 
 
 @pytest.mark.parametrize("classic", [True, False])
-def test_only_settings_that_matter_are_told(classic: bool) -> None:
+def test_only_relevant_settings_are_listed(classic: bool) -> None:
     text = "\n".join(f"{name}={value}" for name, value in _SETTINGS.items())
     context = SimpleNamespace(getConf=lambda: SimpleNamespace(toDebugString=lambda: text), defaultParallelism=4)
     conf = SimpleNamespace(get=lambda name, default: default, getAll=_SETTINGS)
@@ -53,7 +53,7 @@ def test_only_settings_that_matter_are_told(classic: bool) -> None:
     }
 
 
-def test_settings_that_a_session_has_of_its_own_are_told() -> None:
+def test_own_settings_of_a_session_are_listed() -> None:
     of_session = {"spark.pillarbox.homes": "off", "spark.sql.session.timeZone": "UTC", "spark.other": "1"}
     context = SimpleNamespace(
         getConf=lambda: SimpleNamespace(toDebugString=lambda: "spark.pillarbox.homes=fork"), defaultParallelism=4

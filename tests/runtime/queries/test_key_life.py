@@ -97,7 +97,7 @@ def test_pending_calls_of_a_key_are_those_with_the_key_in_their_record(form: Any
     result = looks(build, "ann", *PAYMENTS)
     calls = [call for look in result for call in look["calls"]]
     assert [call["uid"] for call in calls] == ["ask", "ask"]
-    assert [json.loads(call["record"]) for call in calls] == [json.loads(each) for each in shown]
+    assert [json.loads(call["record"]) for call in calls] == [json.loads(record) for record in shown]
     assert all(isinstance(call["asked"], int) for call in calls)
     assert sum(look["carried"].get("ask", 0) for look in result) == 3
     [of_key] = [look for look in result if look["rows"]]
@@ -198,22 +198,22 @@ def _row(seen: str, **values: Any) -> dict[str, Any]:
 
 def test_the_epoch_that_changed_a_state_last() -> None:
     description = describe_key(
-        "ann", 5, [2, 3, 4, 5], [_look(each, rows=[_row(value)]) for each, value in zip((2, 3, 4, 5), "1223")]
+        "ann", 5, [2, 3, 4, 5], [_look(epoch, rows=[_row(value)]) for epoch, value in zip((2, 3, 4, 5), "1223")]
     )
     assert (description["key"], description["subtask"], description["epochs"]) == ("'ann'", 1, [2, 3, 4, 5])
     assert description["state"] == [{"name": "seen", "value": "3", "changed": 5, "values": ["1", "2", "2", "3"]}]
-    description = describe_key("ann", 5, [4, 5], [_look(each, rows=[_row("2")]) for each in (4, 5)])
+    description = describe_key("ann", 5, [4, 5], [_look(epoch, rows=[_row("2")]) for epoch in (4, 5)])
     assert description["state"] == [{"name": "seen", "value": "2", "changed": None, "values": ["2", "2"]}]
 
 
-def test_what_timers_wait_for() -> None:
+def test_descriptions_of_pending_timers() -> None:
     timers = [["event", 3_000], ["event", 9_500], ["processing", 7_000]]
 
     def waits(watermark: int | None) -> list[str]:
         rows = [_row("1", timers=timers, namespace="(0, 60000)")]
         description = describe_key("ann", 5, [5], [_look(5, watermark=watermark, rows=rows)])
-        assert [each["name"] for each in description["state"]] == ["seen of (0, 60000)"]
-        return [each["waits"] for each in description["timers"]]
+        assert [state["name"] for state in description["state"]] == ["seen of (0, 60000)"]
+        return [timer["waits"] for timer in description["timers"]]
 
     clock = "the clock of the worker, and an epoch after that time"
     ahead = "event time, which has to advance by 5.5 s in this subtask"

@@ -16,7 +16,13 @@ from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.running import asking, observing, request_watch
 from pillarbox._runtime.spark.running.asking import request_record, request_savepoint, stop_query
 from pillarbox._runtime.spark.running.request_watch import RequestWatch
-from pillarbox._runtime.spark.running.requests import Desired, Lines, Observed, Request, Status
+from pillarbox._runtime.spark.running.requests import (
+    DesiredState,
+    ObservedState,
+    QueryRequest,
+    RequestLog,
+    RequestStatus,
+)
 from pillarbox._runtime.spark.starting.started import StartedQuery
 
 NO_SPARK: Any = None
@@ -40,9 +46,9 @@ class Folder:
     def make_folder(self) -> None:
         pass
 
-    def lines(self) -> Lines:
+    def lines(self) -> RequestLog:
         self.reads += 1
-        return Lines([plain(line) for line in self.content])
+        return RequestLog([plain(line) for line in self.content])
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [line for line in self.content if isinstance(line, kind)]
@@ -134,19 +140,19 @@ def started(folder, watch):
 
 
 def ask(folder, number="r", until=1060.0, directory="/sp", drain=False):
-    folder.content.append(Request(number, "savepoint", directory, int(until * 1000), drain))
+    folder.content.append(QueryRequest(number, "savepoint", directory, int(until * 1000), drain))
 
 
 def want_stop(folder, generation=1, until=1060.0):
-    folder.content.append(Desired(generation, "stopped", int(until * 1000)))
+    folder.content.append(DesiredState(generation, "stopped", int(until * 1000)))
 
 
-def stop(told=None):
-    stop_query(NO_SPARK, "cp", timeout=30.0, notify=print if told is None else told.append)
+def stop(notices=None):
+    stop_query(NO_SPARK, "cp", timeout=30.0, notify=print if notices is None else notices.append)
 
 
-def savepoint(told=None, directory="/sp", drain=False):
-    hear = print if told is None else told.append
+def savepoint(notices=None, directory="/sp", drain=False):
+    hear = print if notices is None else notices.append
     request_savepoint(NO_SPARK, "cp", directory, drain=drain, timeout=30.0, notify=hear)
 
 
@@ -159,8 +165,8 @@ def test_a_request_is_taken_once_and_answered(folder, watch, calls):
     watch.look()
     watch.look()
     assert calls == [("/sp", {"drain": True, "timeout": 60.0})]
-    assert folder.of(Status) == [Status("r", "taken"), Status("r", "done")]
-    assert folder.of(Observed) == [Observed(1, "stopped")]
+    assert folder.of(RequestStatus) == [RequestStatus("r", "taken"), RequestStatus("r", "done")]
+    assert folder.of(ObservedState) == [ObservedState(1, "stopped")]
     reads = folder.reads
     watch.look()
     assert folder.reads == reads, "nothing is read where no file is new"
@@ -172,28 +178,28 @@ def test_a_request_is_taken_once_and_answered(folder, watch, calls):
 def test_what_went_wrong_is_the_answer(folder, watch, calls, directory, words):
     ask(folder, directory=directory)
     watch.look()
-    assert folder.of(Status)[1:] == [Status("r", "failed", words)] and not folder.of(Observed)
+    assert folder.of(RequestStatus)[1:] == [RequestStatus("r", "failed", words)] and not folder.of(ObservedState)
 
 
 def test_a_task_is_recorded_of_the_last_committed_epoch(folder, watch, calls, monkeypatch):
     monkeypatch.setattr(Checkpoint, "last_committed", 7)
-    folder.content.append(Request("r", "record", "/rec", 1_060_000, task={"uid": "count", "epoch": None}))
+    folder.content.append(QueryRequest("r", "record", "/rec", 1_060_000, task={"uid": "count", "epoch": None}))
     watch.look()
     assert calls == [("/rec", {"checkpointLocation": "cp", "uid": "count", "epoch": 7})]
-    assert folder.of(Status)[1:] == [Status("r", "done")] and not folder.of(Observed)
+    assert folder.of(RequestStatus)[1:] == [RequestStatus("r", "done")] and not folder.of(ObservedState)
 
 
 @pytest.mark.parametrize(
     ("ends", "failure", "observed"),
     [
-        (True, None, Observed(1, "stopped")),
-        (False, None, Observed(1, "stopped")),
+        (True, None, ObservedState(1, "stopped")),
+        (False, None, ObservedState(1, "stopped")),
         (
             False,
             RuntimeError("the disk is full"),
-            Observed(1, "running", "the query failed before it could be stopped: RuntimeError: the disk is full"),
+            ObservedState(1, "running", "the query failed before it could be stopped: RuntimeError: the disk is full"),
         ),
-        (OSError("no disk"), None, Observed(1, "running", "OSError: no disk")),
+        (OSError("no disk"), None, ObservedState(1, "running", "OSError: no disk")),
     ],
     ids=["behind its epoch", "at once", "failed", "broken"],
 )
@@ -210,24 +216,26 @@ def test_a_query_that_is_to_stop_is_stopped(folder, watch, clock, monkeypatch, e
     watch._started.query.exception = lambda: failure
     want_stop(folder)
     watch.look()
-    assert folder.of(Observed) == [Observed(1, "stopping"), observed]
+    assert folder.of(ObservedState) == [ObservedState(1, "stopping"), observed]
 
 
 def test_the_newest_desired_state_holds(folder, watch, calls):
     want_stop(folder, 3)
-    folder.content.append(Desired(4, "running"))
+    folder.content.append(DesiredState(4, "running"))
     watch.look()
-    assert not calls and not folder.of(Observed)
+    assert not calls and not folder.of(ObservedState)
     want_stop(folder, 5)
     watch.look()
-    assert calls == [("stop", {})] and folder.of(Observed)[-1] == Observed(5, "stopped")
+    assert calls == [("stop", {})] and folder.of(ObservedState)[-1] == ObservedState(5, "stopped")
 
 
 def test_a_stop_that_is_no_longer_wanted_when_the_driver_begins_is_not_carried_out(folder, watch, calls):
     want_stop(folder)
-    folder.when = lambda line: folder.content.append(Desired(2, "running")) if isinstance(line, Observed) else None
+    folder.when = lambda line: (
+        folder.content.append(DesiredState(2, "running")) if isinstance(line, ObservedState) else None
+    )
     watch.look()
-    assert not calls and folder.of(Observed) == [Observed(1, "stopping"), Observed(2, "running")]
+    assert not calls and folder.of(ObservedState) == [ObservedState(1, "stopping"), ObservedState(2, "running")]
 
 
 def test_requests_whose_time_has_run_out_or_that_are_withdrawn_or_taken_are_left_alone(folder, watch, calls):
@@ -235,23 +243,27 @@ def test_requests_whose_time_has_run_out_or_that_are_withdrawn_or_taken_are_left
     ask(folder, "late", until=1000.0)
     ask(folder, "withdrawn")
     ask(folder, "taken")
-    folder.content += [Status("withdrawn", "withdrawn"), Status("taken", "taken")]
+    folder.content += [RequestStatus("withdrawn", "withdrawn"), RequestStatus("taken", "taken")]
     before = list(folder.content)
     watch.look()
     assert not calls and folder.content == before
 
 
 def test_lines_of_other_versions_are_passed_over():
-    lines = Lines([{"later": "version"}, {"taken": "r"}, {"desired": 1}, {"observed": 7, "state": "dancing"}, {}])
-    assert (lines.desired, lines.newest, lines.requests) == (Desired(0, "running"), Observed(0, "running"), [])
+    lines = RequestLog([{"later": "version"}, {"taken": "r"}, {"desired": 1}, {"observed": 7, "state": "dancing"}, {}])
+    assert (lines.desired, lines.newest, lines.requests) == (
+        DesiredState(0, "running"),
+        ObservedState(0, "running"),
+        [],
+    )
 
 
 def test_one_that_is_withdrawn_while_it_is_taken_is_not_carried_out(folder, watch, calls):
     ask(folder)
-    accepted = Status("r", "taken")
-    folder.when = lambda line: folder.content.append(Status("r", "withdrawn")) if line == accepted else None
+    accepted = RequestStatus("r", "taken")
+    folder.when = lambda line: folder.content.append(RequestStatus("r", "withdrawn")) if line == accepted else None
     watch.look()
-    assert not calls and folder.of(Status)[-1] == Status("r", "failed", "the request was withdrawn")
+    assert not calls and folder.of(RequestStatus)[-1] == RequestStatus("r", "failed", "the request was withdrawn")
 
 
 def test_what_is_open_is_answered_when_the_query_ends(folder, watch, calls):
@@ -259,8 +271,8 @@ def test_what_is_open_is_answered_when_the_query_ends(folder, watch, calls):
     want_stop(folder)
     ask(folder)
     watch.end()
-    assert folder.of(Observed) == [Observed(1, "stopped")]
-    assert folder.of(Status) == [Status("r", "failed", "the query has ended")] and not calls
+    assert folder.of(ObservedState) == [ObservedState(1, "stopped")]
+    assert folder.of(RequestStatus) == [RequestStatus("r", "failed", "the query has ended")] and not calls
 
 
 def test_a_folder_that_cannot_be_read_does_not_end_the_watch(folder, watch, calls, monkeypatch, caplog):
@@ -295,7 +307,7 @@ def test_the_end_of_the_query_is_held_until_the_answer_is_written(folder, watch,
     ended: list[int] = []
 
     def await_termination(*timeout):
-        ended.append(len(folder.of(Status)))
+        ended.append(len(folder.of(RequestStatus)))
         return True
 
     started.await_end = await_termination
@@ -341,9 +353,9 @@ def test_whoever_waits_for_the_end_waits_until_functions_are_closed_but_not_at_a
 
 def test_the_command_waits_for_the_answer(folder, clock, savepoints):
     def driver(line):
-        if isinstance(line, Request):
+        if isinstance(line, QueryRequest):
             assert (line.directory, line.drain, line.until) == ("/sp", True, 1_030_000)
-            folder.content += [Status(line.request, "taken"), Status(line.request, "done")]
+            folder.content += [RequestStatus(line.request, "taken"), RequestStatus(line.request, "done")]
 
     folder.when = driver
     messages: list[str] = []
@@ -352,19 +364,19 @@ def test_the_command_waits_for_the_answer(folder, clock, savepoints):
 
 
 def test_the_command_waits_until_the_query_is_stopped(folder, clock):
-    observed = [Observed(1, "stopping"), Observed(1, "stopped")]
+    observed = [ObservedState(1, "stopping"), ObservedState(1, "stopped")]
     clock.sleep = lambda seconds: folder.content.append(observed.pop(0))
     messages: list[str] = []
     stop(messages)
-    assert folder.of(Desired) == [Desired(1, "stopped", 1_030_000)]
+    assert folder.of(DesiredState) == [DesiredState(1, "stopped", 1_030_000)]
     assert messages == ["waiting for the query's driver to accept the request", "the driver accepted the request"]
 
 
 def test_a_recording_is_asked_for(folder, clock):
     def driver(line):
-        if isinstance(line, Request):
+        if isinstance(line, QueryRequest):
             assert (line.what, line.directory, line.task) == ("record", "/rec", {"uid": "count", "timeout": 30.0})
-            folder.content.append(Status(line.request, "failed", "no such task"))
+            folder.content.append(RequestStatus(line.request, "failed", "no such task"))
 
     folder.when = driver
     with pytest.raises(ConfigurationError, match=r"^no such task"):
@@ -377,10 +389,10 @@ def test_a_recording_is_asked_for(folder, clock):
 def test_what_no_driver_takes_is_withdrawn(folder, clock, savepoints):
     with pytest.raises(SavepointError, match="no driver accepted the request within 30 seconds, so it is with"):
         savepoint()
-    assert folder.of(Status) == [Status(folder.content[0].request, "withdrawn")]
+    assert folder.of(RequestStatus) == [RequestStatus(folder.content[0].request, "withdrawn")]
     with pytest.raises(SavepointError, match=r"or the two machines' clocks differ\Z"):
         stop()
-    assert folder.of(Desired) == [Desired(1, "stopped", folder.content[2].until), Desired(2, "running")]
+    assert folder.of(DesiredState) == [DesiredState(1, "stopped", folder.content[2].until), DesiredState(2, "running")]
 
 
 @pytest.mark.parametrize("call", [stop, savepoint])
@@ -392,7 +404,7 @@ def test_it_is_withdrawn_if_the_command_is_interrupted(folder, clock, savepoints
     with pytest.raises(KeyboardInterrupt):
         call()
     asked, withdrawn = folder.content
-    assert withdrawn == (Desired(2, "running") if call is stop else Status(asked.request, "withdrawn"))
+    assert withdrawn == (DesiredState(2, "running") if call is stop else RequestStatus(asked.request, "withdrawn"))
 
 
 def test_nothing_is_asked_where_no_query_was_ever_started(folder, monkeypatch):
@@ -407,10 +419,10 @@ def test_nothing_is_asked_where_no_query_was_ever_started(folder, monkeypatch):
 @pytest.mark.parametrize("dies", [True, False])
 def test_one_that_is_taken_at_the_last_moment_is_waited_for(folder, clock, savepoints, dies):
     def driver(line):
-        if isinstance(line, Status) and line.status == "withdrawn":
-            folder.content.append(Status(line.of, "taken"))
+        if isinstance(line, RequestStatus) and line.status == "withdrawn":
+            folder.content.append(RequestStatus(line.of, "taken"))
             if not dies:
-                folder.content.append(Status(line.of, "failed", "the request was withdrawn"))
+                folder.content.append(RequestStatus(line.of, "failed", "the request was withdrawn"))
 
     folder.when = driver
     words = "accepted the request and does not answer" if dies else "^the request was withdrawn"
@@ -422,10 +434,10 @@ def test_one_that_is_taken_at_the_last_moment_is_waited_for(folder, clock, savep
 @pytest.mark.parametrize("carried_out", [True, False])
 def test_a_stop_that_begins_at_the_last_moment(folder, clock, carried_out):
     def driver(line):
-        if line == Desired(2, "running"):
+        if line == DesiredState(2, "running"):
             folder.content += [
-                Observed(1, "stopping"),
-                Observed(1, "stopped") if carried_out else Observed(2, "running"),
+                ObservedState(1, "stopping"),
+                ObservedState(1, "stopped") if carried_out else ObservedState(2, "running"),
             ]
 
     folder.when = driver
@@ -441,41 +453,41 @@ def test_a_stop_that_begins_at_the_last_moment(folder, clock, carried_out):
 
 def test_to_stop_twice_is_the_same_wish(folder, clock):
     want_stop(folder, 4)
-    observed = [Observed(4, "stopping"), Observed(4, "stopped")]
+    observed = [ObservedState(4, "stopping"), ObservedState(4, "stopped")]
     clock.sleep = lambda seconds: folder.content.append(observed.pop(0))
     messages: list[str] = []
     stop(messages)
-    assert messages[0] == "an earlier command has requested it: waiting for that" and len(folder.of(Desired)) == 1
+    assert messages[0] == "an earlier command has requested it: waiting for that" and len(folder.of(DesiredState)) == 1
     messages.clear()
     stop(messages)
-    assert messages == ["an earlier command has requested it, and it is done"] and len(folder.of(Desired)) == 1
+    assert messages == ["an earlier command has requested it, and it is done"] and len(folder.of(DesiredState)) == 1
 
 
 def test_two_calls_wait_for_one_stop_and_the_first_is_interrupted(folder, clock):
     want_stop(folder)
-    lines = [Desired(2, "running"), Observed(3, "stopped")]
+    lines = [DesiredState(2, "running"), ObservedState(3, "stopped")]
     clock.sleep = lambda seconds: folder.content.append(lines.pop(0))
     messages: list[str] = []
     stop(messages)
-    assert folder.of(Desired)[-1].desired == 3 and messages[1] == "the query's driver is asked once more"
+    assert folder.of(DesiredState)[-1].desired == 3 and messages[1] == "the query's driver is asked once more"
 
 
 def test_an_earlier_stop_with_less_time_is_asked_again(folder, clock):
     want_stop(folder, until=1010.0)
     with pytest.raises(SavepointError, match="no driver accepted the request within 30 seconds"):
         stop()
-    assert [(each.desired, each.state) for each in folder.of(Desired)] == [
+    assert [(line.desired, line.state) for line in folder.of(DesiredState)] == [
         (1, "stopped"),
         (2, "running"),
         (3, "stopped"),
         (4, "running"),
     ]
-    assert folder.of(Desired)[2].until == 1_030_000
+    assert folder.of(DesiredState)[2].until == 1_030_000
 
 
 def test_the_same_savepoint_again_finds_that_it_is_done(folder, clock, savepoints):
     ask(folder)
-    folder.content.append(Status("r", "taken"))  # the driver died after the savepoint, and before its answer
+    folder.content.append(RequestStatus("r", "taken"))  # the driver died after the savepoint, and before its answer
     savepoints.add("/sp")
     before, messages = list(folder.content), list[str]()
     savepoint(messages, directory="/sp/")
@@ -493,14 +505,14 @@ def test_a_driver_does_it_for_an_earlier_call(folder, clock, savepoints, watch, 
     clock.sleep = sleep
     savepoint()
     assert [directory for directory, _ in calls] == ["/sp"]
-    assert folder.of(Status)[-1].error == "the query has ended"
+    assert folder.of(RequestStatus)[-1].error == "the query has ended"
 
 
-@pytest.mark.parametrize("taken", [False, True], ids=["not taken yet", "taken"])
+@pytest.mark.parametrize("is_taken", [False, True], ids=["not taken yet", "taken"])
 @pytest.mark.parametrize("options", [{"directory": "/other"}, {"drain": True}], ids=["another place", "other options"])
-def test_another_savepoint_is_not_asked_for_meanwhile(folder, clock, savepoints, taken, options):
+def test_another_savepoint_is_not_asked_for_meanwhile(folder, clock, savepoints, is_taken, options):
     ask(folder)
-    folder.content += [Status("r", "taken")] * taken
+    folder.content += [RequestStatus("r", "taken")] * is_taken
     before = list(folder.content)
     words = "to stop the query with a savepoint in /sp, is under way, so nothing was requested"
     with pytest.raises(SavepointError, match=words):
@@ -509,7 +521,7 @@ def test_another_savepoint_is_not_asked_for_meanwhile(folder, clock, savepoints,
 
 
 def test_a_query_that_an_earlier_call_has_stopped_is_not_asked(folder, clock, savepoints):
-    folder.content += [Observed(4, "running"), Observed(5, "stopped")]
+    folder.content += [ObservedState(4, "running"), ObservedState(5, "stopped")]
     with pytest.raises(
         SavepointError, match=r"has started it since, so nothing was requested.* 'pillarbox savepoint cp DIR'"
     ):
@@ -520,24 +532,24 @@ def test_a_query_that_an_earlier_call_has_stopped_is_not_asked(folder, clock, sa
 
 
 @pytest.mark.parametrize("ended", ["failed", "withdrawn", "over", "late", "forgotten"])
-def test_what_has_ended_is_in_nobodys_way(folder, clock, savepoints, ended):
+def test_finished_requests_do_not_block_new_ones(folder, clock, savepoints, ended):
     ask(folder, directory="/other", until=900.0 if ended == "late" else 300.0 if ended == "forgotten" else 1060.0)
     lines: dict[str, list[Any]] = {
-        "failed": [Status("r", "taken"), Status("r", "failed", "no disk")],
-        "withdrawn": [Status("r", "withdrawn")],
-        "over": [Status("r", "taken"), Status("r", "done"), Status("r", "over")],
+        "failed": [RequestStatus("r", "taken"), RequestStatus("r", "failed", "no disk")],
+        "withdrawn": [RequestStatus("r", "withdrawn")],
+        "over": [RequestStatus("r", "taken"), RequestStatus("r", "done"), RequestStatus("r", "over")],
         "late": [],
-        "forgotten": [Status("r", "taken")],
+        "forgotten": [RequestStatus("r", "taken")],
     }
     folder.content += lines[ended]
 
     def driver(line):
-        if isinstance(line, Request):
-            folder.content += [Status(line.request, "taken"), Status(line.request, "done")]
+        if isinstance(line, QueryRequest):
+            folder.content += [RequestStatus(line.request, "taken"), RequestStatus(line.request, "done")]
 
     folder.when = driver
     savepoint()
-    assert [each.directory for each in folder.of(Request)] == ["/other", "/sp"]
+    assert [line.directory for line in folder.of(QueryRequest)] == ["/other", "/sp"]
 
 
 # -- queries that are started again --
@@ -549,12 +561,16 @@ def test_a_query_does_not_stop_for_what_was_desired_before_its_start(folder, sta
     ask(folder, until=1000 + 24 * 3600.0)
     with caplog.at_level(logging.WARNING, "pillarbox"):
         started()
-    assert not calls and folder.of(Status) == [Status("r", "over")] and folder.of(Observed) == [Observed(1, "running")]
+    assert (
+        not calls
+        and folder.of(RequestStatus) == [RequestStatus("r", "over")]
+        and folder.of(ObservedState) == [ObservedState(1, "running")]
+    )
     first, second = (record.getMessage() for record in caplog.records)
     assert first.startswith("query q: a request older than this start, to stop the query, is ignored")
     assert ", to stop the query with a savepoint in /sp, is ignored" in second
     started()
-    assert len(folder.of(Status)) == len(folder.of(Observed)) == 1, "it is said once"
+    assert len(folder.of(RequestStatus)) == len(folder.of(ObservedState)) == 1, "it is said once"
 
 
 @pytest.mark.parametrize("call", [stop, savepoint])
@@ -577,7 +593,7 @@ def test_a_command_that_still_waits_asks_the_query_that_was_started(folder, cloc
 def test_a_driver_dies_at_its_work_and_the_query_is_started_again(folder, clock, savepoints, started, calls, call):
     def sleep(seconds):
         number = getattr(folder.content[0], "request", "")
-        folder.content.append(Observed(1, "stopping") if call is stop else Status(number, "taken"))
+        folder.content.append(ObservedState(1, "stopping") if call is stop else RequestStatus(number, "taken"))
         started()
 
     clock.sleep = sleep
@@ -586,7 +602,7 @@ def test_a_driver_dies_at_its_work_and_the_query_is_started_again(folder, clock,
         call()
     assert not calls
     newest = started()
-    folder.when = lambda line: newest.look() if isinstance(line, Request | Desired) else None
+    folder.when = lambda line: newest.look() if isinstance(line, QueryRequest | DesiredState) else None
     call()
     assert len(calls) == 1
 
@@ -597,9 +613,9 @@ def test_a_query_that_was_stopped_and_started_again_can_be_stopped_again(
 ):
     ask(folder, directory="/other")
     watch.look()
-    assert folder.of(Observed)[-1].state == "stopped"
+    assert folder.of(ObservedState)[-1].state == "stopped"
     newest = started()
-    folder.when = lambda line: newest.look() if isinstance(line, Request | Desired) else None
+    folder.when = lambda line: newest.look() if isinstance(line, QueryRequest | DesiredState) else None
     call()
     assert [folder for folder, _ in calls] == ["/other", "stop" if call is stop else "/sp"]
 
@@ -615,7 +631,7 @@ def test_requests_of_before_that_cannot_be_read_are_passed_over_when_they_can(fo
         request_watch.look()
     request_watch.look()
     request_watch.look()
-    assert not calls and folder.of(Status) == [Status("r", "over")]
+    assert not calls and folder.of(RequestStatus) == [RequestStatus("r", "over")]
 
 
 def test_a_query_that_is_not_ours_is_left_alone():

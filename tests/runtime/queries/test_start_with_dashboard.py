@@ -71,8 +71,8 @@ def test_the_programs_of_a_query_share_its_dashboard(start: Any, capsys: pytest.
     [query] = start(0)
     positions: Any = find(query)
     assert positions.hooks.wait(30)
-    [opened] = [each for each in server._open if each.is_open]
+    [opened] = [opened_ for opened_ in server._open if opened_.is_open]
     with opened, urllib.request.urlopen(f"{opened.url}api/queries", timeout=30) as answer:
-        assert [each["id"] for each in json.load(answer)] == ["q"]
+        assert [entry["id"] for entry in json.load(answer)] == ["q"]
     output = capsys.readouterr().err
     assert output.count(f"query q: its dashboard is at {opened.url}") == 1

@@ -18,9 +18,9 @@ def query(**what: Any) -> Any:
     return result
 
 
-def stop(found: Any, timeout: float = 60.0) -> _Stop:
+def stop(query: Any, timeout: float = 60.0) -> _Stop:
     start: Any = SimpleNamespace(spark=None, checkpoint="cp")
-    return _Stop(StartedQuery(found, start), time.monotonic() + timeout)
+    return _Stop(StartedQuery(query, start), time.monotonic() + timeout)
 
 
 @pytest.mark.parametrize("fails", ["before", "when it is stopped"])

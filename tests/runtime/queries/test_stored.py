@@ -35,7 +35,7 @@ _PROGRAMS = [
 ]
 
 
-class Known(Checkpoint):
+class FakeCheckpoint(Checkpoint):
     def __init__(self) -> None:
         super().__init__(NO_SPARK, "/cp")
         self.query_id = "q"
@@ -50,8 +50,8 @@ class Known(Checkpoint):
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> Known:
-    result = Known()
+def checkpoint(monkeypatch: pytest.MonkeyPatch) -> FakeCheckpoint:
+    result = FakeCheckpoint()
     monkeypatch.setattr(stored, "Checkpoint", lambda spark, checkpoint: result)
     monkeypatch.setattr(stored, "read_history", lambda spark, checkpoint: result.history)
     monkeypatch.setattr(stored, "newest_heartbeat", lambda spark, checkpoint: result.heartbeat)
@@ -68,15 +68,15 @@ def written(*, ended: bool) -> Snapshot:
     return replace(query.snapshot(), is_live=False)
 
 
-def test_what_is_no_checkpoint_is_refused(known: Known) -> None:
-    known.query_id = None
+def test_other_directories_are_refused(checkpoint: FakeCheckpoint) -> None:
+    checkpoint.query_id = None
     with pytest.raises(
         CheckpointMismatchError, match=r"^/cp is not a checkpoint of a query: pass the checkpointLocation"
     ):
         stored_snapshot(NO_SPARK, "/cp")
 
 
-def test_without_a_history_the_notes_say_what_there_is(known: Known) -> None:
+def test_without_a_history_the_notes_say_what_there_is(checkpoint: FakeCheckpoint) -> None:
     snapshot = stored_snapshot(NO_SPARK, "/cp")
     assert (snapshot.id, snapshot.run.status, snapshot.is_live) == ("q", "unknown", False)
     assert [(vertex.uid, vertex.name, vertex.is_keyed) for vertex in snapshot.plan.vertices] == [  # type: ignore[union-attr]
@@ -87,29 +87,29 @@ def test_without_a_history_the_notes_say_what_there_is(known: Known) -> None:
         "No history: the query was not started with pillarbox.start(), or its driver died within a minute.",
         "The last committed epoch is 4.",
     ]
-    known.programs = None
+    checkpoint.programs = None
     snapshot = stored_snapshot(NO_SPARK, "/cp")
     assert snapshot.plan is None
     assert "The checkpoint has no description of its program either." in snapshot.missing
 
 
-def test_of_a_query_that_has_ended_nothing_is_missing(known: Known) -> None:
-    known.history = [written(ended=True), replace(written(ended=True), run=Run("before", 1, 2, "failed"))]
+def test_of_a_query_that_has_ended_nothing_is_missing(checkpoint: FakeCheckpoint) -> None:
+    checkpoint.history = [written(ended=True), replace(written(ended=True), run=Run("before", 1, 2, "failed"))]
     snapshot = stored_snapshot(NO_SPARK, "/other/place")
     assert (snapshot.run.status, snapshot.missing, snapshot.checkpoint) == ("stopped", [], "/other/place")
-    assert [(each.id, each.status) for each in snapshot.earlier] == [("before", "failed")]
+    assert [(run.id, run.status) for run in snapshot.earlier] == [("before", "failed")]
 
 
-def test_of_a_query_that_runs_elsewhere_the_age_is_told(known: Known) -> None:
-    known.history = [written(ended=False)]
-    known.now = START + 60_000
+def test_the_age_of_a_query_that_runs_elsewhere(checkpoint: FakeCheckpoint) -> None:
+    checkpoint.history = [written(ended=False)]
+    checkpoint.now = START + 60_000
     shown = CheckpointQuery(NO_SPARK, "/cp")
     assert shown.snapshot().missing == [
         "The query runs in another process; its driver wrote this data 1.0 minutes ago."
     ]
     before = shown.refresh()
     assert shown.refresh() == before, "nothing is new"
-    known.now = START + 7_200_000
+    checkpoint.now = START + 7_200_000
     assert shown.refresh() > before, "it is older than it was"
     assert shown.snapshot().missing == [
         "The query's driver wrote this data 120 minutes ago, and has not reported the query's end: it died, or it"
@@ -117,25 +117,25 @@ def test_of_a_query_that_runs_elsewhere_the_age_is_told(known: Known) -> None:
     ]
     assert [condition.name for condition in conditions_of(shown.snapshot())] == ["driver gone"]
     # A heartbeat shows that it lives, although no epoch has ended for two hours; it is heard of, and has no input.
-    known.heartbeat = Heartbeat(known.now - 30_000, "r", "elsewhere", 7, 0, reported=known.now - 30_000)
+    checkpoint.heartbeat = Heartbeat(checkpoint.now - 30_000, "r", "elsewhere", 7, 0, reported=checkpoint.now - 30_000)
     shown.refresh()
     assert shown.snapshot().missing == [
         "The query runs in another process; its driver wrote this data 0.5 minutes ago."
     ]
     assert [condition.name for condition in conditions_of(shown.snapshot())] == ["silent source"]
     stages = [Stage(7, 4, 0, 4, 0, 0), Stage(8, 2, 1, 1, 0, 1, ["host-3"])]
-    known.heartbeat = Heartbeat(known.now, "r", "elsewhere", 7, 0, 2, known.now - 600_000, stages=stages)
+    checkpoint.heartbeat = Heartbeat(checkpoint.now, "r", "elsewhere", 7, 0, 2, checkpoint.now - 600_000, stages=stages)
     shown.refresh()
     assert [condition.line for condition in conditions_of(shown.snapshot())] == [
         "Epoch 2 has run for 10 min (usually 1.0 s): 1 of 2 tasks of 'count', on host-3, is not done"
     ]
-    assert shown.heartbeat == known.heartbeat
+    assert shown.heartbeat == checkpoint.heartbeat
 
 
 def test_what_was_read_is_shown_while_the_checkpoint_cannot_be_read(
-    known: Known, monkeypatch: pytest.MonkeyPatch
+    checkpoint: FakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known.history = [written(ended=True)]
+    checkpoint.history = [written(ended=True)]
     shown = CheckpointQuery(NO_SPARK, "/cp")
     before = shown.refresh()
 
@@ -188,7 +188,7 @@ def test_the_history_is_read_once_however_often_the_page_asks(
 
     monkeypatch.setattr(watched, "read_history", read)
     for _ in range(3):
-        assert [each.id for each in running.snapshot().earlier] == ["before"]
+        assert [run.id for run in running.snapshot().earlier] == ["before"]
     assert reads == ["/cp"]
 
 
@@ -208,8 +208,8 @@ def test_what_is_known_is_shown_also_when_spark_is_gone(running: WatchedQuery, m
 def test_the_plan_has_the_subtasks_of_the_checkpoint() -> None:
     content = {"operators": [{"uid": "count", "number": 1}, {"uid": "own", "number": 2}]}
     description = ProgramDescription(Layout(2, 128), content, (None, 3))
-    one = plan()
-    with_own = replace(one, vertices=[*one.vertices, replace(one.vertices[1], number=2, parallelism=3)])
+    original = plan()
+    with_own = replace(original, vertices=[*original.vertices, replace(original.vertices[1], number=2, parallelism=3)])
     program: Any = SimpleNamespace(summary=SimpleNamespace(plan=with_own, description=description))
     unknown: Any = SimpleNamespace(summary=SimpleNamespace(plan=None))
 

@@ -32,9 +32,9 @@ def planned(*vertices: PlanVertex) -> PlannedProgram:
 PROGRAM = planned(*EVERY)
 
 
-@pytest.mark.parametrize(("uid", "found"), [("split", SOURCE), ("count", COUNTED), ("map", SOURCE)])
-def test_a_uid_or_a_name_that_one_of_them_has(uid: str, found: PlanVertex) -> None:
-    assert vertex_with([PROGRAM], uid) == (PROGRAM, found)
+@pytest.mark.parametrize(("uid", "vertex"), [("split", SOURCE), ("count", COUNTED), ("map", SOURCE)])
+def test_a_uid_or_a_name_that_one_of_them_has(uid: str, vertex: PlanVertex) -> None:
+    assert vertex_with([PROGRAM], uid) == (PROGRAM, vertex)
 
 
 def test_what_several_have_is_told_apart_by_the_vertex_of_a_failure() -> None:
@@ -42,17 +42,17 @@ def test_what_several_have_is_told_apart_by_the_vertex_of_a_failure() -> None:
     for name in ("all-output", "output"):
         with pytest.raises(ProgramError, match=says.replace("all-output", name)):
             vertex_with([PROGRAM], name)
-    for each in EVERY:
-        failure = Failure.of(ValueError("no"), 1, Attempt(each.number, 7, 0))
-        assert vertex_with([PROGRAM], "all-output", failure.vertex) == (PROGRAM, each)
+    for vertex in EVERY:
+        failure = Failure.of(ValueError("no"), 1, Attempt(vertex.number, 7, 0))
+        assert vertex_with([PROGRAM], "all-output", failure.vertex) == (PROGRAM, vertex)
 
 
-def test_nobody_has_it() -> None:
+def test_an_unknown_uid() -> None:
     with pytest.raises(ProgramError, match=r"no operator with the uid 'cuont'; it has 'split', 'all-output', 'count'$"):
         vertex_with([PROGRAM], "cuont")
 
 
 def test_a_task_goes_by_the_uid_that_no_other_has() -> None:
-    uids = [Target(PROGRAM, each, 0, 7, None, None).uid for each in EVERY]
+    uids = [Target(PROGRAM, vertex, 0, 7, None, None).uid for vertex in EVERY]
     assert uids == ["split", "count", "all-output"]
     assert Target(planned(vertex(0, 0, ("map", ""))), vertex(0, 0, ("map", "")), 0, 7, None, None).uid == ""

@@ -96,9 +96,9 @@ def to_itself(port: int) -> None:
             writer.close()
 
     asyncio.run(exchange())
-    one, other = socket.socketpair()
-    one.close()
-    other.close()
+    local, remote = socket.socketpair()
+    local.close()
+    remote.close()
 
 
 class Charges(KeyedProcessFunction):

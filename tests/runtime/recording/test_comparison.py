@@ -73,12 +73,12 @@ def task(tmp_path: Path) -> Path:
         harness.push("payments", *((key, amount) for amount in (1, 2, 3) for key in "abc"))
         harness.set_processing_time(10_000)
         harness.run_epoch()
-    return [each for each in result if read_recording(each).facts.level][-1]
+    return [path for path in result if read_recording(path).facts.level][-1]
 
 
 def vertex(function: Any, build: Any = None) -> ShippedVertex:
     with ProgramTestHarness(build or program(function)) as harness:
-        return next(each for each in harness._job._shipped if each.load().uid == "adds")
+        return next(vertex for vertex in harness._job._shipped if vertex.load().uid == "adds")
 
 
 def compare(task: Path, function: Any) -> Comparison:
@@ -120,7 +120,7 @@ def test_one_of_them_fails(task):
     assert "ValueError: 3" in str(first.now.error)
 
 
-def test_what_a_timer_does(task):
+def test_another_output_of_a_timer_is_the_first_difference(task):
     comparison = compare(task, Adds(at_timer="silent"))
     first = comparison.first
     assert first is not None
@@ -131,11 +131,11 @@ def test_what_a_timer_does(task):
 
 def test_another_shape_is_refused(task):
     def build(env: Any, payments: Any, others: Any) -> Any:
-        keyed = payments.union(others).key_by(lambda each: each[0])
+        keyed = payments.union(others).key_by(lambda payment: payment[0])
         return keyed.process(Adds(), processing_time=True).uid("adds")
 
     with ProgramTestHarness(build) as harness:
-        other = next(each for each in harness._job._shipped if each.load().uid == "adds")
+        other = next(vertex for vertex in harness._job._shipped if vertex.load().uid == "adds")
     with pytest.raises(ConfigurationError, match="operator 'adds' has 2 inputs in the other program, and 1 in the"):
         compare_programs(read_recording(task), other)
 
@@ -155,7 +155,7 @@ def test_a_difference_after_long_text_is_found_and_named(tmp_path):
     with recorded(tmp_path) as result, ProgramTestHarness(program(Bills(1))) as harness:
         harness.push("payments", ("a", 1))
         harness.run_epoch()
-    task = next(each for each in result if read_recording(each).facts.level)
+    task = next(path for path in result if read_recording(path).facts.level)
     assert compare(task, Bills(1)).is_same
     first = compare(task, Bills(1000)).first
     assert first is not None
@@ -181,14 +181,14 @@ def test_keys_of_one_text_are_several(tmp_path):
         with recorded(folder) as result, ProgramTestHarness(program(Adds())) as harness:
             harness.push("payments", (SameText(1), first), (SameText(2), 2), (SameText(3), 3))
             harness.run_epoch()
-        recording = read_recording(next(each for each in result if read_recording(each).facts.level))
+        recording = read_recording(next(path for path in result if read_recording(path).facts.level))
         store = MemoryChunkStore()
         store.chunks = dict(recording.after or {})
         return store
 
-    one, other = epoch(tmp_path / "one", 1), epoch(tmp_path / "other", 7)
-    assert compare_logs(one, one, 0) == []
-    (difference,) = compare_logs(one, other, 0)
+    log, other_log = epoch(tmp_path / "one", 1), epoch(tmp_path / "other", 7)
+    assert compare_logs(log, log, 0) == []
+    (difference,) = compare_logs(log, other_log, 0)
     assert (difference.owner, difference.state) == ("SameText(.number 1)", "total")
     assert (difference.then, difference.now) == ("1", "7")
 
@@ -212,7 +212,7 @@ def test_programs_that_stop_at_a_call_are_not_the_same(tmp_path, monkeypatch):
     with recorded(tmp_path) as result, ProgramTestHarness(program(Calls())) as harness:
         harness.push("payments", ("a", 1), ("b", 2))
         harness.run_epoch()
-    task = next(each for each in result if read_recording(each).facts.level)
+    task = next(path for path in result if read_recording(path).facts.level)
     assert compare(task, Calls()).is_same
     monkeypatch.setenv("CALLS_OF_TEST", "1")
     trial = compare(task, Calls())
@@ -277,7 +277,7 @@ def bills(folder: Path, function: Any) -> Path:
         harness.run_epoch()
         harness.push("payments", ("a", 3))
         harness.run_epoch()
-    return [each for each in result if read_recording(each).facts.level][-1]
+    return [path for path in result if read_recording(path).facts.level][-1]
 
 
 def test_each_program_has_its_own_version_of_a_module(tmp_path, modules):
@@ -314,7 +314,7 @@ def test_a_module_that_is_imported_later_is_recorded(tmp_path, modules):
 def test_a_module_that_is_missing_is_asked_for(tmp_path, modules, monkeypatch):
     task = bills(tmp_path / "recordings", modules.write(1))
     modules.forget()
-    monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(modules.folder)])
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(modules.folder)])
     with pytest.raises(ConfigurationError, match=r"No module named 'bills_of_test'; put the .* on PYTHONPATH"):
         replay(read_recording(task))
 

@@ -29,7 +29,7 @@ NOW = 1_700_000_000_000
 SECOND = 1000
 
 
-class World:
+class JobClock:
     """The functions' view of the running job's clock, which replays do not have."""
 
     clock: ManualProcessingTimeService
@@ -43,7 +43,7 @@ class Silent(KeyedProcessFunction):
         self.told = ctx.get_state(ValueStateDescriptor("told"))
 
     def process_element(self, key: Any, ctx: Any) -> Any:
-        World.clock.advance(SECOND)
+        JobClock.clock.advance(SECOND)
         now = ctx.timer_service().current_processing_time()
         self.seen.update([*(self.seen.value() or []), now])
         ctx.timer_service().register_processing_time_timer(now + 3 * SECOND)
@@ -85,7 +85,7 @@ def tasks_of(folder: Path, function: Any, *epochs: list[list[Any]]) -> list[Path
         return records.key_by(lambda key: key).process(function, processing_time=True).uid("function")
 
     with recorded(folder) as result, ProgramTestHarness(build, processing_time=NOW) as harness:
-        World.clock = harness.processing_time_service
+        JobClock.clock = harness.processing_time_service
         for partitions in epochs:
             for number, records in enumerate(partitions):
                 harness.push("records", *records, partition=number)
@@ -93,11 +93,11 @@ def tasks_of(folder: Path, function: Any, *epochs: list[list[Any]]) -> list[Path
                 harness.run_epoch()
             except OperatorError:
                 break
-    return [each for each in result if read_recording(each).facts.level]
+    return [path for path in result if read_recording(path).facts.level]
 
 
 def replayed(folder: Path, **options: Any) -> Replay:
-    World.clock = ManualProcessingTimeService()  # no longer read
+    JobClock.clock = ManualProcessingTimeService()  # no longer read
     gc.disable()  # hypothesis has the collector call it, and looks at a clock then: a call that a replay would name
     try:
         return replay(read_recording(folder), diff=True, **options)
@@ -157,7 +157,7 @@ def _escaped(text: str | None) -> str:
 def test_calls_that_may_give_something_else_are_named(tmp_path):
     task = tasks_of(tmp_path, Draws(), [["a"]])[0]
     rerun = replayed(task)
-    assert [each.state for each in rerun.state or []] == ["drawn"]
+    assert [difference.state for difference in rerun.state or []] == ["drawn"]
     named = "\n".join(rerun.reasons)
     lines = Path(__file__).read_text().splitlines()
     line = next(number for number, text in enumerate(lines, 1) if "random.random()" in text)
@@ -319,7 +319,7 @@ def test_the_debugger_stops_in_callables(tmp_path, monkeypatch, capsys, function
     with recorded(tmp_path) as result, ProgramTestHarness(build) as harness, suppress(OperatorError):
         harness.push("records", "a", "b")
         harness.run_epoch()
-    task = next(each for each in result if read_recording(each).facts.level)
+    task = next(path for path in result if read_recording(path).facts.level)
     monkeypatch.setattr("sys.stdin", io.StringIO("p 'the key', key\nquit\n"))
     assert replayed(task, debug=True).stopped
     assert "(Pdb) ('the key', 'b')\n" in capsys.readouterr().out

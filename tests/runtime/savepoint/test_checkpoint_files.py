@@ -27,7 +27,7 @@ class Checkpoint:
 
 
 @pytest.mark.parametrize(
-    ("programs", "found", "says"),
+    ("programs", "count", "says"),
     [
         ([TWO_LEVELS], 0, "/cp/pillarbox lists state of the operators 'a', 'b', 'c', and /cp/state contains none"),
         ([TWO_LEVELS], 1, "/cp/state contains only some of it: folders are missing, so restore them"),
@@ -39,10 +39,10 @@ class Checkpoint:
         (None, 2, None),
     ],
 )
-def test_state_that_is_gone_is_noticed(programs: list[Any] | None, found: int, says: str | None) -> None:
+def test_state_that_is_gone_is_noticed(programs: list[Any] | None, count: int, says: str | None) -> None:
     files: Any = CheckpointState.__new__(CheckpointState)
     files.checkpoint, files.epoch = Checkpoint(programs), 7
-    operators = [Stateful(number, 2, 0) for number in range(found)]
+    operators = [Stateful(number, 2, 0) for number in range(count)]
     if says is None:
         files._check_whole(operators)
         return

@@ -145,10 +145,10 @@ def savepoint(tmp_path: Path) -> Path:
     return tmp_path / "savepoint"
 
 
-@pytest.mark.parametrize("place", ["file://{}", "file:{}", "{}/"])
-def test_a_directory_as_spark_calls_it(savepoint: Path, place: str) -> None:
-    place = place.format(savepoint.rename(savepoint.with_name("of [1] 5 % #ö: 'a'")))
-    run = Run(2, from_savepoint(place))
+@pytest.mark.parametrize("directory", ["file://{}", "file:{}", "{}/"])
+def test_a_directory_as_spark_calls_it(savepoint: Path, directory: str) -> None:
+    directory = directory.format(savepoint.rename(savepoint.with_name("of [1] 5 % #ö: 'a'")))
+    run = Run(2, from_savepoint(directory))
     run.epoch(payments(60, 61))
     assert len(run.end()["windows"]) > 1
 
@@ -264,27 +264,27 @@ def test_a_source_in_another_place_keeps_its_own_event_time(tmp_path: Path) -> N
 
 
 def test_sources_behind_an_operator_that_is_added_keep_their_own_event_times() -> None:
-    def counted(env, one, two, three, added=False):
-        one, two, three = (source.assign_timestamps_and_watermarks(BY_AT) for source in (one, two, three))
-        results = {"windows": windows(one.union(two, three))}
-        return {**results, "added": one.key_by("card").process(Pass()).uid("added")} if added else results
+    def counted(env, a, b, c, added=False):
+        a, b, c = (source.assign_timestamps_and_watermarks(BY_AT) for source in (a, b, c))
+        results = {"windows": windows(a.union(b, c))}
+        return {**results, "added": a.key_by("card").process(Pass()).uid("added")} if added else results
 
-    def again(env, one, two, three):
-        return counted(env, one, two, three, added=True)
+    def again(env, a, b, c):
+        return counted(env, a, b, c, added=True)
 
-    def begun(env, one, two, three):
-        return counted(env, one, two, three)
+    def begun(env, a, b, c):
+        return counted(env, a, b, c)
 
     with ProgramTestHarness(begun) as first:
-        for source, at in (("one", 10_000), ("two", 1_000), ("three", 10_000)):
+        for source, at in (("a", 10_000), ("b", 1_000), ("c", 10_000)):
             first.push_all(source, paid("c", at))
         assert not first.run_epoch()["windows"]
         snapshot = first.snapshot()
     with ProgramTestHarness(again, snapshot=snapshot) as second:
-        for source in ("one", "three"):
+        for source in ("a", "c"):
             second.push_all(source, paid("c", 20_000))
         assert not second.run_epoch()["windows"], "the second source has said 999, and nothing since"
-        second.push_all("two", paid("c", 1_500))
+        second.push_all("b", paid("c", 1_500))
         second.run_epoch()
         assert second.end_input()["windows"][0] == ("c", 1_000, 2, 2)
 
@@ -361,7 +361,7 @@ def test_names_of_side_outputs_and_edges_are_no_uids() -> None:
     manifest = Manifest("0", 1, None, (), Sources(), {})
     result = start._own_state(OwnState({"event_time": event_time}), manifest, program).task["event_time"]["meetings"]
     assert [*result] == [("edge", "later", 0, 0), ("end",), ("edge", 3, 0, 0)]
-    assert [[*each["channels"]] for each in result.values()] == [
+    assert [[*state["channels"]] for state in result.values()] == [
         [("windows", "late", 0)],
         [("later", None, 0)],
         [("windows", "late", 0)],
@@ -473,7 +473,7 @@ def test_no_savepoint_half_a_savepoint_a_damaged_one(savepoint: Path, tmp_path: 
     assert "was begun, and not completed" in refused(program, savepoint)
 
 
-def test_what_the_program_cannot_do_is_refused_when_it_is_built(savepoint: Path) -> None:
+def test_impossible_programs_are_refused_when_they_are_built(savepoint: Path) -> None:
     def built(**options: Any) -> str:
         with pytest.raises(ProgramError) as caught:
             Run(2, from_savepoint(savepoint, **options))
@@ -491,8 +491,8 @@ def test_positions_are_no_matter_here(tmp_path: Path) -> None:
     sources = Sources(("v1", "{}", '{"topic":{"0":7}}'), {})
     write_savepoint(tmp_path / "savepoint", run.harness.snapshot().stores, epoch=0, sources=sources)
     again = Run(3, from_savepoint(tmp_path / "savepoint"))
-    for each in (run, again):
-        each.epoch(payments(10, 20))
+    for runner in (run, again):
+        runner.epoch(payments(10, 20))
     assert again.end() == run.end()
 
 

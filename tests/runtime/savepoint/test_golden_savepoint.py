@@ -69,7 +69,7 @@ def test_the_same_program_goes_on(savepoint: Path) -> None:
         assert (card, total, order) == (CARDS[n], 30 * n, golden.Order(n, golden.Money(10 * n, "EUR"), "x"))
         assert notes == [golden.Order(n, golden.Money(10 * n, "USD"))] * (3 + more)
         assert home == golden.Place(f"city {n % 3}", n)
-    assert sorted(result["visits"], key=lambda each: each[0].shop) == [
+    assert sorted(result["visits"], key=lambda visit: visit[0].shop) == [
         (golden.Place(f"city {n % 3}", n), 3) for n in range(golden.CARDS)
     ]
     assert result["bonus"] == [(card, 10 * n) for n, card in enumerate(CARDS)]
@@ -144,7 +144,7 @@ class Undeclared(MoreStates):
         self.notes = runtime_context.get_list_state(ListStateDescriptor("notes"))
 
 
-def test_states_that_nobody_declares_are_refused(savepoint: Path) -> None:
+def test_undeclared_states_are_refused(savepoint: Path) -> None:
     with pytest.raises(CheckpointMismatchError, match=r"holds value 'sum' of operator .*renamed_from\('sum'\)"):
         outputs(only(spent(Undeclared()), "spent"), savepoint, {"payments": golden.payments(6_000)}, **LESS)
 
@@ -158,7 +158,7 @@ def test_a_keyed_operator_more(savepoint: Path) -> None:
         return {"added": added, **golden.shop(env, payments, refunds)}
 
     first, second = outputs(program, savepoint, {"payments": golden.payments(6_000)}, {"refunds": refunds(20_000)})
-    assert [max(each for city, each in first["added"] if city == f"city {n}") for n in range(3)] == [60, 70, 50]
+    assert [max(amount for city, amount in first["added"] if city == f"city {n}") for n in range(3)] == [60, 70, 50]
     assert first["bonus"] == [(card, 10 * n) for n, card in enumerate(CARDS)] and len(first["spent"]) == len(CARDS)
     assert second["spent"][1:] == TIMERS
 
@@ -180,7 +180,7 @@ def refunds(at: int) -> list[Any]:
 
 
 def timers(epoch: dict[str, list[Any]]) -> list[Any]:
-    return [each for each in epoch["spent"] if len(each) == 2]
+    return [values for values in epoch["spent"] if len(values) == 2]
 
 
 def test_a_source_more_a_source_less_a_source_of_another_name(savepoint: Path) -> None:
@@ -284,4 +284,4 @@ def test_a_class_that_moved_in_values_and_keys(savepoint: Path, monkeypatch: pyt
     (result,) = outputs(program, savepoint, rows, aliases=aliases, **LESS)
     spots = [Spot(f"city {n % 3}", n) for n in range(golden.CARDS)]
     assert result["spent"] == [*zip(CARDS, spots)]
-    assert sorted(result["visits"], key=lambda each: each[0].shop) == [(spot, 3) for spot in spots]
+    assert sorted(result["visits"], key=lambda visit: visit[0].shop) == [(spot, 3) for spot in spots]

@@ -127,7 +127,7 @@ def test_windows_of_rows_that_have_not_come_equally_far(assigner, stays, tmp_pat
     env = StreamExecutionEnvironment()
     times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda pair, _: pair[0])
     keyed = env.from_collection([]).assign_timestamps_and_watermarks(times).key_by(lambda pair: pair[0])
-    counts = keyed.window(assigner).reduce(lambda one, other: (one[0], one[1] + other[1])).uid("windows")
+    counts = keyed.window(assigner).reduce(lambda total, other: (total[0], total[1] + other[1])).uid("windows")
     env.set_parallelism(2)
     with env.local_job(out=counts) as job:
         (source,) = job.program.sources
@@ -177,8 +177,8 @@ def test_edited_rows_lie_where_records_of_their_keys_come(uid, tmp_path):
         rows.set_column(index, "key_group", elsewhere.cast(pa.int32())),
         rows.set_column(index, "key_group", pa.array([1000] * rows.num_rows, pa.int32())),
     ):
-        (made,) = edited.encode(variant)
-        assert made["key_group"].equals(rows["key_group"]) and made.num_rows == rows.num_rows
+        (encoded,) = edited.encode(variant)
+        assert encoded["key_group"].equals(rows["key_group"]) and encoded.num_rows == rows.num_rows
     shares = list(table.route(rows, 4, table.operator.max_parallelism))
     parts = [part.name for part in table.operator.parts]
     assert sum(count_of(share, parts) for _, share in shares) == count_of(rows, parts) > 20

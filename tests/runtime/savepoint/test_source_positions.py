@@ -24,8 +24,8 @@ def start(positions: Any = "savepoint", **renamed: str) -> SavepointStart:
     return SavepointStart.of("savepoint", False, renamed, positions)
 
 
-def find_positions(wanted: Any, noted: Sources, planned: list[PlannedSource]) -> tuple[list[Any], list[str]]:
-    return find(start(wanted), noted, None, planned)[:2]
+def find_positions(selected: Any, noted: Sources, planned: list[PlannedSource]) -> tuple[list[Any], list[str]]:
+    return find(start(selected), noted, None, planned)[:2]
 
 
 def noted(*lines: str, **seen: list[str]) -> Sources:
@@ -86,7 +86,7 @@ def test_a_source_that_occurs_twice_has_two_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "sources", "planned"),
+    ("selected", "sources", "planned"),
     [
         ("none", noted('{"logOffset":3}', "{}", n0=["file:///in/a"]), [FILES, KAFKA]),
         ("savepoint", Sources(), [FILES, KAFKA]),
@@ -94,12 +94,12 @@ def test_a_source_that_occurs_twice_has_two_lines() -> None:
         ((None, None), noted(), [FILES, KAFKA]),
     ],
 )
-def test_sources_begin_anew(wanted: Any, sources: Sources, planned: list[PlannedSource]) -> None:
-    assert find_positions(wanted, sources, planned) == ([None, None], [])
+def test_sources_begin_anew(selected: Any, sources: Sources, planned: list[PlannedSource]) -> None:
+    assert find_positions(selected, sources, planned) == ([None, None], [])
 
 
 @pytest.mark.parametrize(
-    ("wanted", "sources", "planned", "says"),
+    ("selected", "sources", "planned", "says"),
     [
         (
             "savepoint",
@@ -116,8 +116,8 @@ def test_sources_begin_anew(wanted: Any, sources: Sources, planned: list[Planned
         (({"a": 1},), noted("12"), [FILES], "which begins as in a new query, or resumes where the savepoint has it"),
     ],
 )
-def test_positions_that_cannot_be(wanted: Any, sources: Sources, planned: list[PlannedSource], says: str) -> None:
-    _, problems = find_positions(wanted, sources, planned)
+def test_positions_that_cannot_be(selected: Any, sources: Sources, planned: list[PlannedSource], says: str) -> None:
+    _, problems = find_positions(selected, sources, planned)
     assert len(problems) == 1 and says in problems[0]
 
 
@@ -132,9 +132,9 @@ def kafka(*names: str | None, titles: bool = False) -> list[PlannedSource]:
     ]
 
 
-def offsets(found: FoundPositions) -> list[Any]:
-    assert not found.wrong
-    return [position and position["topic"]["0"] for position in found.positions]
+def offsets(positions: FoundPositions) -> list[Any]:
+    assert not positions.wrong
+    return [position and position["topic"]["0"] for position in positions.positions]
 
 
 @pytest.mark.parametrize(

@@ -90,13 +90,15 @@ def head(layout=(), spaces=(), types=None, key=None) -> LogHead:
 
 
 def test_the_columns_of_states():
-    one = head(
+    first = head(
         [("state/seen", "value"), ("user-timers/event", "timers"), ("state/Key", "value"), ("state/odd", "value")],
         [("state/seen", "value"), ("late/fired", "value")],
         {"state/seen": "LONG", "space/state/seen": "LONG", "state/Key": "STRING", "state/odd": "LONG"},
     )
-    other = head([("state/odd", "value"), ("state/new", "list")], types={"state/odd": "INT", "state/new": "LIST(LONG)"})
-    assert state_columns([one, other], ["key", "namespace"]) == [
+    second = head(
+        [("state/odd", "value"), ("state/new", "list")], types={"state/odd": "INT", "state/new": "LIST(LONG)"}
+    )
+    assert state_columns([first, second], ["key", "namespace"]) == [
         StateColumn("seen", ("state/seen",), spark.LongType(), "LONG"),
         StateColumn("state_Key", ("state/Key",), spark.StringType(), "STRING"),
         StateColumn("odd", ("state/odd",), None),  # subtasks that have not run since have values of the other type
@@ -162,8 +164,8 @@ def test_objects_of_classes_are_structs_whatever_they_were_written_as():
     point = Opaque.__new__(name_of_class((__name__, "Point")), 1)
     forms = [Opaque.__new__(corner) for _ in range(3)]
     states: list[Any] = [[point, ["a"]], {"at": point, "tags": ["a"]}, (None, {"at": point, "tags": ["a"]})]
-    for each, state in zip(forms, states):
-        each.__setstate__(state)
+    for form, state in zip(forms, states):
+        form.__setstate__(state)
     forms.append(Opaque.__new__(former, point, ["a"]))
     batch = encoder.encode(rows([1, 2], [("state/at", "list")], [(forms,), (None,)]), 0)
     assert batch["at"].to_pylist() == [[{"at": {"x": 1}, "tags": ["a"]}] * 4, None]
@@ -216,7 +218,7 @@ VARIANTS: list[tuple[Any, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "text"), VARIANTS, ids=lambda each: repr(each)[:30])
+@pytest.mark.parametrize(("value", "text"), VARIANTS, ids=lambda value: repr(value)[:30])
 def test_a_value_of_no_known_type(value, text):
     encoder = StateEncoder("op", None, [StateColumn("v", ("state/v",), None)], "UTC")
     batch = encoder.encode(rows(["k", "l"], [("state/v", "value")], [(value,), (None,)]), 0)

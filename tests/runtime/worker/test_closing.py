@@ -48,12 +48,12 @@ class Starter:
     def prepare(self) -> None:
         pass
 
-    def ask(self, request: str, *, starts: bool = True, **told: Any) -> dict[str, Any]:
+    def ask(self, request: str, *, starts: bool = True, **arguments: Any) -> dict[str, Any]:
         if request == "holds":
             self.answers.wait()
-        self.requests.append((request, told.get("run", told.get("runs"))))
+        self.requests.append((request, arguments.get("run", arguments.get("runs"))))
         self.has_asked.set()
-        return {"over": told.get("runs")}
+        return {"over": arguments.get("runs")}
 
 
 @pytest.fixture

@@ -36,18 +36,18 @@ class _Classic(Exception):
         return self._desc
 
 
-@pytest.mark.parametrize("place", ["", "\n  (subtask 2, key 7)"])
+@pytest.mark.parametrize("location", ["", "\n  (subtask 2, key 7)"])
 @pytest.mark.parametrize("details", ["", FRAMES, "\nline 2 of a message\nfailures: 3" + FRAMES])
-def test_the_text_of_a_failed_query_ends_with_the_sentence(place, details):
+def test_the_text_of_a_failed_query_ends_with_the_sentence(location, details):
     sentence = "operator 'map: ask' failed at the record (1,): DatabaseError: no such table SQLSTATE: 42P01"
-    text = f'{sentence}{place}{details}\nfailure: {{"error": "OperatorError", "record": "(1,)"}}\n'
+    text = f'{sentence}{location}{details}\nfailure: {{"error": "OperatorError", "record": "(1,)"}}\n'
     error = _Classic(
         "[STREAM_FAILED] Query [id = 1] terminated with exception: pillarbox._errors.OperatorError:"
         f" {text} SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\n"
         "Identifier: [id = 1]\n\nLogical Plan:\n~Project [k#1]\n+- ~Filter\n"
     )
     end_with_message(error)
-    whole = "pillarbox.OperatorError: " + sentence + place.replace("\n ", "")
+    whole = "pillarbox.OperatorError: " + sentence + location.replace("\n ", "")
     first, *rest = str(error).splitlines()
     before = "[STREAM_FAILED] Query [id = 1] terminated with exception:"
     assert first == (f"{before} {whole.replace('.Op', '._errors.Op')}" if details else before)

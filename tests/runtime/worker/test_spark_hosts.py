@@ -149,7 +149,7 @@ def test_state_expires_by_the_time_of_the_batch(worker, clock, monkeypatch):
     assert sum(report.keys or 0 for report in query.reports if report.uid == "count") == 1
 
 
-def test_a_resident_that_nobody_asked_for_is_let_go(worker, clock):
+def test_an_unused_resident_is_released(worker, clock):
     query, other = counting(1), counting(1)
     query.run_batch([0])
     clock.now = 601
@@ -255,9 +255,9 @@ def test_many_objects_of_a_worker_are_left_out_of_collections(worker, monkeypatc
     query = Query(env, env.from_collection([]).map(lambda row: row.value))
     loaded: list[object] = []
     loaded.append(loaded)
-    assert any(each is loaded for each in gc.get_objects())
+    assert any(tracked is loaded for tracked in gc.get_objects())
     assert query.run_batch([1, 2]) == [1, 2]
-    assert any(each is loaded for each in gc.get_objects()) == (many > 0)
+    assert any(tracked is loaded for tracked in gc.get_objects()) == (many > 0)
 
 
 def test_homes_freeze_nothing(monkeypatch):
@@ -412,6 +412,6 @@ def test_the_shares_of_a_savepoint_are_bounded(limit, bytes_, monkeypatch):
     monkeypatch.setattr(restore_host, "_ROUTED_ROWS", 50)
     monkeypatch.setattr(restore_host, limit, bytes_)
     table, shares = routed(query, 500)
-    assert all(len(each) >= 5 and max(share.num_rows for share in each) <= 125 for each in shares.values())
-    keys = {key for each in shares.values() for share in each for key in table.keys(share, loads)}
+    assert all(len(tables) >= 5 and max(share.num_rows for share in tables) <= 125 for tables in shares.values())
+    keys = {key for tables in shares.values() for share in tables for key in table.keys(share, loads)}
     assert keys == {*range(2000)} - {13}

@@ -54,8 +54,11 @@ def test_rows_and_metrics_share_a_batch():
 def test_several_outputs_are_beside_each_other():
     output = ColumnOutput({OUT: ("one", COLUMNS), OTHER: ("two", COLUMNS)}, "report")
     (batch,) = output([rows(OTHER, (1, "a")), rows(OUT, (2, "b"))])
-    one, two = {"n": 2, "name": "b"}, {"n": 1, "name": "a"}
-    assert batch.to_pylist() == [{"one": None, "two": two, "report": None}, {"one": one, "two": None, "report": None}]
+    first, second = {"n": 2, "name": "b"}, {"n": 1, "name": "a"}
+    assert batch.to_pylist() == [
+        {"one": None, "two": second, "report": None},
+        {"one": first, "two": None, "report": None},
+    ]
 
 
 def test_buffers_stay_as_they_are():
@@ -95,7 +98,7 @@ def test_buffers_are_rows_of_moderate_size_that_come_in_any_order(sent, size, ra
     assert sorted(results) == sorted(buffers)
 
 
-def test_a_row_that_is_missing_or_doubled_is_told():
+def test_a_missing_or_doubled_row_is_reported():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buffer_rows, "_ROW_BYTES", 2)
         first, second, last = zip(*(column.to_pylist() for column in as_rows([Buffer(1, 5, 3, b"12345")])))

@@ -42,11 +42,11 @@ def test_it_does_without_proc(monkeypatch):
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has it")
 @pytest.mark.parametrize("default_timeout", [None, 30.0])
 def test_what_has_come_through_tcp_is_acknowledged_at_once(default_timeout):
-    one, other = socket.socketpair()
+    local, remote = socket.socketpair()
     listens = socket.create_server(("127.0.0.1", 0))
     java = socket.create_connection(listens.getsockname())
     worker, _ = listens.accept()
-    with one, other, listens, java, worker:
+    with local, remote, listens, java, worker:
         worker.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
         assert worker.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 0
         before = open_files()
@@ -58,10 +58,10 @@ def test_what_has_come_through_tcp_is_acknowledged_at_once(default_timeout):
         # It examines all files of the process in every task, and leaves none open.
         assert open_files() <= before
         assert worker.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
-        assert all(os.get_blocking(each.fileno()) for each in (one, java, worker))
+        assert all(os.get_blocking(sock.fileno()) for sock in (local, java, worker))
         java.sendall(b"task")
-        one.sendall(b"other")
-        assert (worker.recv(4), other.recv(5)) == (b"task", b"other")
+        local.sendall(b"other")
+        assert (worker.recv(4), remote.recv(5)) == (b"task", b"other")
 
 
 @pytest.mark.parametrize("missing", ["ctypes", "TCP_QUICKACK"])

@@ -96,14 +96,14 @@ class InTurn(KeyedCoProcessFunction):
 
 
 def both_in_turn(env, lefts, rights):
-    one, two = _by_number(lefts, 0), _by_number(rights, 1)
-    return one.connect(two).key_by(first, first).process(InTurn())
+    left, right = _by_number(lefts, 0), _by_number(rights, 1)
+    return left.connect(right).key_by(first, first).process(InTurn())
 
 
 def in_turn(inputs: Inputs) -> dict[str, Any]:
     numbered = [(n, 0, key) for key, _, n in inputs["lefts"]] + [(n, 1, key) for key, _, n in inputs["rights"]]
     results: list[Any] = []
-    for key, group in by_key(sorted(numbered), lambda each: each[2]).items():
+    for key, group in by_key(sorted(numbered), lambda pair: pair[2]).items():
         seen = tuple((stream, n) for n, stream, _ in group)
         results += [(key, seen[:end], -(2**63)) for end in range(1, len(seen) + 1)]
         results += [(key, clock, seen, 2**63 - 1) for clock in ("event time", "processing time")]
@@ -122,7 +122,7 @@ _ONLY = {
 
 
 def in_batch_mode(programs: Mapping[str, SimulatedProgram]) -> dict[str, SimulatedProgram]:
-    return {f"{name}-in-batch-mode": _in_batch_mode(each) for name, each in {**programs, **_ONLY}.items()}
+    return {f"{name}-in-batch-mode": _in_batch_mode(program) for name, program in {**programs, **_ONLY}.items()}
 
 
 def _in_batch_mode(program: SimulatedProgram) -> SimulatedProgram:

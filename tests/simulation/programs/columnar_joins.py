@@ -23,24 +23,24 @@ def keyed(streams: Any, bound: int) -> Any:
 
 def near(lower: int, upper: int, how: Any = "inner", bound: int = 100) -> Callable[..., Any]:
     def build(env, lefts, rights):
-        one, two = keyed((lefts, rights), bound)
-        return one.interval_join(two).between(lower, upper).columns(how, suffixes=("", "_right"))
+        left, right = keyed((lefts, rights), bound)
+        return left.interval_join(right).between(lower, upper).columns(how, suffixes=("", "_right"))
 
     return build
 
 
 def near_and_late(env, lefts, rights):
-    one, two = keyed((lefts, rights), 0)
-    near = one.interval_join(two).between(-200, 300).side_output_left_late_data(LATE_LEFT)
+    left, right = keyed((lefts, rights), 0)
+    near = left.interval_join(right).between(-200, 300).side_output_left_late_data(LATE_LEFT)
     pairs = near.side_output_right_late_data(LATE_RIGHT).columns("left", suffixes=("", "_right"))
     late = [pairs.get_side_output(tag).map(lambda value: ("late", *value)) for tag in (LATE_LEFT, LATE_RIGHT)]
     return pairs.union(*late)
 
 
 def by_function(env, lefts, rights):
-    one, two = keyed((lefts, rights), 100)
+    left, right = keyed((lefts, rights), 100)
     with mock.patch.object(columnar_joins, "_is_untouched", lambda step: True):
-        pairs = one.interval_join(two).between(-50, 80)
+        pairs = left.interval_join(right).between(-50, 80)
         return pairs.process(lambda a, b, ctx: [(tuple(a), tuple(b), ctx.timestamp())])
 
 

@@ -50,9 +50,9 @@ def three_levels(env, events):
 
 def union_of_levels(env, events):
     stamped = events.assign_timestamps_and_watermarks(bounded(50))
-    one = stamped.key_by(first).process(Echo())
-    two = one.key_by(lambda value: value[2] % 3).process(Echo())
-    return stamped.union(one, two).key_by(lambda value: value[2] % 5).process(Echo())
+    one_level = stamped.key_by(first).process(Echo())
+    two_levels = one_level.key_by(lambda value: value[2] % 3).process(Echo())
+    return stamped.union(one_level, two_levels).key_by(lambda value: value[2] % 5).process(Echo())
 
 
 def strategies_that_meet(env, events):
@@ -104,8 +104,8 @@ def parts_that_meet(env, events):
     parts = [passed.filter(lambda value, n=n: value[2] % 3 == n) for n in range(3)]
     strategies = [bounded(500), monotonous(), bounded(900)]
     strategies = [strategy.with_idleness(150 + 50 * n) for n, strategy in enumerate(strategies)]
-    one, two, three = (p.assign_timestamps_and_watermarks(s) for p, s in zip(parts, strategies))
-    return one.union(two, three).map(lambda value: value).key_by(first).process(Echo())
+    first_part, second_part, third_part = (p.assign_timestamps_and_watermarks(s) for p, s in zip(parts, strategies))
+    return first_part.union(second_part, third_part).map(lambda value: value).key_by(first).process(Echo())
 
 
 def silent_source(env, events):

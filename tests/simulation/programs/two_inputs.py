@@ -87,8 +87,8 @@ class Balance(KeyedCoProcessFunction):
 
 
 def connected_by_key(env, lefts, rights):
-    one, two = timed(lefts, rights)
-    both = one.connect(two).key_by(first, lambda value: value[0]).process(Balance())
+    left, right = timed(lefts, rights)
+    both = left.connect(right).key_by(first, lambda value: value[0]).process(Balance())
     return {"balances": both, "side": both.get_side_output(SIDE)}
 
 
@@ -104,8 +104,8 @@ class Either(CoProcessFunction):
 
 
 def connected_without_key(env, lefts, rights):
-    one, two = timed(lefts, rights)
-    both = one.connect(two).process(Either())
+    left, right = timed(lefts, rights)
+    both = left.connect(right).process(Either())
     sums = both.key_by(first).process(Tumbling())
     late = sums.get_side_output(LATE).map(lambda value: ("late", value))
     return {"sums": sums.union(late), "side": both.get_side_output(SIDE)}
@@ -147,42 +147,42 @@ def co_map_and_flat_map(env, lefts, rights):
 
 def near(lower: int, upper: int, bound: int = 100) -> Callable[..., Any]:
     def build(env, lefts, rights):
-        one, two = (stream.key_by(first) for stream in timed(lefts, rights, bound=bound))
-        return one.interval_join(two).between(lower, upper).process(lambda a, b, ctx: [(a, b, ctx.timestamp())])
+        left, right = (stream.key_by(first) for stream in timed(lefts, rights, bound=bound))
+        return left.interval_join(right).between(lower, upper).process(lambda a, b, ctx: [(a, b, ctx.timestamp())])
 
     return build
 
 
 def near_and_late(env, lefts, rights):
-    one, two = (stream.assign_timestamps_and_watermarks(monotonous()).key_by(first) for stream in (lefts, rights))
-    near = one.interval_join(two).between(-200, 300).side_output_left_late_data(LATE_LEFT)
+    left, right = (stream.assign_timestamps_and_watermarks(monotonous()).key_by(first) for stream in (lefts, rights))
+    near = left.interval_join(right).between(-200, 300).side_output_left_late_data(LATE_LEFT)
     pairs = near.side_output_right_late_data(LATE_RIGHT).process(lambda a, b, ctx: [(a, b)])
     late = [pairs.get_side_output(tag).map(lambda value: ("late", value)) for tag in (LATE_LEFT, LATE_RIGHT)]
     return pairs.union(*late)
 
 
 def joins_of_joins(env, lefts, rights):
-    one, two = timed(lefts, rights)
-    pairs = one.key_by(first).interval_join(two.key_by(first)).between(-30, 90)
+    left, right = timed(lefts, rights)
+    pairs = left.key_by(first).interval_join(right.key_by(first)).between(-30, 90)
     times = pairs.process(lambda a, b, ctx: [(a[0], ctx.timestamp(), 100 * a[2] + b[2])])
-    again = times.key_by(lambda value: value[2] % 3).interval_join(one.key_by(lambda value: value[2] % 3))
+    again = times.key_by(lambda value: value[2] % 3).interval_join(left.key_by(lambda value: value[2] % 3))
     return again.between(-100, 100).process(lambda a, b, ctx: [(a, b, ctx.timestamp())])
 
 
-def numbers_of_both(ones: Any, twos: Any) -> list[Any]:
-    return [(sorted(one[2] for one in ones), sorted(two[2] for two in twos))]
+def numbers_of_both(left_values: Any, right_values: Any) -> list[Any]:
+    return [(sorted(value[2] for value in left_values), sorted(two[2] for two in right_values))]
 
 
 def windows_of_both(env, lefts, rights):
-    one, two = timed(lefts, rights)
+    left, right = timed(lefts, rights)
 
     def keyed(pair):
         return pair.where(first).equal_to(first)
 
     return {
-        "joined": keyed(one.join(two)).window(SlidingEventTimeWindows.of(80, 30)).apply(lambda a, b: (a, b)),
-        "grouped": keyed(one.co_group(two)).window(TumblingEventTimeWindows.of(90)).apply(numbers_of_both),
-        "sessions": keyed(one.co_group(two)).window(EventTimeSessionWindows.with_gap(40)).apply(numbers_of_both),
+        "joined": keyed(left.join(right)).window(SlidingEventTimeWindows.of(80, 30)).apply(lambda a, b: (a, b)),
+        "grouped": keyed(left.co_group(right)).window(TumblingEventTimeWindows.of(90)).apply(numbers_of_both),
+        "sessions": keyed(left.co_group(right)).window(EventTimeSessionWindows.with_gap(40)).apply(numbers_of_both),
     }
 
 
@@ -215,9 +215,9 @@ class Versions(KeyedBroadcastProcessFunction):
         rules.put(at, number)
         # Rules that can never be in force again.
         over = sorted(rule for rule in rules if rule <= ctx.current_watermark())[:-1]
-        for each in over:
-            rules.remove(each)
-        ctx.apply_to_keyed_state(MapStateDescriptor("known"), lambda key, known: known.put(number, at))
+        for expired in over:
+            rules.remove(expired)
+        ctx.apply_to_keyed_state(MapStateDescriptor("known"), lambda key, state: state.put(number, at))
         yield SIDE, number
 
     def on_timer(self, timestamp, ctx):
@@ -239,8 +239,8 @@ def payments_and_rules(rng: random.Random) -> Inputs:
 
 
 def rules_by_time(env, payments, rules):
-    one, two = timed(payments, rules)
-    out = one.key_by(first).connect(two.broadcast(RULES, LATEST)).process(Versions())
+    keyed, control = timed(payments, rules)
+    out = keyed.key_by(first).connect(control.broadcast(RULES, LATEST)).process(Versions())
     return {"payments": out, "side": out.get_side_output(SIDE)}
 
 

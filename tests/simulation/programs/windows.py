@@ -41,8 +41,8 @@ class Total(AggregateFunction):
     def get_result(self, accumulator):
         return tuple(accumulator)
 
-    def merge(self, one, other):
-        return [one[0] + other[0], one[1] + other[1]]
+    def merge(self, accumulator, other):
+        return [accumulator[0] + other[0], accumulator[1] + other[1]]
 
 
 class Named(ProcessWindowFunction):
@@ -152,7 +152,7 @@ def windows_of_windows(env, events):
     timed = events.assign_timestamps_and_watermarks(bounded(100))
     totals = timed.key_by(first).window(TumblingEventTimeWindows.of(50)).aggregate(Total(), Named())
     most = totals.window_all(TumblingEventTimeWindows.of(200))
-    return most.reduce(lambda one, other: max(one, other, key=lambda total: (total[2], total[0])))
+    return most.reduce(lambda window, other: max(window, other, key=lambda total: (total[2], total[0])))
 
 
 def sessions_by_the_clock(env, events):

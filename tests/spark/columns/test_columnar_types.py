@@ -159,14 +159,16 @@ def test_values_of_all_types(everything):
     results = PF.window_aggregate(
         everything, keys="key", time="at", window=WINDOW, **{name: ours for name, (ours, _) in pairs.items()}
     )
-    wanted = own(everything, ["key"]).agg(*(sparks for _, sparks in pairs.values()))
-    wanted = wanted.select("key", F.col("w.start").alias("window_start"), F.col("w.end").alias("window_end"), *pairs)
-    assert [field.dataType for field in results.schema] == [field.dataType for field in wanted.schema]
+    of_spark = own(everything, ["key"]).agg(*(sparks for _, sparks in pairs.values()))
+    of_spark = of_spark.select(
+        "key", F.col("w.start").alias("window_start"), F.col("w.end").alias("window_end"), *pairs
+    )
+    assert [field.dataType for field in results.schema] == [field.dataType for field in of_spark.schema]
     there = {row[:2]: row for row in results.collect()}
-    expected = {row[:2]: row for row in wanted.collect()}
+    expected = {row[:2]: row for row in of_spark.collect()}
     assert len(expected) == 24 and there.keys() == expected.keys()
     for name in results.columns:
-        assert [shown(there[each][name]) for each in expected] == [shown(row[name]) for row in expected.values()], name
+        assert [shown(there[key][name]) for key in expected] == [shown(row[name]) for row in expected.values()], name
 
 
 def test_keys_of_all_types(everything):
@@ -192,13 +194,13 @@ def test_joins_of_all_types(everything):
         for key in keys:
             near = near & (F.col(f"a.{key}") == F.col(f"b.{key}"))
         theirs = [F.col(f"b.{name}").alias(f"{name}_right") for name in rows.columns if name not in keys]
-        wanted = left.join(right, near, how).select("a.*", *theirs)
-        assert [field.dataType for field in results.schema] == [field.dataType for field in wanted.schema]
-        expected = Counter(map(repr, wanted.collect()))
+        of_spark = left.join(right, near, how).select("a.*", *theirs)
+        assert [field.dataType for field in results.schema] == [field.dataType for field in of_spark.schema]
+        expected = Counter(map(repr, of_spark.collect()))
         assert Counter(map(repr, results.collect())) == expected and sum(expected.values()) > 60
 
 
-def test_what_is_refused_is_refused_at_once(everything):
+def test_unsupported_types_are_refused_at_once(everything):
     df = everything.selectExpr(
         "at", *NESTED, "text COLLATE UTF8_LCASE AS collated", "parse_json('1') AS variant", "bool", "time"
     )

@@ -135,13 +135,13 @@ def test_aggregates_of_a_stream_go_on_after_a_restart(spark, tmp_path, kind):
     # The newest row waits in an open window of its key.
     history = key_history(spark, str(tmp_path / "checkpoint"), "windows", '[3, "ä"]')
     assert (history["key"], history["epochs"], history["timers"]) == ("(3, 'ä')", [0, 1], [])
-    newest = [json.loads(each["value"])["ex: last_('id')[0]"] for each in history["state"]]
+    newest = [json.loads(row["value"])["ex: last_('id')[0]"] for row in history["state"]]
     assert 598 in newest
     last.coalesce(1).write.parquet(str(tmp_path / "in" / "part=9"))
     after, _ = run()
     assert 0 < len(before) < sum(expected.values())
     assert counted(before + after) == expected
-    reports = [report for each in progress for report in metrics(each) if report.uid == "windows"]
+    reports = [report for event in progress for report in metrics(event) if report.uid == "windows"]
     assert reports and all(report.counters["windows.late_records_dropped"] == 0 for report in reports)
     assert any(report.state_bytes for report in reports)  # a subtask may have no key
 

@@ -19,7 +19,7 @@ FOLDER = "in [1], {a}"
 _ANY = str.maketrans("[]{}", "????")
 
 
-def test_what_was_restored_is_listed() -> None:
+def test_restored_state_is_listed() -> None:
     sources = [PlannedSource("FileSource[in]", 0, known_as="read"), PlannedSource("rate", 1), PlannedSource("kafka", 2)]
     positions = [SeenFiles(["a", "b"]), '{"offset":7}', None]
     assert restored({"sum": 1204, "spent": 1}, {"spent": "spent per card"}, sources, positions) == (

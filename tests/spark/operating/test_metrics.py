@@ -33,9 +33,9 @@ OBSERVED: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("kind", OBSERVED)
 def test_metrics_of_all_programs_in_a_query(kind):
-    one, two = OBSERVED[kind]
+    first, second = OBSERVED[kind]
     others = {"pillarboxes": ["not ours"], "pillarbox level": ["not ours"], "events": Row(n=1)}
-    observed = {observed_as("pillarbox"): one, observed_as("pillarbox 2", 0): two, **others}
+    observed = {observed_as("pillarbox"): first, observed_as("pillarbox 2", 0): second, **others}
     expected = [replace(REPORT, program=name) for name in ("pillarbox", "pillarbox 2", "pillarbox 2")]
     assert metrics({"observedMetrics": observed}) == expected
     progress = SimpleNamespace(observedMetrics=observed)

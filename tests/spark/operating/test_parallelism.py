@@ -52,7 +52,7 @@ class Home:
             .assign_timestamps_and_watermarks(times)
             .map(lambda row: (row.key, 1))
             .key_by(lambda pair: pair[0])
-            .reduce(lambda one, other: (one[0], one[1] + other[1]))
+            .reduce(lambda total, other: (total[0], total[1] + other[1]))
             .uid("count")
             .to_dataframe("key LONG, n LONG")
         )

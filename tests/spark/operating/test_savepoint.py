@@ -180,7 +180,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
         assert content(stores) == content(
             {identity: log for identity, log in logs.items() if identity[0] == operator.uid}
         )
-        spark_own, local_own = (each.own_states(operator.uid) for each in (opened, local))
+        spark_own, local_own = (savepoint.own_states(operator.uid) for savepoint in (opened, local))
         assert spark_own == local_own and spark_own[0].task["gate"]
 
 
@@ -237,9 +237,9 @@ def test_what_is_no_whole_savepoint_or_checkpoint(spark, tmp_path, command):
     assert (now.last_committed, now.parallelism, now.subtasks()) == (2, 2, then.subtasks())
     copytree(checkpoint, tmp_path / "copy%20[1]" / "5%25%20*")  # it would read that one instead
     for call in (
-        lambda place: read_state(spark, place, "remember"),
-        lambda place: pillarbox.savepoint(spark, place, str(tmp_path / "never")),
-        lambda place: pillarbox.rescale(spark, place, 4),
+        lambda directory: read_state(spark, directory, "remember"),
+        lambda directory: pillarbox.savepoint(spark, directory, str(tmp_path / "never")),
+        lambda directory: pillarbox.rescale(spark, directory, 4),
     ):
         with pytest.raises(
             CheckpointMismatchError, match=r"its path contains a space or one of .* copy the whole checkpo"

@@ -57,7 +57,7 @@ def outcome(directory: str, *cards: str) -> list[Any]:
 @pytest.mark.long("four queries; runtime/savepoint has it without Spark, and the next test on Spark")
 def test_state_of_a_table_and_a_part_of_it(spark, tmp_path, monkeypatch):
     monkeypatch.setattr("pillarbox._runtime.spark.savepoint.savepoint._BYTES_IN_FILE", 1)  # so each row gets a file
-    begin, one, edited = (f"{tmp_path}/{name}" for name in ("begin", "one", "edited"))
+    begin, part, edited = (f"{tmp_path}/{name}" for name in ("begin", "one", "edited"))
     history = spark.sql(HISTORY)
     write_state(history, begin, "count", key="card", states=STATES, timers="due")
     every = [
@@ -71,11 +71,11 @@ def test_state_of_a_table_and_a_part_of_it(spark, tmp_path, monkeypatch):
     assert len([*(tmp_path / "begin" / "state" / "count").glob("*.parquet")]) == 3
     # Of its files, and of the table for people; the second one with another value.
     files = spark.read.parquet(f"{begin}/state/count")
-    write_state(files.where("key = 'bb'"), one, "count", like=begin)
-    assert outcome(one, "a", "bb") == [("a", 1, [3]), ("bb", 3, [1, 2, 3]), ("bb at 50", 3, [1, 2, 3])]
+    write_state(files.where("key = 'bb'"), part, "count", like=begin)
+    assert outcome(part, "a", "bb") == [("a", 1, [3]), ("bb", 3, [1, 2, 3]), ("bb at 50", 3, [1, 2, 3])]
     state = read_state(spark, begin, "count").where("key != 'bb'").selectExpr("* EXCEPT (seen)", "seen + 10 AS seen")
     write_state(state, edited, "count", like=begin)
-    assert [each[:2] for each in outcome(edited)] == [("a at 50", 11), ("ccc at 50", 13)]
+    assert [record[:2] for record in outcome(edited)] == [("a at 50", 11), ("ccc at 50", 13)]
     # Another operator is added to the existing ones; column names may have any characters.
     write_state(history.selectExpr("card AS `shop.card`", "seen AS `seen.b``c`"), begin, "other", key="shop.card")
     rows = read_state(spark, begin, "other").select("key", "`seen.b``c`").collect()

@@ -34,7 +34,7 @@ def replayed(query: Any, folder: Path) -> int:
     vertices = program.summary.plan.vertices
     last = max(vertices, key=lambda vertex: vertex.level)
     source = next(vertex for vertex in vertices if vertex.level == 0)
-    tasks = [(Target(program, each, 0, 0, None, None).uid, subtask) for subtask, each in enumerate((source, last))]
+    tasks = [(Target(program, vertex, 0, 0, None, None).uid, subtask) for subtask, vertex in enumerate((source, last))]
     return replay_epochs(started.start.writer, str(started.checkpoint), tasks, folder, newest=EPOCHS)
 
 

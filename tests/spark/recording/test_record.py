@@ -115,11 +115,11 @@ def test_another_state_is_seen(spark: SparkSession, ran: tuple[Inbox, str], tmp_
     (folder / "state").write_bytes(b"\x80\x05}\x94.")
     result = replay(read_recording(folder), diff=True)
     assert result.state
-    assert {each.owner for each in result.state} >= {"'c3'"}
+    assert {difference.owner for difference in result.state} >= {"'c3'"}
 
 
 @pytest.mark.long("errors alone; the test of the task that failed records on Spark")
-def test_what_cannot_be_recorded(spark: SparkSession, ran: tuple[Inbox, str], tmp_path: Path) -> None:
+def test_wrong_arguments_of_record(spark: SparkSession, ran: tuple[Inbox, str], tmp_path: Path) -> None:
     inbox, checkpoint = ran
 
     def record(**options: Any) -> Any:

@@ -93,8 +93,8 @@ def test_a_copy_has_what_an_epoch_needs(spark: SparkSession, running: tuple[Any,
     finally:
         copy.remove()
     # An epoch whose state is incomplete is not copied.
-    for each in Path(checkpoint).glob("state/0/0/*.changelog"):
-        each.unlink()
+    for file in Path(checkpoint).glob("state/0/0/*.changelog"):
+        file.unlink()
     copy = CheckpointCopy(spark, checkpoint, 3)
     with pytest.raises(RemovedError, match="Spark has removed state of epoch 3, because the query runs"):
         copy.make()

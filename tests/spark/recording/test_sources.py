@@ -39,11 +39,11 @@ def test_unions_and_broadcasts_over_a_compaction_of_the_log_of_files(spark: Spar
 
     def writer() -> Any:
         env = environment(spark)
-        one, two, limits = (
+        first, second, limits = (
             env.from_dataframe(inbox.read(spark), name).assign_timestamps_and_watermarks(times)
             for name, inbox in inboxes.items()
         )
-        limited = one.union(two).key_by("card").connect(limits.broadcast(Limited.LIMITS)).process(Limited())
+        limited = first.union(second).key_by("card").connect(limits.broadcast(Limited.LIMITS)).process(Limited())
         seen = limited.uid("limited").key_by("card").process(Seen()).uid("seen")
         return seen.to_dataframe("card STRING, n LONG").writeStream.format("noop")
 

@@ -449,8 +449,8 @@ def stopped_and_drained(spark, folder: Path):
     rows = spark.read.schema("key LONG, n LONG").parquet(str(folder / "out")).collect()
     opened = [open_savepoint(spark, str(folder / name)) for name in ("first", "second")]
     contents = [
-        (each.manifest.drained, sorted(map(tuple, each.frame("counted").select("key", "seen").collect())))
-        for each in opened
+        (savepoint.manifest.drained, sorted(map(tuple, savepoint.frame("counted").select("key", "seen").collect())))
+        for savepoint in opened
     ]
     return results, sorted(map(tuple, rows)), contents
 

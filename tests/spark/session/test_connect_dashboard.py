@@ -62,6 +62,6 @@ def test_the_dashboard_runs_in_the_client(connect: Any, tmp_path: Path) -> None:
         7,
     )
     assert view["settings"]["parallelism"] == "2"
-    assert {each["name"]: each["value"] for each in result["life"]["state"]}["seen"] == "10"
-    assert [each["status"] for each in result["entries"]] == ["stopped"]
+    assert {state["name"]: state["value"] for state in result["life"]["state"]}["seen"] == "10"
+    assert [entry["status"] for entry in result["entries"]] == ["stopped"]
     assert result["stored"] == ("stopped", 71)

@@ -61,10 +61,10 @@ def test_a_line_is_written_as_a_whole_beside_others(spark: SparkSession, path: P
     seen: set[str] = set()
     with ThreadPoolExecutor(4) as pool:
         writing = [pool.submit(folder.add_line, f"{number:03d}" * 50) for number in range(60)]
-        while not all(each.done() for each in writing):
+        while not all(future.done() for future in writing):
             seen |= {line for _, line in folder.lines()}
-    for each in writing:
-        each.result()
+    for future in writing:
+        future.result()
     whole = {f"{number:03d}" * 50 for number in range(60)}
     assert seen <= whole
     assert {line for _, line in folder.lines()} == whole

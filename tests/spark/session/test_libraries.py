@@ -35,9 +35,9 @@ class UsesAll(KeyedProcessFunction):
         yield entry.name, bool(entry.look(self.kept[row.key]))
 
 
-def outcomes(spark: Any, folder: str, place: str, numbers: list[int]) -> list[tuple[str, bool]]:
+def outcomes(spark: Any, folder: str, setting: str, numbers: list[int]) -> list[tuple[str, bool]]:
     home = Path(folder)
-    for name, value in SETTINGS.get(place, {}).items():
+    for name, value in SETTINGS.get(setting, {}).items():
         spark.conf.set(name, value)
     try:
         for _ in range(EPOCHS):
@@ -52,7 +52,7 @@ def outcomes(spark: Any, folder: str, place: str, numbers: list[int]) -> list[tu
         results = spark.read.schema("name STRING, works BOOLEAN").parquet(str(home / "out")).collect()
         return [(row.name, row.works) for row in results]
     finally:
-        for name in SETTINGS.get(place, {}):
+        for name in SETTINGS.get(setting, {}):
             spark.conf.unset(name)
 
 
@@ -64,10 +64,10 @@ def workers(tmp_path: Path, workers_python: str) -> Iterator[ConnectClient]:
     client.close()
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_the_table(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    if place in ("workers", "Spark Connect"):
-        run = request.getfixturevalue("workers" if place == "workers" else "connect").run
+@pytest.mark.parametrize("setting", PLACES)
+def test_the_table(setting: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    if setting in ("workers", "Spark Connect"):
+        run = request.getfixturevalue("workers" if setting == "workers" else "connect").run
     else:
         request.getfixturevalue("one_attempt")
         session = request.getfixturevalue("spark").newSession()
@@ -75,16 +75,16 @@ def test_the_table(place: str, request: pytest.FixtureRequest, tmp_path: Path) -
         def run(function: Any, *args: Any) -> Any:
             return function(session, *args)
 
-    works = [number for number, entry in enumerate(TABLE) if entry.in_place(place) == WORKS]
+    works = [number for number, entry in enumerate(TABLE) if entry.in_place(setting) == WORKS]
     # Failing entries first: Spark does not notice a worker's end while its forked children have its connection.
     for number in {*range(len(TABLE))} - {*works}:
         (tmp_path / str(number)).mkdir()
         with pytest.raises(Exception) as raised:
-            run(outcomes, str(tmp_path / str(number)), place, [number])
+            run(outcomes, str(tmp_path / str(number)), setting, [number])
         error = raised.value
         text = error.message if isinstance(error, RaisedInTheClient) else str(error)
-        ends = "os._exit" in TABLE[number].name and place == "workers"
+        ends = "os._exit" in TABLE[number].name and setting == "workers"
         assert ("crashed" if ends else TABLE[number].error) in text, TABLE[number].name
     (tmp_path / "works").mkdir()
-    result = run(outcomes, str(tmp_path / "works"), place, works)
+    result = run(outcomes, str(tmp_path / "works"), setting, works)
     assert sorted(result) == sorted((TABLE[number].name, True) for number in works for _ in range(EPOCHS))

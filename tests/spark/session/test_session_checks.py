@@ -49,12 +49,12 @@ def test_the_daemon_of_workers_is_ours_where_it_will_find_pillarbox(installed, t
 
 
 @pytest.mark.parametrize(
-    ("said", "version"), [('openjdk version "11.0.2"', "11.0.2"), ('java version "1.8.0_392"', "1.8.0_392")]
+    ("banner", "version"), [('openjdk version "11.0.2"', "11.0.2"), ('java version "1.8.0_392"', "1.8.0_392")]
 )
-def test_an_old_java_is_refused(monkeypatch, tmp_path, said, version):
+def test_an_old_java_is_refused(monkeypatch, tmp_path, banner, version):
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
-    java.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
+    java.write_text(f"#!/bin/sh\necho '{banner}' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigurationError, match=f"{java}: Java {version} is too old: Spark 4 needs Java 17 or newer"):
@@ -63,7 +63,7 @@ def test_an_old_java_is_refused(monkeypatch, tmp_path, said, version):
     requirements.check_java()
 
 
-def test_no_java_is_said(monkeypatch, tmp_path):
+def test_a_missing_java_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigurationError, match="needs Java 17 or newer: install it, or set JAVA_HOME"):
         requirements.check_java()
@@ -86,10 +86,10 @@ def test_an_environment_with_the_same_base_python_is_another_one(tmp_path):
         requirements.check_python("nothing")
 
 
-@pytest.mark.parametrize("said", ["true", "True"])
-def test_speculation_is_refused(said):
+@pytest.mark.parametrize("setting", ["true", "True"])
+def test_speculation_is_refused(setting):
     with pytest.raises(ConfigurationError, match=r"spark\.speculation is true: 2 attempts of one task"):
-        requirements.check_requirements(FakeSession(spark__speculation=said), streaming=True)  # type: ignore[arg-type]
+        requirements.check_requirements(FakeSession(spark__speculation=setting), streaming=True)  # type: ignore[arg-type]
 
 
 def test_workers_without_a_daemon_are_refused():

@@ -166,7 +166,7 @@ def test_a_listener_of_the_session_hears_of_a_query_that_writes_a_table(user, fi
         ({"availableNow": True}, "complete", "UNSUPPORTED_OPERATION"),
     ],
 )
-def test_what_spark_refuses_is_refused_before_anything_runs(user, files, tmp_path, trigger, mode, refused):
+def test_triggers_and_modes_refused_by_spark_are_refused_at_the_start(user, files, tmp_path, trigger, mode, refused):
     writer = counts(files).writeStream.format("noop").outputMode(mode).trigger(**trigger)
     with pytest.raises(Exception, match=refused):
         writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().processAllAvailable()

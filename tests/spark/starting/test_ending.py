@@ -20,7 +20,7 @@ from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueSta
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.running import query as query_module
 from pillarbox._runtime.spark.running.asking import stop_query
-from pillarbox._runtime.spark.running.ending import Gate, end_query
+from pillarbox._runtime.spark.running.ending import EpochGate, end_query
 from pillarbox._runtime.spark.starting.started import find
 from pillarbox_tools.cli import commands
 
@@ -90,7 +90,7 @@ def service(folder: Path, python: str, wait: str, writer: str = "writer") -> sub
         return subprocess.Popen(command, env=variables, stdout=out, stderr=err)
 
 
-def said(folder: Path, process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
+def outcome(folder: Path, process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
     code = process.wait()
     return code, (folder / "out").read_text(), (folder / "err").read_text()
 
@@ -101,7 +101,7 @@ def test_a_service_ends_in_good_order_at_a_signal(spark, workers_python, tmp_pat
     wait_for(tmp_path / "begun", process)
     process.send_signal(signal.SIGTERM)
     (tmp_path / "go").touch()
-    code, out, err = said(tmp_path, process)
+    code, out, err = outcome(tmp_path, process)
     assert (code, out) == (0, "ended False True\n"), err
     assert (tmp_path / "closed").exists()
     begun, committed = epochs(tmp_path / "checkpoint")
@@ -118,7 +118,7 @@ def test_a_script_that_ends_with_its_query_says_nothing_of_errors(workers_python
     (tmp_path / "go").touch()
     wait, writer = "while query.isActive: time.sleep(0.05)", "writer.trigger(availableNow=True)"
     process = service(tmp_path, workers_python, wait, writer)
-    code, out, err = said(tmp_path, process)
+    code, out, err = outcome(tmp_path, process)
     assert (code, out) == (0, "ended False True\n"), err
     assert (tmp_path / "closed").exists()
     assert not any(word in err for word in ("ERROR", "Traceback")), err
@@ -236,7 +236,7 @@ def test_an_epoch_that_is_being_planned_is_run_and_committed(spark, tmp_path):
     rows = env.from_dataframe(numbers.selectExpr("value AS id"))
     out = rows.key_by("id").process(Slow(tmp_path / "go")).uid("count").to_dataframe("id LONG, n LONG")
     query = pillarbox.start(out.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")))
-    gate = Gate(query)
+    gate = EpochGate(query)
     while not (gate.has_begun() and ".runBatch(" in (stack := gate.stack()) and ".SQLExecution$" not in stack):
         assert query.isActive, query.exception()
     started = find(query)

@@ -158,8 +158,8 @@ class Interpreter(StatefulProcessor):
         """
         return round((time - base) / 3_600_000) if self.by_clock else time
 
-    def say(self, key, what: str, said: list[str]):
-        return Row(said=f"{what} {said}", k=key[0])
+    def say(self, key, what: str, outcomes: list[str]):
+        return Row(said=f"{what} {outcomes}", k=key[0])
 
 
 class FrameInterpreter(Interpreter):
@@ -172,8 +172,8 @@ class FrameInterpreter(Interpreter):
                 yield self.say(key, f"row {row.n}", self.run(row.calls, self.base(timerValues, at)))
                 self.later.update((row.later,))
 
-    def say(self, key, what: str, said: list[str]):
-        return pd.DataFrame({"k": [key[0]], "said": [f"{what} {said}"]})
+    def say(self, key, what: str, outcomes: list[str]):
+        return pd.DataFrame({"k": [key[0]], "said": [f"{what} {outcomes}"]})
 
 
 def run_with_state(key, frames, state):

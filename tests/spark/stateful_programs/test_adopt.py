@@ -160,7 +160,7 @@ class OtherType(Interpreter):
 
 
 @pytest.mark.slow("a query on Spark, one on pillarbox, and one that adopt() refuses")
-def test_what_adopt_refuses(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adopt_refuses_wrong_arguments(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_rows(draw_rows(0, 5, 3, timers=True), tmp_path / "rows")
     files = Files(session, tmp_path)
     files.add(1)

@@ -191,10 +191,10 @@ def test_these_are_all_public_classes_of_values():
     results = {name: getattr(pillarbox, name) for name in pillarbox.__all__}
     values = {
         name
-        for name, each in results.items()
-        if isinstance(each, type)
-        and (is_dataclass(each) or issubclass(each, (tuple, Enum)) or "__reduce__" in vars(each))
-        if not issubclass(each, Exception)
+        for name, member in results.items()
+        if isinstance(member, type)
+        and (is_dataclass(member) or issubclass(member, (tuple, Enum)) or "__reduce__" in vars(member))
+        if not issubclass(member, Exception)
     }
     assert values == {type(value).__name__ for value in VALUES} | OF_PROGRAMS
 
@@ -455,23 +455,23 @@ def test_a_value_that_is_missing(log, number):
         Task(log.store)
 
 
-@pytest.mark.parametrize(("one", "other"), [(1, 2), (2, 1), (4, 3), (3, 1)])
-def test_a_chunk_in_the_place_of_another(log, one, other):
-    log.store.chunks[other] = log.store.chunks[one]
+@pytest.mark.parametrize(("source", "target"), [(1, 2), (2, 1), (4, 3), (3, 1)])
+def test_a_chunk_in_the_place_of_another(log, source, target):
+    log.store.chunks[target] = log.store.chunks[source]
     with pytest.raises(
-        CheckpointMismatchError, match=f"chunk {other} of the state, of epoch {other}, is not as it was"
+        CheckpointMismatchError, match=f"chunk {target} of the state, of epoch {target}, is not as it was"
     ):
         Task(log.store)
 
 
 def test_a_chunk_of_another_attempt_at_the_same_epoch(log):
-    one, other = Task(log.store.copy()), Task(log.store.copy())
-    one.put((0, 0), a=1).commit()
-    other.put((0, 0), a=2).commit()
-    assert len(one.store.chunks[5]) == len(other.store.chunks[5])
-    one.store.chunks[5] = other.store.chunks[5]
+    first, second = Task(log.store.copy()), Task(log.store.copy())
+    first.put((0, 0), a=1).commit()
+    second.put((0, 0), a=2).commit()
+    assert len(first.store.chunks[5]) == len(second.store.chunks[5])
+    first.store.chunks[5] = second.store.chunks[5]
     with pytest.raises(CheckpointMismatchError, match="chunk 5 of the state, of epoch 5, is not as it was written"):
-        Task(one.store)
+        Task(first.store)
 
 
 def test_a_head_that_is_older_than_the_log(log):

@@ -97,8 +97,8 @@ def renumber(content: Content) -> None:
 
 
 def swap(content: Content) -> None:
-    one, other = rows_of(content)[:2]
-    one[0], other[0] = other[0], one[0]
+    row, next_row = rows_of(content)[:2]
+    row[0], next_row[0] = next_row[0], row[0]
 
 
 def renumber_a_namespaces(content: Content) -> None:

@@ -70,13 +70,13 @@ def test_large_rows_and_elements_of_keys_and_of_namespaces_are_in_one(_logs):
 def test_each_kind_of_the_tasks_own_state_is_in_one(_logs):
     tasks = [loads_allowed(head["task"], AnyNames()) for head, _ in _logs if head["task"]]
     assert {name for task in tasks for name in task} == {"gate", "operators", "event_time"}
-    requests = [each for task in tasks for of in (task.get("operators") or {}).values() for each in of]
+    requests = [request for task in tasks for of in (task.get("operators") or {}).values() for request in of]
     assert {request[0] for request in requests} == {"request", "watermark", "idle"}
     assert {request[1] for request in requests if request[0] == "idle"} >= {True}
     times = [task["event_time"] for task in tasks if "event_time" in task]
-    states = [each for time in times for each in time["operators"].values()]
-    assert {name for each in states for name in each} == {"watermark", "idle", "quiet_since", "silent"}
-    assert {each.get("silent") for each in states} == {None, True, False}
+    states = [state for time in times for state in time["operators"].values()]
+    assert {name for state in states for name in state} == {"watermark", "idle", "quiet_since", "silent"}
+    assert {state.get("silent") for state in states} == {None, True, False}
     assert any(time["meetings"] for time in times)
     assert {name for time in times for name in time} == {"operators", "meetings", "heard"}
 
@@ -115,7 +115,7 @@ def test_operators_own_state_and_event_time_go_on():
     assert all(expected.values())
     savepoint = load(make_own.PATH)
     tasks = [loads_allowed(pickle.loads(store.chunks[META][15:])["task"], AnyNames()) for store in savepoint.values()]
-    carried = sum(each[0] == "request" for task in tasks for each in task["operators"].get("asked", ()))
+    carried = sum(call[0] == "request" for task in tasks for call in task["operators"].get("asked", ()))
     with make_own.job(make_own.EPOCHS, savepoint) as golden:
         result = make_own.run(golden, make_own.EPOCHS)
     # Timing determines the carried requests: so these are all that were carried, and the epoch's own.

@@ -447,14 +447,14 @@ def test_large_maps_and_lists_of_namespaces():
     assert windows.commit() < 2_000
     windows.at((10, 20)).contents.add_all(range(20_000))
     windows.commit()
-    for each in (windows, Windows(windows.store)):
-        assert each.view((0, 10)) == ([*range(20_000), "new"], [(n, n) for n in range(20_000) if n != 7])
-        assert each.view((10, 20)) == (["x", *range(20_000)], [])
+    for state in (windows, Windows(windows.store)):
+        assert state.view((0, 10)) == ([*range(20_000), "new"], [(n, n) for n in range(20_000) if n != 7])
+        assert state.view((10, 20)) == (["x", *range(20_000)], [])
     windows.at((10, 20)).contents.merge_namespaces((0, 10), [(10, 20)])
     windows.commit()
-    for each in (windows, Windows(windows.store)):
-        assert each.view((0, 10))[0] == [*range(20_000), "new", "x", *range(20_000)]
-        assert each.view((10, 20)) == ([], [])
+    for state in (windows, Windows(windows.store)):
+        assert state.view((0, 10))[0] == [*range(20_000), "new", "x", *range(20_000)]
+        assert state.view((10, 20)) == ([], [])
     windows.at((0, 10)).contents.clear()
     windows.counts.clear()
     windows.commit()

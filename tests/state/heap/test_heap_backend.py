@@ -88,10 +88,10 @@ def test_wrong_defaults_are_refused(options, says):
 
 
 def test_the_keys_of_a_state_come_in_an_order_of_their_own(backend):
-    one, other = ValueStateDescriptor("one"), MapStateDescriptor("other")
-    state, entries = backend.get_state(one), backend.get_state(other)
+    value, map_ = ValueStateDescriptor("one"), MapStateDescriptor("other")
+    state, entries = backend.get_state(value), backend.get_state(map_)
     again = KeyedStateBackend("op")
-    same = again.get_state(one)
+    same = again.get_state(value)
     keys = [*range(50), *"abc", None, (1, "x"), 0.5, b"b"]
     for key in keys:
         backend.set_current_key(key)
@@ -101,8 +101,8 @@ def test_the_keys_of_a_state_come_in_an_order_of_their_own(backend):
         same.update(2)
     backend.set_current_key("no")
     entries.put(1, 2)
-    assert len(backend.keys_with(one)) == len(keys) and backend.keys_with(other) == ["no"]
-    assert backend.keys_with(one) == again.keys_with(one) != keys
+    assert len(backend.keys_with(value)) == len(keys) and backend.keys_with(map_) == ["no"]
+    assert backend.keys_with(value) == again.keys_with(value) != keys
 
 
 def test_list_state(backend):
@@ -228,7 +228,7 @@ def test_every_change_is_noted(backend, method, arguments):
     assert [row[1] for row in backend.dirty] == ["k"]
 
 
-def test_a_list_state_holds_no_none(backend):
+def test_none_in_a_list_state_is_refused(backend):
     state = backend.get_state(ListStateDescriptor("l"))
     backend.seal()
     backend.set_current_key("k")

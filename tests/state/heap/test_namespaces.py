@@ -184,7 +184,7 @@ def test_a_row_is_there_as_long_as_it_has_state_or_a_timer():
     ("descriptor", "merged"),
     [
         (ListStateDescriptor("contents"), ("c", "a", "b")),
-        (ReducingStateDescriptor("contents", lambda one, other: f"{one}|{other}"), "c|a|b"),
+        (ReducingStateDescriptor("contents", lambda value, other: f"{value}|{other}"), "c|a|b"),
         (AggregatingStateDescriptor("contents", Joined()), "C+A+B"),
     ],
     ids=lambda what: getattr(what, "kind", ""),
@@ -266,16 +266,16 @@ def test_a_late_state_is_restored_before_it_is_asked_for():
 
 
 def test_late_states_may_be_asked_for_in_another_order():
-    one = Windows()
-    one.at("k", FIRST).add(1)
-    one.trigger(ValueStateDescriptor("x")).update("x1")
-    one.commit()
-    other = Windows(one.store)
+    windows = Windows()
+    windows.at("k", FIRST).add(1)
+    windows.trigger(ValueStateDescriptor("x")).update("x1")
+    windows.commit()
+    other = Windows(windows.store)
     other_y = other.trigger(ValueStateDescriptor("y"))
     other.at("k", FIRST)
     other_y.update("y1")
     other.commit()
-    assert Windows(one.store).held("k") == other.held("k") == {FIRST: {"contents": [1], "x": "x1", "y": "y1"}}
+    assert Windows(windows.store).held("k") == other.held("k") == {FIRST: {"contents": [1], "x": "x1", "y": "y1"}}
 
 
 def test_other_states_are_declared_before_records_come():

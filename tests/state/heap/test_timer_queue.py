@@ -97,7 +97,7 @@ def test_restored_timers_that_move_leave_nothing_behind():
             queue.discard(10**9 + owner, Owner(owner))
             queue.add(2 * 10**9 + owner, owner)
         assert len(queue) == count
-        assert sum(isinstance(each, Owner) for each in gc.get_objects()) < 3_000
+        assert sum(isinstance(tracked, Owner) for tracked in gc.get_objects()) < 3_000
         assert queue.next_timestamp() == 10**9
         assert take(queue, 10**9) == [Owner(0)]
         assert queue.next_timestamp() == 2 * 10**9 + 1
@@ -108,7 +108,7 @@ def test_restored_timers_that_have_fired_are_freed():
     load(queue, list(range(20_000)), [Owner(owner) for owner in range(20_000)])
     while (earliest := queue.next_timestamp()) is not None and earliest < 15_000:
         take(queue, earliest)
-    assert sum(isinstance(each, Owner) for each in gc.get_objects()) < 10_000
+    assert sum(isinstance(tracked, Owner) for tracked in gc.get_objects()) < 10_000
 
 
 @pytest.mark.parametrize("swept", [0, 3])

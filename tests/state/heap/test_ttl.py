@@ -462,9 +462,9 @@ def test_a_large_map_is_cleaned_now_and_then_and_by_its_entries():
     state = task.states["map"]
     clean = state.clean
 
-    def watched(found):
+    def watched(tree):
         looked.append(task.backend.now)
-        return clean(found)
+        return clean(tree)
 
     state.clean = watched
     for entry in range(10_000):

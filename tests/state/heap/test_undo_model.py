@@ -46,9 +46,9 @@ class Gathers(AggregateFunction):
         return accumulator
 
 
-def extend(one, other):
-    one += other
-    return one
+def extend(elements, other):
+    elements += other
+    return elements
 
 
 class Keyed:
@@ -173,7 +173,7 @@ LIVES = [
 @pytest.mark.slow("a model")
 @pytest.mark.parametrize("ttl", LIVES, ids=["for ever", "for a while", "since the last look"])
 @given(calls=calls, is_large=st.booleans())
-def test_what_is_undone_has_never_been(ttl, calls, is_large):
+def test_undo_restores_the_state(ttl, calls, is_large):
     keyed, store = Keyed(ttl), MemoryChunkStore()
     backend, undo = keyed.backend, keyed.undo
     keyed.log.sync(store)

@@ -85,8 +85,8 @@ def restored(store: MemoryChunkStore) -> dict[Any, dict[str, Any]]:
     return results
 
 
-def with_classes(found: dict[Any, Any]) -> Any:
-    return loads(pickled(found))
+def with_classes(values: dict[Any, Any]) -> Any:
+    return loads(pickled(values))
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
@@ -251,9 +251,9 @@ def test_equal_keys_of_the_users_classes_are_equal(there):
     payloads = [pickle.dumps(value, 5) for value in (Point(1, "a"), Point(1, "a"), Point(2, "a"), Order("a"))]
     there()
     names = AnyNames()
-    one, same, other, order = (loads_allowed(payload, names) for payload in payloads)
-    assert one == same and hash(one) == hash(same) and len({one, same, other, order}) == 3
-    assert pickled(one) == pickled(same) != pickled(other)
+    first, same, other, order = (loads_allowed(payload, names) for payload in payloads)
+    assert first == same and hash(first) == hash(same) and len({first, same, other, order}) == 3
+    assert pickled(first) == pickled(same) != pickled(other)
 
 
 def test_objects_with_other_contents_that_cannot_be_hashed(there):
@@ -262,8 +262,8 @@ def test_objects_with_other_contents_that_cannot_be_hashed(there):
     payloads = [pickle.dumps(Point(1, content), 5) for content in (contents[0], contents[0], contents[1])]
     there()
     names = AnyNames()
-    one, same, other = (loads_allowed(payload, names) for payload in payloads)
-    assert one == same and hash(one) == hash(same) and one != other and hash(one) != hash(other)
+    first, same, other = (loads_allowed(payload, names) for payload in payloads)
+    assert first == same and hash(first) == hash(same) and first != other and hash(first) != hash(other)
 
 
 def test_names_that_are_not_there_are_pickled(there):

@@ -28,7 +28,7 @@ TWICE = dt.datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)
 def test_flags_are_known_by_their_values():
     """Composite members have no name before Python 3.11."""
     flag: Any = enum.Flag
-    access, other = (flag("Access", {one: 1, two: 2}) for one, two in (("READ", "WRITE"), ("R", "W")))
+    access, other = (flag("Access", {first: 1, second: 2}) for first, second in (("READ", "WRITE"), ("R", "W")))
     hashes = [stable_hash(access(value)) for value in range(4)]
     assert len(set(hashes)) == 4
     assert hashes == [stable_hash(other(value)) for value in range(4)]
@@ -50,8 +50,8 @@ def test_flags_are_known_by_their_values():
     ],
 )
 def test_equal_keys_share_a_hash(equal):
-    assert all(each == equal[0] for each in equal)
-    assert len({stable_hash(each) for each in equal}) == 1
+    assert all(key == equal[0] for key in equal)
+    assert len({stable_hash(key) for key in equal}) == 1
 
 
 def test_text_of_numpy_with_surrogates_has_the_hash_of_its_text():
@@ -59,7 +59,7 @@ def test_text_of_numpy_with_surrogates_has_the_hash_of_its_text():
 
 
 @pytest.mark.parametrize("key", [np.datetime64("NaT"), np.timedelta64("NaT"), pd.NaT, np.longdouble("nan")])
-def test_what_does_not_equal_itself_is_no_key(key):
+def test_keys_unequal_to_themselves_are_refused(key):
     with pytest.raises(KeyTypeError, match="cannot key by Na"):
         stable_hash(key)
 

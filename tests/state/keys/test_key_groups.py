@@ -155,9 +155,11 @@ def test_ranges_partition_the_key_groups(parallelisms):
     assert all(len(range_) for range_ in ranges)
     assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
     table = owners(max_parallelism, parallelism)
-    for subtask, one in enumerate(ranges):
+    for subtask, key_groups in enumerate(ranges):
         assert (
-            {table[group] for group in one} == {subtask} == {subtask_of(g, max_parallelism, parallelism) for g in one}
+            {table[group] for group in key_groups}
+            == {subtask}
+            == {subtask_of(g, max_parallelism, parallelism) for g in key_groups}
         )
 
 
@@ -210,8 +212,8 @@ def hashes(column: pa.Array, **options: bool) -> list[int]:
 def test_columns_go_where_each_value_goes(values):
     for some in values, values[:-1]:
         column = pa.array(some)
-        for each in column, *([column.cast(pa.time64("ns"))] if pa.types.is_time(column.type) else []):
-            assert hashes(each) == list(map(stable_hash, some))
+        for array in column, *([column.cast(pa.time64("ns"))] if pa.types.is_time(column.type) else []):
+            assert hashes(array) == list(map(stable_hash, some))
 
 
 def test_columns_of_times_that_python_cannot_hold_have_hashes():

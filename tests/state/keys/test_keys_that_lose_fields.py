@@ -46,9 +46,9 @@ class Task:
         self.log = StateLog(LogIdentity("op", 0, 1, 128, key=key), self.backend, own_state=False)
         self.log.sync(self.store)
 
-    def put(self, found: dict[Any, Any], key: Any = "k") -> Task:
+    def put(self, values: dict[Any, Any], key: Any = "k") -> Task:
         self.backend.set_current_key(key)
-        for name, value in found.items():
+        for name, value in values.items():
             self.map.put(name, value)
         return self
 
@@ -96,7 +96,7 @@ def test_rows_in_keys_of_maps_keep_their_columns(nested):
 
 @pytest.mark.parametrize("kind", ["alone", "in a tuple", "in a class", "in a set", "elements"])
 def test_keys_of_pickled_maps_that_become_equal_are_refused(kind, monkeypatch):
-    wrap = {"in a tuple": lambda place: (0, place), "in a class": Inner}.get(kind, lambda place: place)
+    wrap = {"in a tuple": lambda key: (0, key), "in a class": Inner}.get(kind, lambda key: key)
     places = [Place(1, 1), Place(1, 2)]
     task = Task()
     if kind == "in a set":

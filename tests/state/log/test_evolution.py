@@ -128,7 +128,7 @@ def test_fields_of_declared_types_come_go_and_move(shop, kind):
         assert task["a"]["v"].value() == new(1.5, 1)
         assert list(task["b"]["l"]) == [new(2.5, 2), new(3.5, 3)]
         assert task["b"]["m"].get("k") == [new(4.5, 4)]
-        assert {type(each) for each in task["b"]["l"]} == {new}
+        assert {type(element) for element in task["b"]["l"]} == {new}
         assert (task["a"]["v"].value().more, task["a"]["v"].value().notes) == ("none", ())
         written_anew = task.is_written_anew
         task = Task(task.commit(), **states)
@@ -175,9 +175,9 @@ def test_objects_that_pickle_in_their_own_way_and_shared_ones_are_left_alone(sho
     task["a"]["v"].update([old.Own(1), plain, plain])
     store = task.commit()
     new = shop(source.replace("size: int", "more: int = 5\n    size: int"))
-    own, one, other = Task(store, v=values("v"))["a"]["v"].value()
-    assert own.n == 2 and one is other is one.me
-    assert vars(one.later) == {"n": 1, "more": 5} and type(one.later) is new.Later
+    own, first, second = Task(store, v=values("v"))["a"]["v"].value()
+    assert own.n == 2 and first is second is first.me
+    assert vars(first.later) == {"n": 1, "more": 5} and type(first.later) is new.Later
 
 
 REFUSED = [
@@ -375,7 +375,7 @@ def test_names_of_types_are_read_as_they_are_written():
     result = parse("MAP(STRING, m.C(a: LONG, b: LIST(m.D())?))")
     record: Any = dict(result.fields or ())["value"]
     assert (record.kind, record.names, record.optional) == ("m.C", ("a", "b"), {"b"})
-    assert [each.kind for each in result.every() if each.is_class] == ["m.C", "m.D"]
+    assert [name.kind for name in result.every() if name.is_class] == ["m.C", "m.D"]
     assert parse("ROW(a, b: LONG)").fields is None  # a column with a comma in its name: not known
 
 
@@ -605,12 +605,12 @@ def test_a_worker_that_was_to_write_it_anew_and_did_not_is_made_anew(shop):
     for n in range(10):
         task[str(n)]["sum"].update(n)
     store = task.commit()
-    one, other = (Task(store, total=values("total", LONG).renamed_from("sum")) for _ in range(2))
-    other["3"]["total"].update(33)
-    other.commit()
-    assert one.log.sync(store).value == "out of step"
-    other["3"]["total"].update(34)
-    other.commit()
+    reader, writer = (Task(store, total=values("total", LONG).renamed_from("sum")) for _ in range(2))
+    writer["3"]["total"].update(33)
+    writer.commit()
+    assert reader.log.sync(store).value == "out of step"
+    writer["3"]["total"].update(34)
+    writer.commit()
     assert Task(store, total=values("total", LONG))["3"]["total"].value() == 34
 
 
@@ -698,9 +698,9 @@ def changed(shape, draw):
 
 def simple(value):
     if isinstance(value, Row):
-        return {name: simple(each) for name, each in zip(value._fields, value) if each is not None}
+        return {name: simple(field) for name, field in zip(value._fields, value) if field is not None}
     if hasattr(value, "_fields"):
-        return {name: simple(each) for name, each in zip(value._fields, value) if each is not None}
+        return {name: simple(field) for name, field in zip(value._fields, value) if field is not None}
     if hasattr(value, "__dataclass_fields__"):
         return {
             name: simple(getattr(value, name))
@@ -708,9 +708,9 @@ def simple(value):
             if getattr(value, name) is not None
         }
     if isinstance(value, (list, tuple)):
-        return [simple(each) for each in value]
+        return [simple(element) for element in value]
     if isinstance(value, dict):
-        return {key: simple(each) for key, each in value.items()}
+        return {key: simple(item) for key, item in value.items()}
     return value
 
 
@@ -720,7 +720,7 @@ def value_of(shape, declared, draw):
     if shape[0] in ("LIST", "MAP"):
         inner = declared.__args__[-1]
         items = [value_of(shape[1], inner, draw) for _ in range(draw(st.integers(0, 2)))]
-        return items if shape[0] == "LIST" else {str(index): each for index, each in enumerate(items)}
+        return items if shape[0] == "LIST" else {str(index): item for index, item in enumerate(items)}
     if shape[0] == "ROW" and not hasattr(declared, "__args__"):
         return Row.of(**{name: draw(SCALARS[part][1]) for name, part in shape[1].items()})
     if shape[0] == "ROW":
@@ -756,7 +756,7 @@ def test_values_of_any_type_become_those_of_another_or_are_refused(then, data):
         after = {key: simple(task[key]["v"].value()) for key in "ab"}
         for key in "ab":
             assert agrees(before[key], after[key])
-            assert [simple(each) for each in task[key]["l"]] == [after[key]]
+            assert [simple(element) for element in task[key]["l"]] == [after[key]]
         if repr(then) == repr(now):  # in the same order as well
             assert after == before and not task.is_written_anew
         task.log.contents.plain.check(task.backend, [*task.backend.rows.values()])
@@ -874,7 +874,7 @@ def test_golden_logs_go_on_with_a_changed_program(plain, monkeypatch, shop):
             "slims": ListStateDescriptor("slims", slim if plain else None),
             "orders": MapStateDescriptor("orders", *((int, generic(list, order)) if plain else ())),
             "row": values("row", new_row),
-            "latest": ReducingStateDescriptor("latest", lambda one, other: other, moved if plain else None),
+            "latest": ReducingStateDescriptor("latest", lambda value, other: other, moved if plain else None),
             "added": values("added", LONG if plain else None),
         }
 
@@ -977,9 +977,9 @@ def test_what_is_told_of_a_state_with_another_name_is_what_happens(states, delet
         state.update(1)
     then.commit()
     comparison = compare_states(head_of(then), head_of(program()))
-    changes = [each for each in comparison.carried_out if "'sum'" in each]
+    changes = [change for change in comparison.carried_out if "'sum'" in change]
     assert comparison.doubtful == [] and len(comparison.refused) == bool(refused) and len(changes) == bool(carried_out)
-    assert all(refused in each for each in comparison.refused) and all(carried_out in each for each in changes)
+    assert all(refused in change for change in comparison.refused) and all(carried_out in change for change in changes)
     if refused:
         with pytest.raises(CheckpointMismatchError):
             program(then.store)

@@ -52,7 +52,7 @@ def _only_what_a_test_makes() -> Iterator[None]:
 
 def keys_alive() -> int:
     gc.collect()
-    return sum(isinstance(each, Key) for each in gc.get_objects())
+    return sum(isinstance(tracked, Key) for tracked in gc.get_objects())
 
 
 def test_there_is_one_key_object_for_each_row():

@@ -536,7 +536,7 @@ def test_states_that_are_asked_for_late_hold_plain_data():
 
 
 @pytest.mark.parametrize("declared", [object, 5, "LONG", dict, lambda: 0, Evil, list])
-def test_what_is_no_plain_type(declared):
+def test_types_that_are_not_plain(declared):
     with pytest.raises(NotPlainError):
         plain_type(declared)
 
@@ -560,10 +560,10 @@ def fits(declared, value):
     if value is None:
         return True
     if name == "LIST":
-        return isinstance(value, list) and all(fits(declared.parts[0], each) for each in value)
+        return isinstance(value, list) and all(fits(declared.parts[0], element) for element in value)
     if name == "MAP":
         return isinstance(value, dict) and all(
-            fits(declared.parts[0], key) and fits(declared.parts[1], each) for key, each in value.items()
+            fits(declared.parts[0], key) and fits(declared.parts[1], item) for key, item in value.items()
         )
     kinds: dict[str, tuple[type, ...]] = {"LONG": (int,), "STRING": (str,), "DOUBLE": (float, int), "BOOLEAN": (bool,)}
     return type(value) in kinds[name]

@@ -262,7 +262,7 @@ def test_values_that_do_not_compare_to_a_bool():
     assert again.get("a")[1].tolist() == again.get("b")[2].tolist() == [0, 1, 2]
 
 
-def test_what_cannot_be_written_is_named():
+def test_values_that_cannot_be_written_are_named():
     task = Task(MemoryChunkStore(), a="value", b="value")
     task.put(1, a=1)
     task.put("guilty", a=1, b=threading.Lock())
@@ -402,14 +402,14 @@ def test_a_log_that_was_empty_goes_on(monkeypatch):
 
 def test_an_attempt_that_was_not_committed_never_looks_like_the_one_that_was():
     store = MemoryChunkStore()
-    one, other = Task(store, a="value"), Task(store, a="value")
+    lost, committed = Task(store, a="value"), Task(store, a="value")
     random.seed(7)
-    one.put("k", a="lost")
-    one.log.commit(store.copy(), {})
+    lost.put("k", a="lost")
+    lost.log.commit(store.copy(), {})
     random.seed(7)
-    other.put("k", a="committed")
-    other.commit()
-    assert one.log.sync(store) is Sync.OUT_OF_STEP
+    committed.put("k", a="committed")
+    committed.commit()
+    assert lost.log.sync(store) is Sync.OUT_OF_STEP
 
 
 def true_size(task):

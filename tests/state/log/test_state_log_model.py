@@ -95,7 +95,7 @@ class Mean(AggregateFunction):
         return accumulator[0] / accumulator[1]
 
     def merge(self, accumulator_a, accumulator_b):
-        return [one + other for one, other in zip(accumulator_a, accumulator_b)]
+        return [a + b for a, b in zip(accumulator_a, accumulator_b)]
 
 
 MERGING = ("list", "reducing", "aggregating", "late list")
@@ -312,7 +312,9 @@ class Model:
         elif name == "merge":
             sources = [self.spaces.get((key, source), nothing()) for source in arguments[0]]
             parts = [space] * (namespace not in arguments[0]) + sources
-            merged = {kind: [each for part in parts for each in part[kind]] for kind in ("list", "added", "late list")}
+            merged = {
+                kind: [element for part in parts for element in part[kind]] for kind in ("list", "added", "late list")
+            }
             reduced = [part["reducing"] for part in parts if part["reducing"] is not None]
             for part in parts:
                 part.update({"list": [], "added": [], "late list": [], "reducing": None})

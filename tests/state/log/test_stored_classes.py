@@ -52,8 +52,8 @@ class Event:
 class Sorted:
     """Is pickled as a call that compares its arguments, as the lists of sortedcontainers are."""
 
-    def __init__(self, found: Any) -> None:
-        self.found = sorted(found)
+    def __init__(self, elements: Any) -> None:
+        self.found = sorted(elements)
 
     def __reduce__(self) -> Any:
         return Sorted, (list(self.found),)

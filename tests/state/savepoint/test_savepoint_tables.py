@@ -249,7 +249,7 @@ def shown(value: Any) -> str:
     if isinstance(value, (set, frozenset)):
         return f"{type(value).__name__} {sorted(map(shown, value))}"
     if isinstance(value, dict):
-        inner = ", ".join(f"{shown(key)}: {shown(each)}" for key, each in value.items())
+        inner = ", ".join(f"{shown(key)}: {shown(item)}" for key, item in value.items())
     elif isinstance(value, (list, tuple)):
         inner = f"{getattr(value, '_fields', '')} " + ", ".join(map(shown, value))
     else:
@@ -327,7 +327,7 @@ def test_any_state_for_any_number_of_subtasks(data):
 
 
 @pytest.mark.parametrize("name", TYPED)
-def test_what_a_column_holds(name):
+def test_values_of_a_column(name):
     declared = TYPED[name][0]
     note = KeyNote(columns=["k"], types=["bigint"])
     typical: Any = {
@@ -360,7 +360,7 @@ def test_what_a_column_holds(name):
 def test_a_struct_that_was_changed_is_an_object_of_its_class():
     note = KeyNote(columns=["k"], types=["bigint"])
     paid = [Paid(Money(Decimal(number)), []) for number in range(3)]
-    logs = written(1, 8, note, Paid, [("value", key, None, [each], 0) for key, each in enumerate(paid)])
+    logs = written(1, 8, note, Paid, [("value", key, None, [value], 0) for key, value in enumerate(paid)])
     table, (batch,), _ = tables_of(logs)
     rows = batch.to_pylist()
     rows[1]["value"]["money"]["currency"] = "CHF"
@@ -373,9 +373,9 @@ def test_a_struct_that_was_changed_is_an_object_of_its_class():
     result = Program(KeyOwner(0, 1, 8), note, Paid, store)
     assert result.sync is Sync.LOADED
     paid[1] = Paid(Money(Decimal(1), "CHF"), [])
-    for key, each in enumerate(paid):
+    for key, value in enumerate(paid):
         result.backend.set_current_key(key)
-        assert result.value.value() == each
+        assert result.value.value() == value
 
 
 def test_an_object_that_is_not_as_its_class_says_is_beside_its_column():
@@ -502,40 +502,40 @@ def gate(watermark: int, channels: dict[Any, Any]) -> OwnState:
 
 
 def test_the_least_watermark():
-    one, two, new = ([channel_code(edge, subtask) for subtask in range(4)] for edge in (1, 2, 8))
+    first, second, new = ([channel_code(edge, subtask) for subtask in range(4)] for edge in (1, 2, 8))
     states = [
-        gate(10, {one[0]: (10, False, True), two[0]: (30, True, False), two[1]: (20, True, False)}),
-        gate(7, {one[0]: (7, False, True), two[0]: (9, False, True), two[1]: (20, True, False)}),
+        gate(10, {first[0]: (10, False, True), second[0]: (30, True, False), second[1]: (20, True, False)}),
+        gate(7, {first[0]: (7, False, True), second[0]: (9, False, True), second[1]: (20, True, False)}),
     ]
-    for own in redistribute("op", states, 3, channels=[one[:1], two[:2], new]):
+    for own in redistribute("op", states, 3, channels=[first[:1], second[:2], new]):
         merged = own.task["gate"]
         assert merged["valve"]["watermark"] == 7
-        same = {one[0]: (7, False, True), two[0]: (9, False, True), two[1]: (20, True, False)}
+        same = {first[0]: (7, False, True), second[0]: (9, False, True), second[1]: (20, True, False)}
         assert merged["valve"]["channels"] == same
         assert (merged["last_active"], merged["last_said"]) == ({1: 10}, {1: 7})
     # With more subtasks before it, or fewer, all begin alike: behind the slowest, and idle only if all were.
     for number in (1, 3):
-        for own in redistribute("op", states, 3, channels=[one[:1], two[:number], new]):
+        for own in redistribute("op", states, 3, channels=[first[:1], second[:number], new]):
             channels = own.task["gate"]["valve"]["channels"]
-            assert channels == {one[0]: (7, False, True), **dict.fromkeys(two[:number], (9, False, True))}
+            assert channels == {first[0]: (7, False, True), **dict.fromkeys(second[:number], (9, False, True))}
 
 
 def test_subtasks_that_keep_their_keys_keep_their_watermarks():
-    one, two = ([channel_code(edge, subtask) for subtask in range(4)] for edge in (1, 2))
+    first, second = ([channel_code(edge, subtask) for subtask in range(4)] for edge in (1, 2))
     states = [
-        gate(10, {one[0]: (10, False, True), two[0]: (30, True, False), two[1]: (20, True, False)}),
-        gate(7, {one[0]: (7, False, True), two[0]: (9, False, True), two[1]: (20, True, False)}),
+        gate(10, {first[0]: (10, False, True), second[0]: (30, True, False), second[1]: (20, True, False)}),
+        gate(7, {first[0]: (7, False, True), second[0]: (9, False, True), second[1]: (20, True, False)}),
         OwnState(),
     ]
-    stay = redistribute("op", states, 3, channels=[one[:1], two[:2]], keys_stay=True)
+    stay = redistribute("op", states, 3, channels=[first[:1], second[:2]], keys_stay=True)
     assert [own.task["gate"] for own in stay[:2]] == [state.task["gate"] for state in states[:2]]
     assert stay[2].task["gate"]["valve"]["watermark"] == 7
     # The channels of additional senders start like this subtask's.
-    more = redistribute("op", states, 3, channels=[one[:1], two[:3]], keys_stay=True)
-    assert [own.task["gate"]["valve"]["channels"][two[2]][0] for own in more] == [20, 9, 9]
+    more = redistribute("op", states, 3, channels=[first[:1], second[:3]], keys_stay=True)
+    assert [own.task["gate"]["valve"]["channels"][second[2]][0] for own in more] == [20, 9, 9]
 
 
-def test_what_is_known_of_event_time():
+def test_event_time_of_redistributed_state():
     def own_state(watermark: int, idle: bool, since: int | None) -> OwnState:
         valve = {"watermark": watermark, "idle": idle, "channels": {("a", None, 0): (watermark, idle, not idle)}}
         times = {"watermark": watermark, "idle": idle, "quiet_since": since, "silent": idle}
@@ -554,7 +554,7 @@ def test_what_is_known_of_event_time():
         assert result["meetings"] == {("union",): {"watermark": 0, "idle": False, "channels": channel}}
 
 
-def test_what_cannot_be_dealt_out():
+def test_state_that_cannot_be_redistributed():
     with pytest.raises(CheckpointMismatchError, match=r"'op': 'x' keeps something that cannot be dealt out to another"):
         redistribute("op", [OwnState({"operators": {"x": {1: 2}}}), OwnState()], 3)
 

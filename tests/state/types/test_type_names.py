@@ -45,7 +45,7 @@ def test_a_scalar(name):
 
 def test_classes_that_annotations_name():
     assert {class_: plain_type(class_).name for class_ in OF_CLASSES} == {
-        each: scalar.name for each, scalar in OF_CLASSES.items()
+        cls: scalar.name for cls, scalar in OF_CLASSES.items()
     }
     assert set(EXAMPLES) == set(OF_CLASSES)
 
@@ -62,12 +62,12 @@ class Corner:
 
 
 @pytest.mark.parametrize("declared", [Corner, list[Point], tuple[int, Corner], dict[str, tuple[Corner, bytes]]])
-def test_what_is_written_is_read_again(declared):
+def test_written_names_are_read_back(declared):
     written = plain_type(declared).type
     read = parse(written.described)
     assert read == written and read.is_plain and is_typed(written.described)
-    for one, other in zip(read.every(), written.every(), strict=True):
-        assert (one.optional, one.record) == (other.optional, other.record)
+    for actual, expected in zip(read.every(), written.every(), strict=True):
+        assert (actual.optional, actual.record) == (expected.optional, expected.record)
 
 
 def test_how_a_class_is_pickled():

@@ -15,7 +15,7 @@ from typing import Any
 from pillarbox._errors import OperatorError, describe
 from pillarbox._operators.budgets.account import LATE, Refused, Report
 from pillarbox._operators.budgets.budget import Limits
-from pillarbox._operators.budgets.ledger import Ledger, LedgerEnd, Slot
+from pillarbox._operators.budgets.ledger import Ledger, LedgerConnection, Slot
 from pillarbox._operators.budgets.wire import Connection, ForgedError
 
 # A report waits this long (seconds) for others, or for a booking.
@@ -38,8 +38,8 @@ class DriverLedger(Ledger):
     port: int
     token: bytes = field(repr=False)
 
-    def open(self) -> LedgerEnd:
-        return _DriverLedgerEnd(self)
+    def open(self) -> LedgerConnection:
+        return _DriverLedgerConnection(self)
 
 
 class _Offset:
@@ -57,7 +57,7 @@ class _Offset:
         self.low, self.high, self._at = low, high, received
 
 
-class _DriverLedgerEnd(LedgerEnd):
+class _DriverLedgerConnection(LedgerConnection):
     """An event loop's access to the driver's ledger. Connects on first use, and again after a lost connection."""
 
     def __init__(self, ledger: DriverLedger) -> None:

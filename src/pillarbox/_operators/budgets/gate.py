@@ -10,7 +10,7 @@ from contextvars import Context
 from pillarbox._errors import BudgetExceededError, CircuitOpenError
 from pillarbox._operators.budgets.account import Refused, Report
 from pillarbox._operators.budgets.budget import Budget, Limits
-from pillarbox._operators.budgets.ledger import NEARLY, LedgerEnd, Slot
+from pillarbox._operators.budgets.ledger import NEARLY, LedgerConnection, Slot
 
 #: Counter of milliseconds that the next request waited for its turn.
 RATE_LIMITED = "rate_limited_ms"
@@ -19,7 +19,7 @@ RATE_LIMITED = "rate_limited_ms"
 _MOST = 500
 
 
-class Gate:
+class BudgetGate:
     """Admits requests when their slots in a budget begin. Loop thread only.
 
     Attributes:
@@ -28,7 +28,7 @@ class Gate:
         lost: number of slots that expired unused.
     """
 
-    def __init__(self, budget: Budget, limits: Limits, end: LedgerEnd) -> None:
+    def __init__(self, budget: Budget, limits: Limits, end: LedgerConnection) -> None:
         self.budget = budget
         self._limits = limits
         self._end = end

@@ -36,7 +36,7 @@ class Slot(NamedTuple):
     at: float
 
 
-class LedgerEnd(ABC):
+class LedgerConnection(ABC):
     """An event loop's end of a ledger. Loop thread only."""
 
     #: Seconds of the slots' clock.
@@ -63,10 +63,10 @@ class Ledger(ABC):
     """Keeps the accounts of budgets, and gives event loops access to them."""
 
     @abstractmethod
-    def open(self) -> LedgerEnd: ...
+    def open(self) -> LedgerConnection: ...
 
 
-class LocalLedger(Ledger, LedgerEnd):
+class LocalLedger(Ledger, LedgerConnection):
     """A ledger whose accounts are in this process. Thread-safe."""
 
     def __init__(self, clock: ProcessingTimeService | None = None) -> None:
@@ -75,7 +75,7 @@ class LocalLedger(Ledger, LedgerEnd):
         self._lock = threading.Lock()
         self.now = time.monotonic if clock is None else lambda: clock.relative_time_millis() / 1000
 
-    def open(self) -> LedgerEnd:
+    def open(self) -> LedgerConnection:
         return self
 
     def account(self, limits: Limits) -> Account:

@@ -182,7 +182,7 @@ def _half_up(sums: npt.NDArray[Any], factor: int, counts: Numbers, limit: int) -
     return means
 
 
-class Extreme(ByKernels):
+class MinOrMax(ByKernels):
     """The minimum or maximum. Floats are mapped to integers of the same order, with NaN greatest."""
 
     def __init__(self, kind: spark.DataType, which: str) -> None:
@@ -200,7 +200,7 @@ class Extreme(ByKernels):
         return _numbers_of(parts[0], self._kind) if pa.types.is_floating(self._kind) else parts[0]
 
 
-class Earliest(ByGroups):
+class FirstOrLast(ByGroups):
     """The value of the row with the first or last event time. For several such rows, the smallest value."""
 
     def __init__(self, kind: spark.DataType, *, latest: bool) -> None:

@@ -17,8 +17,8 @@ from pillarbox._operators.columnar.accumulators import (
     Average,
     Count,
     CountRows,
-    Earliest,
-    Extreme,
+    FirstOrLast,
+    MinOrMax,
     Sum,
     UserAggregate,
 )
@@ -51,10 +51,10 @@ _BOUND_BY: dict[str, Callable[[spark.DataType], Accumulator]] = {
     "approx_count_distinct_": ApproxCountDistinct,
     "avg_": Average,
     "count_": Count,
-    "first_": partial(Earliest, latest=False),
-    "last_": partial(Earliest, latest=True),
-    "max_": partial(Extreme, which="max"),
-    "min_": partial(Extreme, which="min"),
+    "first_": partial(FirstOrLast, latest=False),
+    "last_": partial(FirstOrLast, latest=True),
+    "max_": partial(MinOrMax, which="max"),
+    "min_": partial(MinOrMax, which="min"),
     "sum_": Sum,
 }
 

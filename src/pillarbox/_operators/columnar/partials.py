@@ -46,7 +46,7 @@ _LONG = pa.decimal128(38, 0)
 
 
 @dataclass(frozen=True)
-class Columns:
+class AggregateColumns:
     """The columns of a program's aggregates. Pickled to the workers.
 
     Attributes:
@@ -90,7 +90,7 @@ class _Bound(NamedTuple):
 class Partials:
     """Creates and merges an operator's partial results, and computes its results."""
 
-    def __init__(self, columns: Columns, operator: str, windows: str | None = None) -> None:
+    def __init__(self, columns: AggregateColumns, operator: str, windows: str | None = None) -> None:
         self._operator = operator
         self._windows = windows
         self._keys = [field.name for field in columns.grouped()]

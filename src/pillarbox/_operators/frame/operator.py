@@ -26,7 +26,7 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._time.clock import ProcessingTimeService
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
-from pillarbox._time.watermark_generators import WatermarkSink
+from pillarbox._time.watermark_generators import WatermarkReceiver
 from pillarbox._types.schema import column_names
 from pillarbox._types.type_information import TypeInformation
 from pillarbox.mailbox import MailboxExecutor
@@ -38,7 +38,7 @@ class RecordInput(Protocol):
     def process_records(self, records: Records) -> None: ...
 
 
-class Input(RecordInput, WatermarkSink, Protocol):
+class Input(RecordInput, WatermarkReceiver, Protocol):
     """Receives an operator's output: the next operator, or a shuffle."""
 
 

@@ -32,7 +32,7 @@ from pillarbox._task.network.spool import Extent, Spool
 from pillarbox._task.vertex import InputEdge, sender_of_edge
 from pillarbox._time.epoch_valve import EpochValve
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox._time.watermark_generators import WatermarkSink
+from pillarbox._time.watermark_generators import WatermarkReceiver
 
 
 @dataclass
@@ -127,7 +127,7 @@ class InputGate:
         self._spool.close()
         return bool(self._channels) and all(channel.ended for channel in self._channels.values())
 
-    def watermark(self, number: int, timestamp: int, output: WatermarkSink) -> None:
+    def watermark(self, number: int, timestamp: int, output: WatermarkReceiver) -> None:
         """Process a watermark from a channel: emit it, or store it until the end of the epoch's input."""
         if number in self._known:
             self._valve.watermark_came(number, timestamp, output)
@@ -140,7 +140,7 @@ class InputGate:
         else:
             self._channels[number].idle = idle
 
-    def advance(self, now: int, output: WatermarkSink) -> None:
+    def advance(self, now: int, output: WatermarkReceiver) -> None:
         """At the end of the epoch's input, apply the stored watermarks and statuses.
 
         Idle partitions of a source do not hold back its watermark. If all are idle, so is the source, and its watermark
@@ -172,12 +172,12 @@ class InputGate:
         self._valve.end_epoch(output, changes)
         self._in_silence([edge for edge in silent if edge.reacts_to_silence], now, output)
 
-    def end(self, output: WatermarkSink) -> None:
+    def end(self, output: WatermarkReceiver) -> None:
         for channel in self._valve.channels:
             self._valve.input_status(channel, False, output)
             self._valve.input_watermark(channel, MAX_WATERMARK, output)
 
-    def _in_silence(self, edges: list[InputEdge], now: int, output: WatermarkSink) -> None:
+    def _in_silence(self, edges: list[InputEdge], now: int, output: WatermarkReceiver) -> None:
         """Advance the watermarks of sources without records.
 
         After ``progress_timeout`` without records, a source's watermark advances with the clock. After
@@ -200,7 +200,7 @@ class InputGate:
                 self._advance_source(edge.id, watermark, output)
                 self._valve.input_status(("source", edge.id), True, output)
 
-    def _advance_source(self, number: int, watermark: int, output: WatermarkSink) -> None:
+    def _advance_source(self, number: int, watermark: int, output: WatermarkReceiver) -> None:
         self._valve.input_status(("source", number), False, output)
         self._valve.input_watermark(("source", number), watermark, output)
 

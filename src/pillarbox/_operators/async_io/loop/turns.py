@@ -12,8 +12,8 @@ from typing import Any
 from pillarbox._operators.async_io.api.retry import retry_after_millis
 from pillarbox._operators.budgets.account import LATE, STOP
 from pillarbox._operators.budgets.budget import Budget
-from pillarbox._operators.budgets.gate import Gate
-from pillarbox._operators.budgets.ledger import BudgetScope, LedgerEnd, LocalLedger, Slot
+from pillarbox._operators.budgets.gate import BudgetGate
+from pillarbox._operators.budgets.ledger import BudgetScope, LedgerConnection, LocalLedger, Slot
 
 _LINE = 500
 
@@ -22,16 +22,16 @@ class Turns:
     """Makes each request of an event loop wait until all its budgets allow it. Loop thread only."""
 
     def __init__(self, own: Budget | None, shared: Sequence[Budget], scope: BudgetScope, uid: str, tasks: int) -> None:
-        self._gates: list[Gate] = []
-        self._ends: list[LedgerEnd] = []
+        self._gates: list[BudgetGate] = []
+        self._ends: list[LedgerConnection] = []
         if own is not None:
             end = self._open(LocalLedger(scope.clock))
-            self._gates.append(Gate(own, own.limits, end))
+            self._gates.append(BudgetGate(own, own.limits, end))
         if shared:
             end = self._open(scope.ledger or LocalLedger(scope.clock))
             for budget in shared:
                 limits = budget.limits.of_operator(uid)
-                self._gates.append(Gate(budget, limits if scope.ledger else limits.shared_by(max(1, tasks)), end))
+                self._gates.append(BudgetGate(budget, limits if scope.ledger else limits.shared_by(max(1, tasks)), end))
         self._first = 0
         self._lock = asyncio.Lock()
         # Estimates of the waiting requests, in order: a number per gate.
@@ -40,8 +40,8 @@ class Turns:
         self._told = 0.0
         self._counts: dict[str, float] = {}
 
-    def _open(self, ledger: Any) -> LedgerEnd:
-        end: LedgerEnd = ledger.open()
+    def _open(self, ledger: Any) -> LedgerConnection:
+        end: LedgerConnection = ledger.open()
         self._ends.append(end)
         return end
 
@@ -52,7 +52,7 @@ class Turns:
         try:
             async with self._lock:
                 # A slot may expire while the request waits for another gate.
-                while not all(map(Gate.is_open, self._gates, estimates)):
+                while not all(map(BudgetGate.is_open, self._gates, estimates)):
                     await self._wait()
                 slots = [gate.take() for gate in self._gates]
         finally:

@@ -21,11 +21,11 @@ from pillarbox._runtime.spark.running.requests import (
     STOPPED,
     TAKEN,
     WITHDRAWN,
-    Desired,
-    Lines,
-    Request,
+    DesiredState,
+    QueryRequest,
+    RequestLog,
     Requests,
-    Status,
+    RequestStatus,
 )
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 
@@ -50,7 +50,7 @@ def stop_query(spark: SparkSession, checkpoint: str, *, timeout: float, notify: 
         notify("an earlier command has requested it: waiting for that")
         command.wait_for(lines.desired)
     else:
-        command.ask(Desired(0, STOPPED))
+        command.ask(DesiredState(0, STOPPED))
 
 
 def request_savepoint(
@@ -66,7 +66,7 @@ def request_savepoint(
     hint = "; of a query that is stopped, 'pillarbox savepoint' without --stop writes a savepoint"
     command = Command(spark, checkpoint, timeout, notify, hint=hint)
     lines = command.lines("the query to stop")
-    request = Request("", SAVEPOINT, directory.rstrip("/") or directory, 0, drain)
+    request = QueryRequest("", SAVEPOINT, directory.rstrip("/") or directory, 0, drain)
     outcomes = {lines.outcome(earlier).status for earlier in lines.requests if _is_same(earlier, request)}
     # Also if the driver died before its answer.
     if outcomes & {TAKEN, DONE} and _is_written(spark, request.directory):
@@ -104,10 +104,10 @@ def request_record(
     hint = "; of a query that has ended, give the script by --program"
     command = Command(spark, checkpoint, timeout, notify, error=ConfigurationError, hint=hint)
     command.lines("the query to record")
-    command.ask(Request("", RECORD, directory, 0, task={**task, "timeout": timeout}))
+    command.ask(QueryRequest("", RECORD, directory, 0, task={**task, "timeout": timeout}))
 
 
-def _is_same(request: Request, other: Request) -> bool:
+def _is_same(request: QueryRequest, other: QueryRequest) -> bool:
     return (request.what, request.directory, request.drain) == (other.what, other.directory, other.drain)
 
 
@@ -142,20 +142,20 @@ class Command:
         self._deadline = time.time() + timeout
         self._is_taken = self._is_withdrawn = False
 
-    def lines(self, instead: str) -> Lines:
+    def lines(self, instead: str) -> RequestLog:
         Checkpoint(self._spark, self._checkpoint).started_query(instead)
         return self._folder.lines()
 
-    def is_pending(self, lines: Lines, wish: Desired | Request) -> bool:
+    def is_pending(self, lines: RequestLog, wish: DesiredState | QueryRequest) -> bool:
         lasts = {OPEN: 0.0, TAKEN: max(self._timeout, _FINISHING)}.get(lines.outcome(wish).status)
         return lasts is not None and wish.until / 1000 + lasts >= time.time()
 
-    def ask(self, wish: Desired | Request) -> None:
+    def ask(self, wish: DesiredState | QueryRequest) -> None:
         self._notify("waiting for the query's driver to accept the request")
         self.wait_for(self._write(wish))
 
-    def wait_for(self, wish: Desired | Request) -> None:
-        current: Desired | Request | None = wish
+    def wait_for(self, wish: DesiredState | QueryRequest) -> None:
+        current: DesiredState | QueryRequest | None = wish
         try:
             while (current := self._look(wish)) is not None:
                 wish = current
@@ -165,7 +165,7 @@ class Command:
                 self._withdraw(wish)  # the command no longer waits
             raise
 
-    def _look(self, wish: Desired | Request) -> Desired | Request | None:
+    def _look(self, wish: DesiredState | QueryRequest) -> DesiredState | QueryRequest | None:
         status, error = self._folder.lines().outcome(wish)
         now = time.time()
         if status == DONE:
@@ -204,26 +204,28 @@ class Command:
             wish = self._write(wish)
         return wish
 
-    def _write(self, wish: Desired | Request) -> Desired | Request:
+    def _write(self, wish: DesiredState | QueryRequest) -> DesiredState | QueryRequest:
         self._is_withdrawn = False
         until = int(self._deadline * 1000)
-        if isinstance(wish, Desired):
+        if isinstance(wish, DesiredState):
             lines = self._folder.lines()
-            wish = Desired(max(lines.desired.desired, lines.newest.observed) + 1, STOPPED, until)
+            wish = DesiredState(max(lines.desired.desired, lines.newest.observed) + 1, STOPPED, until)
         else:
             wish = replace(wish, request=uuid.uuid4().hex, until=until)
         self._folder.write(wish)
         return wish
 
-    def _withdraw(self, wish: Desired | Request) -> None:
+    def _withdraw(self, wish: DesiredState | QueryRequest) -> None:
         self._is_withdrawn = True
         withdrawal = (
-            Desired(wish.desired + 1, RUNNING) if isinstance(wish, Desired) else Status(wish.request, WITHDRAWN)
+            DesiredState(wish.desired + 1, RUNNING)
+            if isinstance(wish, DesiredState)
+            else RequestStatus(wish.request, WITHDRAWN)
         )
         self._folder.write(withdrawal)
 
-    def _outcome(self, wish: Desired | Request) -> str:
-        if isinstance(wish, Desired):
+    def _outcome(self, wish: DesiredState | QueryRequest) -> str:
+        if isinstance(wish, DesiredState):
             return f"If the query still runs, call 'pillarbox stop {self._checkpoint}' again"
         if wish.what == RECORD:
             return f"The recording is complete if there is {wish.directory}/recording.json; if not, call this again"

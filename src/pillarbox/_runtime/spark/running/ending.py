@@ -56,7 +56,7 @@ def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
 
 def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
     """End a query after the running epoch. Returns False on timeout."""
-    gate, seen = Gate(query), _batch(query)
+    gate, seen = EpochGate(query), _batch(query)
     while gate.is_running:
         if gate.exists:
             # Behind a closed gate, a query ends by itself, unless it sleeps until its next trigger.
@@ -100,7 +100,7 @@ def _batch(query: Any) -> int | None:
     return None if progress is None else int(progress["batchId"])
 
 
-class Gate:
+class EpochGate:
     """A gate between the epochs of a query. While it is closed, no epoch begins.
 
     Only for classic sessions: uses private methods of Spark. While the gate is closed, ``isActive`` is False even if an

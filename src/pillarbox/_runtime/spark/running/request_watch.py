@@ -23,12 +23,12 @@ from pillarbox._runtime.spark.running.requests import (
     STOPPED,
     STOPPING,
     TAKEN,
-    Desired,
-    Lines,
-    Observed,
-    Request,
+    DesiredState,
+    ObservedState,
+    QueryRequest,
+    RequestLog,
     Requests,
-    Status,
+    RequestStatus,
 )
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
 from pillarbox._runtime.spark.starting.started import StartedQuery
@@ -78,10 +78,10 @@ class RequestWatch:
                 return
             lines = self._requests.lines()
             if lines.is_to_stop:
-                self._requests.write(Observed(lines.desired.desired, STOPPED))
+                self._requests.write(ObservedState(lines.desired.desired, STOPPED))
             for request in lines.requests:
                 if lines.outcome(request).status == OPEN:
-                    self._requests.write(Status(request.request, FAILED, "the query has ended"))
+                    self._requests.write(RequestStatus(request.request, FAILED, "the query has ended"))
         except Exception as error:
             self._could_not(error)
 
@@ -94,18 +94,18 @@ class RequestWatch:
     def _name(self) -> str:
         return str(self._started.query.id)
 
-    def _observe_start(self, lines: Lines) -> None:
+    def _observe_start(self, lines: RequestLog) -> None:
         now = self._clock() * 1000
-        ignored: list[Desired | Request] = []
+        ignored: list[DesiredState | QueryRequest] = []
         if lines.newest.state != RUNNING or lines.newest.observed < lines.desired.desired:
             if lines.is_to_stop and lines.desired.until > now:
                 ignored.append(lines.desired)
-            self._requests.write(Observed(max(lines.desired.desired, lines.newest.observed), RUNNING))
+            self._requests.write(ObservedState(max(lines.desired.desired, lines.newest.observed), RUNNING))
         for request in lines.requests:
             status = lines.outcome(request).status
             is_wanted = status == OPEN and request.until > now
             if is_wanted or status in (TAKEN, DONE):
-                self._requests.write(Status(request.request, OVER))
+                self._requests.write(RequestStatus(request.request, OVER))
             if is_wanted:
                 ignored.append(request)
         for wish in ignored:
@@ -114,24 +114,24 @@ class RequestWatch:
                 *(self._name, wish),
             )
 
-    def _open_wish(self, lines: Lines) -> Desired | Request | None:
+    def _open_wish(self, lines: RequestLog) -> DesiredState | QueryRequest | None:
         now = self._clock() * 1000
-        wishes: list[Desired | Request] = [lines.desired] if lines.is_to_stop else []
+        wishes: list[DesiredState | QueryRequest] = [lines.desired] if lines.is_to_stop else []
         wishes += [request for request in lines.requests if lines.outcome(request).status == OPEN]
         return next((wish for wish in wishes if wish.until > now), None)
 
-    def _carry_out(self, wish: Desired | Request) -> None:
+    def _carry_out(self, wish: DesiredState | QueryRequest) -> None:
         with self._started.held():
             try:
-                self._stop(wish) if isinstance(wish, Desired) else self._answer(wish)
+                self._stop(wish) if isinstance(wish, DesiredState) else self._answer(wish)
             except Exception as failure:
                 _log.exception("query %s: the request %s was not answered: %s", self._name, wish, describe(failure))
 
-    def _stop(self, desired: Desired) -> None:
-        self._requests.write(Observed(desired.desired, STOPPING))
+    def _stop(self, desired: DesiredState) -> None:
+        self._requests.write(ObservedState(desired.desired, STOPPING))
         newest = self._requests.lines().desired
         if newest.state != STOPPED:
-            self._requests.write(Observed(newest.desired, RUNNING))
+            self._requests.write(ObservedState(newest.desired, RUNNING))
             return
         _log.info("query %s: a command requests a stop", self._name)
         error = ""
@@ -145,31 +145,31 @@ class RequestWatch:
         except Exception as raised:
             _log.warning("query %s could not be stopped: %s", self._name, raised)
             error = message_for_user(raised)
-        self._requests.write(Observed(desired.desired, RUNNING if error else STOPPED, error))
+        self._requests.write(ObservedState(desired.desired, RUNNING if error else STOPPED, error))
 
-    def _answer(self, request: Request) -> None:
-        self._requests.write(Status(request.request, TAKEN))
+    def _answer(self, request: QueryRequest) -> None:
+        self._requests.write(RequestStatus(request.request, TAKEN))
         if self._requests.lines().is_withdrawn(request):
-            self._requests.write(Status(request.request, FAILED, "the request was withdrawn"))
+            self._requests.write(RequestStatus(request.request, FAILED, "the request was withdrawn"))
             return
         _log.info("query %s: a command requests %s", self._name, request)
         try:
             self._record(request) if request.what == RECORD else self._write_savepoint(request)
         except Exception as error:
             _log.warning("query %s: the request %s failed: %s", self._name, request, error)
-            self._requests.write(Status(request.request, FAILED, message_for_user(error)))
+            self._requests.write(RequestStatus(request.request, FAILED, message_for_user(error)))
             return
-        self._requests.write(Status(request.request, DONE))
+        self._requests.write(RequestStatus(request.request, DONE))
         if request.what == SAVEPOINT:
             lines = self._requests.lines()
-            self._requests.write(Observed(max(lines.desired.desired, lines.newest.observed) + 1, STOPPED))
+            self._requests.write(ObservedState(max(lines.desired.desired, lines.newest.observed) + 1, STOPPED))
 
-    def _record(self, request: Request) -> None:
+    def _record(self, request: QueryRequest) -> None:
         started, task = self._started, request.task
         if task.get("epoch") is None:
             task = {**task, "epoch": Checkpoint(started.start.spark, str(started.checkpoint)).last_committed}
         observing.record(started.start.writer, request.directory, checkpointLocation=started.checkpoint, **task)
 
-    def _write_savepoint(self, request: Request) -> None:
+    def _write_savepoint(self, request: QueryRequest) -> None:
         left = max(request.until / 1000 - self._clock(), 0.001)
         stop_with_savepoint(self._started.query, request.directory, drain=request.drain, timeout=left)

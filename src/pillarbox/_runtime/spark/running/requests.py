@@ -2,9 +2,9 @@
 
 Each file contains one line, a JSON object, and is never changed or removed.
 
-To stop a query, a command writes the :class:`Desired` state, and the driver the :class:`Observed` state; the highest
-generation is current. To get a savepoint or recording, a command writes a :class:`Request`, and the driver a
-:class:`Status` for each step.
+To stop a query, a command writes the :class:`DesiredState`, and the driver the :class:`ObservedState`; the highest
+generation is current. To get a savepoint or recording, a command writes a :class:`QueryRequest`, and the driver a
+:class:`RequestStatus` for each step.
 
 Before it acts, the driver writes that it has taken the request, and then checks that the command has not withdrawn it.
 When its query ends, it answers all open requests. When a query starts, earlier requests are marked as over. If a
@@ -32,7 +32,7 @@ OPEN, TAKEN, DONE, FAILED, WITHDRAWN, OVER, LOST = "open", "taken", "done", "fai
 
 
 @dataclass(frozen=True)
-class Desired:
+class DesiredState:
     """The state of the query that a command requests.
 
     Attributes:
@@ -49,7 +49,7 @@ class Desired:
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedState:
     """The query's state, as its driver reports it.
 
     Attributes:
@@ -62,7 +62,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Request:
+class QueryRequest:
     """A request to the driver of a query.
 
     Attributes:
@@ -85,7 +85,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Status:
+class RequestStatus:
     """The status of a request, as its driver reports it.
 
     Attributes:
@@ -97,55 +97,57 @@ class Status:
     error: str = ""
 
 
-class Outcome(NamedTuple):
+class RequestOutcome(NamedTuple):
     """The outcome of a command: a status, ``open`` before that, or ``lost`` if the driver ended without one."""
 
     status: str
     error: str = ""
 
 
-class Lines:
+class RequestLog:
     """All lines in a folder of requests that this version can parse."""
 
     def __init__(self, lines: Sequence[dict[str, Any]]) -> None:
-        self.desired: Desired = max(_all(Desired, lines), key=lambda line: line.desired, default=Desired(0, RUNNING))
-        order = (STOPPING, STOPPED, RUNNING)
-        self._observed = [line for line in _all(Observed, lines) if line.state in order]
-        self.newest: Observed = max(
-            self._observed, key=lambda line: (line.observed, order.index(line.state)), default=Observed(0, RUNNING)
+        self.desired: DesiredState = max(
+            _all(DesiredState, lines), key=lambda line: line.desired, default=DesiredState(0, RUNNING)
         )
-        self.requests: list[Request] = _all(Request, lines)
-        self._statuses = _all(Status, lines)
+        order = (STOPPING, STOPPED, RUNNING)
+        self._observed = [line for line in _all(ObservedState, lines) if line.state in order]
+        self.newest: ObservedState = max(
+            self._observed, key=lambda line: (line.observed, order.index(line.state)), default=ObservedState(0, RUNNING)
+        )
+        self.requests: list[QueryRequest] = _all(QueryRequest, lines)
+        self._statuses = _all(RequestStatus, lines)
 
     @property
     def is_to_stop(self) -> bool:
         """Whether a command wants to stop the query, and no driver has answered."""
         return self.desired.state == STOPPED and self.desired.desired > self.newest.observed
 
-    def outcome(self, wish: Desired | Request) -> Outcome:
-        return self._of_desired(wish) if isinstance(wish, Desired) else self._of_request(wish)
+    def outcome(self, wish: DesiredState | QueryRequest) -> RequestOutcome:
+        return self._of_desired(wish) if isinstance(wish, DesiredState) else self._of_request(wish)
 
-    def _of_desired(self, wish: Desired) -> Outcome:
+    def _of_desired(self, wish: DesiredState) -> RequestOutcome:
         if any(line.state == STOPPED and line.observed >= wish.desired for line in self._observed):
-            return Outcome(DONE)
+            return RequestOutcome(DONE)
         states = {line.state: line.error for line in self._observed if line.observed == wish.desired}
         if states.get(RUNNING):
-            return Outcome(FAILED, states[RUNNING])
+            return RequestOutcome(FAILED, states[RUNNING])
         if STOPPING in states:
-            return Outcome(LOST if self.newest.state == RUNNING else TAKEN)
+            return RequestOutcome(LOST if self.newest.state == RUNNING else TAKEN)
         if self.newest.observed >= wish.desired:
-            return Outcome(OVER)
-        return Outcome(OPEN if self.desired.state == STOPPED else WITHDRAWN)
+            return RequestOutcome(OVER)
+        return RequestOutcome(OPEN if self.desired.state == STOPPED else WITHDRAWN)
 
-    def _of_request(self, wish: Request) -> Outcome:
+    def _of_request(self, wish: QueryRequest) -> RequestOutcome:
         statuses = {line.status: line.error for line in self._statuses if line.of == wish.request}
         if OVER in statuses and TAKEN in statuses and not statuses.keys() & {DONE, FAILED}:
-            return Outcome(LOST)
+            return RequestOutcome(LOST)
         status = next((name for name in (DONE, FAILED, OVER, TAKEN, WITHDRAWN) if name in statuses), OPEN)
-        return Outcome(status, statuses.get(status, ""))
+        return RequestOutcome(status, statuses.get(status, ""))
 
-    def is_withdrawn(self, request: Request) -> bool:
-        return Status(request.request, WITHDRAWN) in self._statuses
+    def is_withdrawn(self, request: QueryRequest) -> bool:
+        return RequestStatus(request.request, WITHDRAWN) in self._statuses
 
 
 def _all(kind: type[T], lines: Sequence[dict[str, Any]]) -> list[T]:
@@ -164,18 +166,18 @@ class Requests:
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._folder = session_of(spark).folder(f"{checkpoint.rstrip('/')}/pillarbox/requests")
 
-    def write(self, line: Desired | Observed | Request | Status) -> None:
+    def write(self, line: DesiredState | ObservedState | QueryRequest | RequestStatus) -> None:
         self._folder.add_line(json_of(line))
 
     def files(self) -> frozenset[str]:
         return frozenset(self._folder.names())
 
-    def lines(self) -> Lines:
-        return Lines([json_object(line) for _, line in self._folder.lines()])
+    def lines(self) -> RequestLog:
+        return RequestLog([json_object(line) for _, line in self._folder.lines()])
 
     def make_folder(self) -> None:
         """Create the folder, with an empty observed state.
 
         Polling a missing folder costs more in object stores, and logs a stack trace under Spark Connect.
         """
-        self.write(Observed(0, RUNNING))
+        self.write(ObservedState(0, RUNNING))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Evict", "Kind", "Retold", "When"]
+__all__ = ["Evict", "Kind", "When", "WindowOracle"]
 
 FOREVER = 2**63 - 1
 Span = tuple[int, ...]
@@ -59,9 +59,9 @@ class When:
 
     name: str
     trigger: Any
-    element: Callable[[Open, int, int, Retold], str]
-    timer: Callable[[Open, str, int, Retold], str] = lambda window, clock, time, all: ""
-    merged: Callable[[Open, list[Open], Retold], None] = lambda window, parts, all: None
+    element: Callable[[Open, int, int, WindowOracle], str]
+    timer: Callable[[Open, str, int, WindowOracle], str] = lambda window, clock, time, all: ""
+    merged: Callable[[Open, list[Open], WindowOracle], None] = lambda window, parts, all: None
     merges: bool = True
 
     def __repr__(self) -> str:
@@ -79,7 +79,7 @@ class Evict:
         return self.name
 
 
-class Retold:
+class WindowOracle:
     """All windows of all keys.
 
     Args:
@@ -165,7 +165,7 @@ class Retold:
             ]
             if not due:
                 return
-            time, key, window = min(due, key=lambda each: (each[0], str(each[1]), each[2].span))
+            time, key, window = min(due, key=lambda timer: (timer[0], str(timer[1]), timer[2].span))
             window.timers.discard((clock, time))
             self._do(key, window, self.when.timer(window, clock, time, self))
             if self.kind.ends and clock == self._own_clock and time == self._end(window):
