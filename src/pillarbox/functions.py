@@ -158,7 +158,7 @@ def window_aggregate(
     Args:
         df: a streaming or batch DataFrame.
         keys: a column name or several, or ``[]`` for windows over all rows.
-        time: the event-time column: a timestamp, a date, or epoch milliseconds; not null. Dates and TIMESTAMP_NTZ are
+        time: the event-time column: a timestamp, a date, or Unix time in ms; not null. Dates and TIMESTAMP_NTZ are
             interpreted as UTC.
         window: the window assigner, such as ``TumblingEventTimeWindows.of("1 minute")``.
         delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. The rows of a batch DataFrame may be in
@@ -225,7 +225,7 @@ def interval_join(
         left: a streaming or batch DataFrame.
         right: another DataFrame of the same session.
         on: the column or columns to join on. Nulls match nothing; NaN matches NaN.
-        time: the event-time column: a timestamp, a date, or epoch milliseconds; not null. If the names differ, pass a
+        time: the event-time column: a timestamp, a date, or Unix time in ms; not null. If the names differ, pass a
             tuple: (left column, right column).
         lower: the minimum of the right row's time minus the left row's time, such as ``"-5 seconds"``; an int is
             milliseconds.
