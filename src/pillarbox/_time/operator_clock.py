@@ -159,7 +159,7 @@ class ProcessingTimeServiceImpl(ClosableService):
         return super().quiesce()
 
     def resume(self) -> None:
-        """Undo :meth:`quiesce`. Timers that were due meanwhile are lost."""
+        """Undo :meth:`quiesce`. Timers that were dropped meanwhile stay dropped."""
         self._reopen()
 
     def _begin(self) -> bool:

@@ -30,7 +30,7 @@ class _Channel:
 class StatusWatermarkValve:
     """Combines the watermarks and statuses (idle or active) of many channels into one of each.
 
-    - The output watermark is the minimum of the *aligned* channels' watermarks. It never decreases.
+    - The output watermark is the minimum of the *aligned* channels' watermarks. It is strictly ascending.
     - The watermarks of an idle channel are ignored until it is active again.
     - A channel that becomes active is aligned once its watermark has caught up with the output.
     - When the last active channel becomes idle, the valve emits the largest watermark of all channels and becomes idle.

@@ -135,8 +135,8 @@ class AsyncDataStream:
 
         Args:
             batch_size: the maximum number of records of a batch.
-            batch_timeout: how long an incomplete batch waits for more records. It never waits beyond the epoch or the
-                next watermark.
+            batch_timeout: how long an incomplete batch waits for more records. By default, until the epoch ends or
+                event time advances.
             capacity: the maximum number of concurrent batches in a partition.
             options: as described in the class. Retries, failures and timeouts apply to whole batches.
 
