@@ -1,7 +1,7 @@
 """Flink's task model for PySpark: keyed state, timers and async I/O on Spark alone.
 
-A program transforms streams of records with functions that have keyed state and timers; it reads Spark DataFrames,
-streaming or batch, and returns a DataFrame::
+A program transforms streams of records with functions that have keyed state and timers. It reads Spark DataFrames,
+streaming or batch, and returns one::
 
     from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 

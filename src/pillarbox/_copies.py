@@ -121,7 +121,7 @@ def declared_immutable() -> tuple[type, ...]:
 
 
 def declare_immutable(classes: Iterable[type]) -> None:
-    """Declare classes immutable that another process has declared."""
+    """Declare the same classes immutable as another process."""
     missing = [cls for cls in classes if cls not in _immutable]
     if missing:
         _immutable.update(dict.fromkeys(missing))
@@ -158,7 +158,7 @@ def copied(value: Any) -> Any:
 
 
 class Copier:
-    """Copies the values that one operator's functions emit.
+    """Copies the values that an operator's functions emit.
 
     Threads may share a copier: at worst, a sample of copy times is lost.
     """
@@ -175,7 +175,7 @@ class Copier:
         return value if copy_function is _same else self._apply(copy_function, value, False)
 
     def emitted(self, value: Any) -> Any:
-        """Copy a value, unless the caller's variable is its only reference."""
+        """Copy a value, unless only the caller refers to it."""
         copy_function = _functions[type(value)]
         if copy_function is _same:
             return value
@@ -220,7 +220,7 @@ class Copier:
 
 
 class NoCopier(Copier):
-    """Copies nothing, for programs that enable object reuse."""
+    """Returns values uncopied, for programs that enable object reuse."""
 
     is_off = True
 
@@ -232,7 +232,6 @@ class NoCopier(Copier):
 
 
 def _calibrated() -> int:
-    """Return the reference count that :meth:`Copier.emitted` sees for an object with one variable."""
     emitted = Copier("")._references
     result: Any = object()
     result = emitted(result)
@@ -279,7 +278,7 @@ def _is_named_tuple(kind: type) -> bool:
 
 
 def _attributes_of(kind: type) -> tuple[str, ...] | None:
-    """Return a class's ``__slots__``, or None if its instances do not consist of attributes."""
+    """Return a class's ``__slots__``, or None if its instances contain more than attributes."""
     if getattr(kind, "__new__", None) is not object.__new__ or kind in dispatch_table:
         return None
     for name in _PROTOCOL:

@@ -1,7 +1,7 @@
 """Stream elements (records, watermarks, barriers) and the buffers that hold them.
 
 A *buffer* holds one stream element or run of records for one target subtask, in bytes. The first byte is a tag. ``seq``
-counts up per channel and target.
+numbers a channel's buffers to a target.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def subtask_of_channel(channel: int) -> int:
 
 
 class Records:
-    """A run of stream records.
+    """A run: a slice of a stream's records that is processed at once.
 
     Attributes:
-        timestamps: epoch milliseconds per value (None if it has no timestamp), or None if no record has one.
+        timestamps: the Unix time in ms (or None) of each record, or None if no record has one.
     """
 
     __slots__ = ("_is_fixed", "timestamps", "values")
@@ -95,7 +95,7 @@ class Records:
 class ArrowRecords(Records):
     """A columnar run of records. Its rows become Python objects when a function first reads them.
 
-    ``stamps`` are epoch milliseconds, one per row, or None.
+    ``stamps`` are the rows' timestamps (Unix time in ms), or None.
     """
 
     __slots__ = ("_timestamps", "_values", "batch", "stamps")
@@ -149,7 +149,7 @@ def pickled_records(batch: pa.RecordBatch) -> Records:
 
 @dataclass(frozen=True)
 class Watermark:
-    """Asserts that no further record has a timestamp of at most ``timestamp`` (epoch ms)."""
+    """Asserts that no further record has a timestamp up to ``timestamp`` (Unix time in ms)."""
 
     timestamp: int
 
@@ -175,7 +175,7 @@ class EndOfData:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """The metrics of one task for one epoch. Durations are in milliseconds, times in epoch milliseconds.
+    """The metrics of one task for one epoch. Durations are in ms, times are Unix times in ms.
 
     Attributes:
         vertex: names of the task's operators.
@@ -187,45 +187,44 @@ class TaskReport:
         records_out: records sent.
         bytes_out: bytes of the buffers sent.
         mails: mails run.
-        busy_ms: the rest of the epoch's time, without the next three durations.
+        busy_ms: the epoch's time minus ``idle_ms``, ``back_pressured_ms`` and ``state_ms``.
         idle_ms: time waiting for input.
         back_pressured_ms: time waiting for the output to be consumed.
         state_ms: time for syncing and writing the state.
         alignment_ms: time from the first barrier to the last.
         counters: counters of the operators and of the user's functions, by ``uid.name``.
-        buffers_in: buffers received. This field and all below are None for a source unless they mention sources.
-        watermark: the task's event time.
+        buffers_in: buffers received. For a source, this field and all below are None, unless they mention sources.
+        watermark: the task's watermark.
         keys: number of keys with state or timers. With many columnar windows, the number of keys of the largest window.
         event_time_timers: event-time timers of all keys.
         processing_time_timers: processing-time timers of all keys.
-        next_wake_up: time of the next work that needs no input, or None.
-        unfinished: whether the next epoch continues requests of this epoch.
-        state_bytes: the approximate size of the state when it is written.
+        next_wake_up: when the task has work next even without input, or None if never.
+        unfinished: whether requests are carried into the next epoch.
+        state_bytes: the approximate size of the state, as written.
         state_bytes_written: bytes of state that this epoch wrote.
         state_chunks: chunks of the state log.
-        mailbox_latency_ms: the longest wait of the latest ten probes in the mailbox, also for a source; or None (see
-            ``measure_mailbox_latency``).
+        mailbox_latency_ms: how long the latest ten probes waited in the mailbox (maximum), also for a source. None
+            unless measured (``measure_mailbox_latency``).
         state_sync: ``"in step"`` if the task already held the state of the store's version, ``"loaded"`` if it read the
             state from the store.
         state_format: ``"plain"`` for plain data of declared types, or ``"pickle: "`` and the reason. None if no state
             is written.
         gauges: the other metrics of the user's functions, by ``uid.name``.
-        rate_limited_ms: how long an async function's next request must wait for a rate limit, or None without a rate
-            limit.
+        rate_limited_ms: how long an async function's next request must wait for a rate limit, or None without one.
         broadcast_in: broadcast records in ``records_in``: each subtask receives all of them.
         host: the machine that the task ran on.
         process: pid of its process there: a home, or a Python worker of Spark.
-        attempt: attempt of the Spark task that ran it, from 0; None outside of Spark tasks.
+        attempt: number of the Spark task's attempt, from 0. None outside of Spark tasks.
         process_tasks: number of tasks in that process.
         process_bytes: resident memory of that process (Linux), including pages that homes share.
         number: number of its vertex in the program, or -1 if unknown.
-        started: when the task began the epoch (epoch ms).
+        started: when the task began the epoch.
         operators: records in and out of each operator of the chain, from the head.
-        held_by: the vertex and subtask that hold the task's watermark back, or None. For a source without records in
-            the epoch, the subtask is -1.
-        event_times: the smallest and largest timestamp that the task assigned in the epoch, and the position of the
-            record with the largest: ``{"topic", "partition", "offset"}`` for Kafka, ``{"file"}`` for files, otherwise
-            ``{}``. None if it assigned no timestamps.
+        held_by: [vertex, subtask] that holds the task's watermark back, or None. The subtask is -1 for a source without
+            records in the epoch.
+        event_times: [smallest timestamp, largest timestamp, source position of the record with the largest] of the
+            timestamps that the task assigned in the epoch, or None. A position is ``{"topic", "partition", "offset"}``
+            for Kafka, ``{"file"}`` for files, otherwise ``{}``.
         key_sample: the number of sampled records, and the most frequent keys (as text) with their counts there. None
             without keys, or with few records.
         versions: versions of Python and of packages in its process. Only set in the task's first epoch there.
@@ -233,13 +232,15 @@ class TaskReport:
         executor: pid of its executor, a JVM, or None if unknown.
         memory_limit: memory limit (bytes) of its container, or None without a limit. Only set in the task's first epoch
             there.
-        home_restarts: homes started for this epoch because the previous home ended, hung or was lost.
-        home_cold_starts: homes without state of the run, such as in the task's first epoch.
-        home_adoptions: homes that a new starter took over from an ended starter.
+        home_restarts: number of homes (processes that run tasks) started for this epoch to replace a home that ended,
+            hung or was lost.
+        home_cold_starts: number of homes that began without the run's state, as in the task's first epoch.
+        home_adoptions: number of homes that a new starter (the process that starts homes) took over from an ended
+            starter.
         fallback: why the task ran in a Python worker of Spark instead of its home, or None.
-        program: the name that its program's metrics are observed under; set by the reader of the progress.
-        hot_keys: of async keyed functions, by uid: the key (as text) of the longest queue, which the counter
-            ``longest_key`` has. None if no record waited for its key.
+        program: the name of its program's metrics in Spark. Set when the progress is read.
+        hot_keys: uid of an async keyed function -> the key (as text) that the most records waited for; the counter
+            ``longest_key`` has their number. None if no record waited.
     """
 
     vertex: str
@@ -297,12 +298,12 @@ class TaskReport:
 
     @property
     def is_source(self) -> bool:
-        """Whether the task is before the first shuffle, and so has neither state nor timers."""
+        """Whether the task is a source's, and so has neither state nor timers."""
         return self.level == 0
 
     @property
     def timers(self) -> int | None:
-        """Number of timers of all keys, on both clocks; None for a source."""
+        """Number of timers, on both clocks, or None for a source."""
         return None if self.is_source else (self.event_time_timers or 0) + (self.processing_time_timers or 0)
 
     @property
@@ -351,7 +352,7 @@ class Buffer(NamedTuple):
 
     Attributes:
         target: the code of the receiving subtask or output.
-        seq: index of the buffer, from 0, among this epoch's buffers from this channel to this target.
+        seq: number of the buffer, from 0, among the epoch's buffers from this channel to this target.
     """
 
     target: int
@@ -381,7 +382,7 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_by_name(value: Any) -> bytes:
-    """Pickle a value for a checkpoint, with classes and functions by name. Raises ByValueError if impossible."""
+    """Pickle a value for a checkpoint, with classes and functions by name. Raises ByValueError if it cannot."""
     try:
         return pickle.dumps(value, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError) as error:

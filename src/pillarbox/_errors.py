@@ -1,4 +1,4 @@
-"""pillarbox's errors, checks of arguments, and shortened values for messages.
+"""pillarbox's exceptions, argument checks, and the shortening of values in messages.
 
 Each message names the operator, the key or field, the value (shortened) and what to do. A second line gives the
 location in the program.
@@ -32,9 +32,9 @@ class PillarboxError(Exception):
         return make_error, (type(self).__name__, self.args), self.__dict__
 
     def at(self, **location: object) -> None:
-        """Add a location: ``operator``, ``subtask``, ``key``, ``record``. A location that is already set is kept.
+        """Add where the error occurred: ``operator``, ``subtask``, ``key``, ``record``. Does not overwrite.
 
-        The error also passes through the calls of upstream operators, which must not replace its operator.
+        The error propagates through the calls of upstream operators, which must not replace the operator that failed.
         """
         shown = {
             name: shorten_record(value) if name == "record" else shorten(value) for name, value in location.items()
@@ -44,7 +44,7 @@ class PillarboxError(Exception):
 
     @property
     def place(self) -> dict[str, str]:
-        """The known parts of the location, as shortened text."""
+        """Where the error occurred: ``operator``, ``subtask``, ..., as far as known. Values are shortened."""
         return dict(self._place)
 
     def __str__(self) -> str:
@@ -65,11 +65,11 @@ def place_of_task(operator: str, subtask: int | None = None, epoch: int | None =
 
 
 class ProgramError(PillarboxError, ValueError):
-    """The program cannot run as written. Raised while it is built."""
+    """The program is invalid. Raised while it is built."""
 
 
 class MissingMethodError(ProgramError, AttributeError):
-    """A stream or another object lacks a method. As an ``AttributeError``, it makes ``hasattr`` return False."""
+    """A stream or another object lacks a method. This is an ``AttributeError``, so ``hasattr`` returns False."""
 
 
 class MissingClassError(ProgramError, ImportError):
@@ -77,15 +77,15 @@ class MissingClassError(ProgramError, ImportError):
 
 
 class ConfigurationError(PillarboxError):
-    """Spark, Java or a Python package is not set up as pillarbox needs it."""
+    """Spark, Java or a Python package lacks a setting or version that pillarbox needs."""
 
 
 class KeyTypeError(PillarboxError, TypeError):
-    """A key cannot be assigned to a subtask, because its hash differs between processes."""
+    """A key cannot be assigned to a subtask: its hash would differ between processes."""
 
 
 class OperatorError(PillarboxError):
-    """User code of an operator raised. The cause is chained."""
+    """User code in an operator raised an exception, which is chained as the cause."""
 
 
 class BudgetExceededError(PillarboxError):
@@ -134,13 +134,13 @@ _BRACKETS: dict[type, tuple[str, str]] = {
 
 
 def check_kind(value: object, kinds: type | tuple[type, ...], what: str, expected: str) -> None:
-    """Check an argument's type. The error message is "``what`` must be ``expected``"."""
+    """Raise ProgramError with "``what`` must be ``expected``" unless ``value`` is of one of ``kinds``."""
     if not isinstance(value, kinds):
         raise ProgramError(f"{what} must be {expected}, not {shorten(value)}")
 
 
 def check_takes(value: object, kinds: type | tuple[type, ...], method: str, expected: str) -> None:
-    """Check an argument's type. The error message is "``method`` takes ``expected``"."""
+    """Raise ProgramError with "``method`` takes ``expected``" unless ``value`` is of one of ``kinds``."""
     if not isinstance(value, kinds):
         raise ProgramError(f"{method} takes {expected}, not {shorten(value)}")
 
@@ -151,7 +151,7 @@ def check_text(value: object, what: str) -> None:
 
 
 def is_count(value: object, least: int = 1) -> bool:
-    """Return whether a value is an int of at least ``least``, not a bool."""
+    """Return whether a value is an int (but not a bool) of at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -162,7 +162,6 @@ def check_count(value: object, what: str, expected: str = "a whole number from 1
 
 
 def listed(names: Iterable[object]) -> str:
-    """Return the reprs of names, or "none"."""
     return ", ".join(map(repr, names)) or "none"
 
 
@@ -176,7 +175,7 @@ def shorten(value: object, limit: int = 80) -> str:
 
 
 def _shown(value: Any, limit: int) -> str:
-    """Return ``repr(value)``. Of a huge value, return a prefix that is longer than ``limit``."""
+    """Return ``repr(value)``, or for a huge value, more than ``limit`` characters of it."""
     kind = type(value)
     if kind in (str, bytes, bytearray):
         return repr(value[: max(limit, 0) + 1])
@@ -201,7 +200,7 @@ def _shown(value: Any, limit: int) -> str:
 
 
 def shorten_record(record: object) -> str:
-    """Return ``repr(record)``, shortened to be read at a glance."""
+    """Return ``repr(record)``, shortened for an error message."""
     return shorten(record, 200)
 
 
@@ -211,7 +210,7 @@ def advice_on_version(written: int, supported: int) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Describe an exception in one line: its type, shortened message and grouped exceptions. Never raises."""
+    """Describe an exception in one line: type, shortened message and any grouped exceptions. Never raises."""
     try:
         message = " ".join(str(error).split())
     except Exception as broken:  # a user's __str__ may raise
@@ -236,7 +235,7 @@ def _fields_of(error: BaseException) -> str:
 
 
 def causes_of(error: BaseException) -> list[BaseException]:
-    """Return an error and its causes and contexts, as far as Python prints them, without duplicates."""
+    """Return an error and all its causes and contexts that Python would print, without duplicates."""
     errors: list[BaseException] = []
     pending: list[object] = [error]
     while pending:
@@ -250,7 +249,7 @@ def causes_of(error: BaseException) -> list[BaseException]:
 
 
 def no_time_zone(what: str) -> str:
-    """Return the message for times that lack a time zone."""
+    """Return the error message for a naive time without a configured time zone."""
     return (
         f"{what} has no time zone, and there is no Spark session, whose time zone it would be in: give it one, such as"
         " tzinfo=timezone.utc, or set one with env.set_time_zone('Europe/Berlin'), or with the time_zone of a harness"
@@ -263,7 +262,7 @@ def failed(error: BaseException) -> str:
 
 
 def raise_from_user_code(error: BaseException, what: str, **location: object) -> NoReturn:
-    """Raise an error of user code as :class:`OperatorError`, with the cause chained.
+    """Raise an :class:`OperatorError` for an error in user code, chained as the cause.
 
     pillarbox's own errors are re-raised with the location added. ``KeyboardInterrupt`` keeps its type, so that no
     ``except Exception`` catches it.

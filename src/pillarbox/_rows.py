@@ -39,7 +39,7 @@ class _Positions(dict[str, int]):
 
 
 class _ClassOfRows:
-    """Stands for a row class in pickles, and is unpickled as ``row_class(fields)``.
+    """Represents a row class in pickles. Unpickled as ``row_class(fields)``.
 
     A pickled list of rows contains the column names once, and rows are unpickled without calling Python functions.
     """
@@ -329,7 +329,7 @@ _BATCH_BYTES = 8 * 1024 * 1024
 
 
 def in_larger_batches(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
-    """Combine batches, passed with their bytes, into batches of a few thousand rows."""
+    """Combine (batch, size in bytes) pairs into batches of a few thousand rows."""
     pending: list[pa.RecordBatch] = []
     count = size = 0
     for batch, nbytes in batches:
@@ -344,7 +344,7 @@ def in_larger_batches(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator
 
 
 def timestamps_ms(column: pa.Array, zone: tzinfo | None = None) -> npt.NDArray[np.int64]:
-    """Return a column's times as epoch milliseconds, rounded down.
+    """Return a column's times as Unix times in ms, rounded down.
 
     ``zone`` applies to dates and to timestamps without time zone, as in Spark's casts. Integers are taken as
     milliseconds, and the result may share their memory. Raises ValueError for nulls and missing time zones, TypeError
@@ -367,7 +367,6 @@ def timestamps_ms(column: pa.Array, zone: tzinfo | None = None) -> npt.NDArray[n
 
 
 def _zoned(wall: npt.NDArray[np.int64], zone: tzinfo | None, kind: pa.DataType) -> npt.NDArray[np.int64]:
-    """Convert microseconds of local time in a time zone to UTC."""
     if zone is None:
         raise ValueError(no_time_zone(f"the type {kind}"))
     if zone is timezone.utc:
@@ -414,9 +413,9 @@ def _with_nones(values: list[Any], column: pa.Array) -> list[Any]:
 
 
 def _numbers(column: pa.Array, dtype: Any) -> npt.NDArray[Any]:
-    """Return a fixed-width column's values without copying, with zeros for nulls.
+    """Return a fixed-width column's values without copying. Nulls become 0.
 
-    Unlike this, Arrow's to_numpy converts integers to floats if there are nulls.
+    (If there are nulls, Arrow's to_numpy would convert integers to floats.)
     """
     if not len(column):
         return np.empty(0, dtype)

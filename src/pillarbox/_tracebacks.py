@@ -28,7 +28,7 @@ _WIDTH = 400
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return an error's tracebacks with frames of user code only, causes first, or "" without such frames."""
+    """Return an error's tracebacks (causes first) with only frames of user code, or "" if there are no such frames."""
     parts: list[str] = []
     cause = error.__cause__
     if cause is not None and any(part.__traceback__ is not None for part in causes_of(cause)):

@@ -1,8 +1,7 @@
-"""Unpicklers, and the only functions of pillarbox that checkpoints refer to.
+"""Unpicklers, and the only pillarbox functions that checkpoints refer to.
 
-Checkpoints are older than the code that reads them, and a class that is pickled by its module could never be moved. So
-values of pillarbox's own classes are pickled as calls of functions in this module, with plain data. This module must
-not be moved. See docs/checkpoint-format.md.
+A class that is pickled by its module's name could never be moved. So values of pillarbox's own classes are pickled as
+calls of functions in this module, with plain data. This module must not be moved. See docs/checkpoint-format.md.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def row_class(fields: tuple[str, ...]) -> Any:
 
 
 def make(kind: str, *parts: Any) -> Any:
-    """Return an instance of another pillarbox class, by the name of its kind."""
+    """Create an instance of a pillarbox class. ``kind`` names the class."""
     return _at(_HOMES[kind])(*parts)
 
 
@@ -83,7 +82,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 class _AllowingUnpickler(pickle.Unpickler):
-    """An unpickler that imports nothing and only knows allowed objects."""
+    """An unpickler that imports nothing and only finds allowed objects."""
 
     def __init__(self, payload: bytes | memoryview, allowed: Mapping[tuple[str, str], Callable[[], Any]]) -> None:
         super().__init__(io.BytesIO(payload))

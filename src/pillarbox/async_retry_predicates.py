@@ -1,4 +1,4 @@
-"""Predicates for retry strategies, with PyFlink's names. They decide which outcomes are worth another attempt.
+"""Predicates for retry strategies, with PyFlink's names: they decide which outcomes to retry.
 
 ``AsyncRetryStrategy`` takes them as ``result_predicate`` and ``exception_predicate``::
 

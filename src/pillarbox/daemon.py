@@ -1,8 +1,9 @@
-"""PySpark's daemon of Python workers, with the modules of workers and homes imported before it forks.
+"""A PySpark daemon that imports the modules of workers before it forks them.
 
-With PySpark's own daemon, each worker imports pandas, pyarrow and pillarbox itself, which takes a second and more
-memory. This daemon also forks the starter of homes. To use it, set ``spark.python.daemon.module`` to
-``pillarbox.daemon`` before Spark starts; pillarbox must be installed on all executors. ``local_session`` sets it.
+With PySpark's own daemon, each worker imports pandas, pyarrow and pillarbox, which takes a second and more memory. This
+daemon also forks the starter, which starts the homes (processes that run tasks). To use it, set
+``spark.python.daemon.module`` to ``pillarbox.daemon`` before Spark starts; pillarbox must be installed on all
+executors. ``local_session`` sets it.
 """
 
 from __future__ import annotations

@@ -53,20 +53,20 @@ def async_map(
 ) -> DataFrame:
     """Call a service for each row, with many concurrent requests, and add its results as columns.
 
-    The options after ``failures`` are the options of :meth:`DataStream.map_async`.
+    The parameters after ``failures`` are as in :meth:`DataStream.map_async`.
 
     Args:
         df: a streaming or batch DataFrame. The result keeps its columns.
-        fn: ``async def f(row)``, a plain function, which runs in a thread pool, or an object with such a ``__call__``.
-            With ``batch_size`` it receives a list of rows, and returns a list of results.
+        fn: ``async def f(row)``, a plain function (which runs in a thread pool), or a callable object. With
+            ``batch_size``, it receives a list of rows and returns a list of results.
         output: the columns to add: a DDL string such as ``"score DOUBLE"``, or any other schema. For one column, ``fn``
-            returns its value. For several columns, it returns a tuple, dict, dataclass or ``NamedTuple``, which is
-            converted as in ``to_dataframe()``.
+            returns the column's value; for several, a tuple, dict, dataclass or ``NamedTuple``, which is converted as
+            in ``to_dataframe()``.
         columns: the columns to pass to ``fn`` as arguments; by default, ``fn`` receives the row. With ``batch_size``,
             ``fn`` receives a list of tuples or, for a single column, of values.
-        failures: the name of a column to add. A failed row then does not fail the task: the column has a struct of the
-            error's ``type``, its ``message`` and the number of ``attempts``, and the columns of ``output`` are null. In
-            successful rows, the column is null.
+        failures: the name of a column for errors. With it, a failed row does not fail the task: this column contains a
+            struct of the error's ``type``, its ``message`` and the number of ``attempts``, and the ``output`` columns
+            are null. In successful rows, it is null.
         cache: as in ``map_async``. Its default key is ``columns``.
         on_failure: ``"fail"`` or ``"drop"``. A DataFrame has no side outputs.
 
@@ -158,12 +158,14 @@ def window_aggregate(
     Args:
         df: a streaming or batch DataFrame.
         keys: a column name or several, or ``[]`` for windows over all rows.
-        time: the event-time column: a timestamp, a date, or epoch milliseconds; not null. Dates and TIMESTAMP_NTZ are
+        time: the event-time column: a timestamp, a date, or Unix time in ms; not null. Dates and TIMESTAMP_NTZ are
             interpreted as UTC.
         window: the window assigner, such as ``TumblingEventTimeWindows.of("1 minute")``.
-        delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. A batch DataFrame may have any order.
-        allowed_lateness: how long a window is kept after its end. Late rows fire the window again, for their keys only.
-        uid: the uid of the operator's state. By default, it is derived from the position in the program.
+        delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. The rows of a batch DataFrame may be in
+            any order.
+        allowed_lateness: how long a window is kept after its end. Until then, late rows fire it again, for their keys
+            only.
+        uid: the uid of the operator's state. By default, it is derived from the operator's position in the program.
         aggregates: result column -> aggregate of a column, as in ``total=sum_("amount")``.
 
     Returns:
@@ -222,12 +224,12 @@ def interval_join(
     Args:
         left: a streaming or batch DataFrame.
         right: another DataFrame of the same session.
-        on: the column or columns to join on. A null equals nothing; NaN equals NaN.
-        time: the event-time column: a timestamp, a date, or epoch milliseconds; not null. If the names differ, a tuple
-            of the left and the right column.
+        on: the column or columns to join on. Nulls match nothing; NaN matches NaN.
+        time: the event-time column: a timestamp, a date, or Unix time in ms; not null. If the names differ, pass a
+            tuple: (left column, right column).
         lower: the minimum of the right row's time minus the left row's time, such as ``"-5 seconds"``; an int is
             milliseconds.
-        upper: the maximum of the same difference.
+        upper: the maximum of this difference.
         how: ``"inner"`` emits pairs. ``"left"`` also emits left rows without a match, with nulls in the right columns,
             as soon as event time rules out a match.
         lower_bound_exclusive: whether to exclude pairs exactly at the lower bound.
@@ -238,8 +240,8 @@ def interval_join(
         uid: as in :func:`window_aggregate`.
 
     Returns:
-        a DataFrame with the columns of ``left``, then the columns of ``right`` except ``on``. It is streaming if they
-        are. Late rows are dropped.
+        a DataFrame with the columns of ``left``, then the columns of ``right`` except ``on``. It is streaming if
+        ``left`` and ``right`` are. Late rows are dropped.
 
     Raises:
         ProgramError: a column is missing or has a wrong type, both sides have a column of the same name, or the bounds
@@ -288,7 +290,7 @@ def _names(columns: Any, what: str) -> list[str]:
 
 
 def _check_new_columns(df: DataFrame, names: Sequence[str]) -> None:
-    """Refuse added columns whose names exist already, honouring Spark's case-sensitivity setting."""
+    """Raise if ``df`` already has one of the names, honouring Spark's case-sensitivity setting."""
     sensitive = (df.sparkSession.conf.get("spark.sql.caseSensitive", "false") or "false").lower() == "true"
 
     def folded(name: str) -> str:
@@ -368,7 +370,6 @@ class _RowCall(CombiningFunction):
         return (*value, *[None] * len(self._names), _Failure(kind, message, attempts))
 
     def _added(self, row: Any, result: Any) -> Sequence[Any]:
-        """Convert a result to the added columns' values, as ``to_dataframe()`` does."""
         names = self._names
         if isinstance(result, dict):
             wrong = self._misnamed(result)
@@ -388,7 +389,6 @@ class _RowCall(CombiningFunction):
         )
 
     def _misnamed(self, result: dict[Any, Any]) -> str | None:
-        """Return an error message if a dict's keys are not the added columns, or None."""
         unknown = sorted(map(repr, result.keys() - set(self._names)))
         if unknown:
             return f"has a field {unknown[0]}, which is not declared"
@@ -403,7 +403,7 @@ class _RowCall(CombiningFunction):
 
 
 def _has_fields(value: Any) -> bool:
-    """Whether a value's attributes can be columns. A ``str`` has attributes, too, but is a value."""
+    """Return whether a value's attributes can be columns. False for a ``str``, which is a plain value."""
     return dataclasses.is_dataclass(value) or (
         type(value).__module__ != "builtins" and (hasattr(value, "__dict__") or hasattr(type(value), "__slots__"))
     )

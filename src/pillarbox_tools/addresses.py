@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses of the tools' servers."""
+"""Network addresses of the tools' servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A query that a test drives, and a dashboard that shows it."""
+"""A query that a test feeds with epochs, and a dashboard that shows it."""
 
 from __future__ import annotations
 

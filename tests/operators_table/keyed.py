@@ -125,7 +125,7 @@ class Mixed(ReduceFunction):
 
 
 class MixedModel(Model):
-    """Fault points are the ids of records that are folded into others."""
+    """Computes the expected output. Faults are injected at records that are reduced into an earlier record."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Each operator of the table in each scenario: the output equals an undisturbed run's.
+"""Runs each operator of the table in each scenario, and compares the output with an undisturbed run.
 
-A scenario is an event between two epochs of a program, or in one, on the task runtime without Spark. (On Spark:
+A scenario is an event, such as a restart, between or during epochs, on the task runtime without Spark. (On Spark:
 ``tests/faults/test_every_operator.py``.)
 """
 

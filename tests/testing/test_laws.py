@@ -275,7 +275,7 @@ class TwiceAtTheEnd(Unfinished):
 
 
 class NotRestored(TwiceAtTheEnd):
-    """Writes its state, and does not read it."""
+    """Breaks a law: writes its state, but does not restore it."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id):
         pass

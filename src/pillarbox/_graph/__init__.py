@@ -1,1 +1,1 @@
-"""The program: the user's steps, and the vertices and levels that a runtime executes."""
+"""Programs: the user's steps, compiled to vertices and levels."""

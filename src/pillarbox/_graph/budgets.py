@@ -1,4 +1,4 @@
-"""The rate limits of a program's budgets."""
+"""Collects the budgets of a program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def budgets_of(vertices: Iterable[Vertex]) -> list[Limits]:
 
 
 def check_equal(limits: Limits, other: Limits) -> None:
-    """Check that two budgets with the same name are equal."""
+    """Raise if two budgets with the same name differ."""
     if limits != other:
         values = [
             ", ".join(f"{name} {value}" for name, value in values._asdict().items() if value != twin[name])

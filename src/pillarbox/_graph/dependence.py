@@ -1,4 +1,4 @@
-"""The conditions that an operator's state depends on, from its factory's settings and its upstream sources."""
+"""Collects the conditions for using an operator's stored state again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pillarbox._state.keys.state_note import INPUTS, SIDES, Inputs, StateNote, k
 
 
 def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransformation]) -> StateNote:
-    """Return the conditions that the operator's state depends on, for its checkpoint."""
+    """Return the conditions for using the operator's state again, which are stored with it."""
     factory, inputs = operator.factory, operator.inputs
     note = dict[str, str | Inputs](factory.state_depends_on)
     if factory.keyed and len(inputs) == 2 and all(isinstance(step, KeyByTransformation) for step in inputs):
@@ -33,7 +33,7 @@ def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransfo
 
 
 def _name(step: Transformation, sources: dict[SourceTransformation, str]) -> str:
-    """Return a name for a step that does not change if other steps change, or ""."""
+    """Return a name for a step that stays the same when other steps change, or "" if it has no such name."""
     if isinstance(step, SourceTransformation):
         return sources[step]
     if isinstance(step, SideOutputTransformation):

@@ -1,6 +1,7 @@
-"""Descriptions of programs, which are stored next to checkpoints, and comparisons of them.
+"""Describes programs, to store that next to a checkpoint, and compares descriptions.
 
-A description is plain JSON, for later versions and for people. A comparison finds mistakes before the query starts.
+A description is plain JSON, which later versions and people can read. Comparing them finds mistakes before a query
+starts.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def describe_programs(
 
 @dataclass(frozen=True)
 class ProgramDescription:
-    """A program's description. Does not refer to the program, which may be large."""
+    """A program's description. It holds no reference to the program, which may be large."""
 
     layout: Layout
     content: Mapping[str, Any]
@@ -113,7 +114,7 @@ def read_description(text: str) -> dict[str, Any] | None:
 
 
 class LayoutsNote(NamedTuple):
-    """A checkpoint's note of its programs' layouts. The note with the highest number is current."""
+    """A note in a checkpoint of its programs' layouts. The note with the highest number is current."""
 
     number: int
     codes: int
@@ -154,7 +155,7 @@ class Comparison:
 
 
 def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
-    """Compare a checkpoint's programs with the programs that resume from it."""
+    """Compare the programs that wrote a checkpoint with the programs that resume from it."""
     comparison = Comparison()
     old, new = then["programs"], now["programs"]
     if len(old) != len(new):
@@ -210,7 +211,7 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Com
 
 
 def compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], comparison: Comparison) -> None:
-    """Compare a program's sources with the checkpoint's."""
+    """Add differences between a checkpoint's sources and the program's to ``comparison``."""
     names, new_names = ([source["name"] for source in sources] for sources in (then, now))
     if len(then) != len(now):
         comparison.refused.append(

@@ -1,4 +1,4 @@
-"""Checks of event time when a program is compiled: missing timestamps and missing watermarks."""
+"""Finds missing timestamps and watermarks when a program is compiled."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ _warned: WeakSet[Transformation] = WeakSet()
 
 @dataclass(frozen=True)
 class _TimeState:
-    """The properties of event time after a step.
+    """Properties of event time after a step.
 
     Attributes:
-        unstamped: the sources, if no record has a timestamp. Empty if some records may have one.
-        silent: sources and strategies that emit no watermarks, so that event time does not advance until the input
-            ends.
+        unstamped: the upstream sources, if surely no record has a timestamp; otherwise empty.
+        silent: upstream sources and strategies without watermarks: event time does not advance until the input ends.
     """
 
     unstamped: frozenset[str] = frozenset()
@@ -40,7 +39,7 @@ class _TimeState:
 
 
 def check_event_time(steps: Iterable[Transformation], *, batch: bool) -> None:
-    """Refuse operators whose records lack timestamps. Warn if event time cannot advance."""
+    """Raise if an operator's records lack timestamps. Warn if event time cannot advance."""
     states: dict[Transformation, _TimeState] = {}
     # Inputs first.
     for step in sorted(steps, key=lambda step: step.number):
@@ -96,7 +95,7 @@ def _needs_timestamps(step: OperatorTransformation) -> bool:
 
 
 def _warn_if_silent(step: OperatorTransformation, before: list[_TimeState]) -> None:
-    """Warn if event time cannot advance because of an endless input without watermarks."""
+    """Warn if an unbounded input without watermarks stops event time."""
     silent = {source for state in before for source in state.silent}
     endless = any(isinstance(source, DataFrameSource) and source.dataframe.isStreaming for source in silent)
     if not silent or step in _warned or not (endless or any(state.advances for state in before)):

@@ -1,7 +1,7 @@
 """The layout of a program: the numbers of its subtasks, their key groups, and the codes of their state.
 
-A program is compiled with a layout. The checkpoint's layout may differ, and is only read when the query starts. So
-workers set everything that depends on the layout again.
+A program is compiled with a layout. A checkpoint may have a different one, which is only read when the query starts, so
+workers then update everything that depends on it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Layout(NamedTuple):
     """The numbers that decide where state is stored.
 
     Attributes:
-        subtasks: the number of subtasks of each post-shuffle vertex whose parallelism is not set explicitly.
-        codes: version of the subtask codes, or None if state is not stored by code.
+        subtasks: the number of subtasks of post-shuffle vertices whose parallelism is not set.
+        codes: version of the subtask codes. None if state is not stored by code.
     """
 
     subtasks: int
@@ -32,7 +32,7 @@ class Layout(NamedTuple):
     codes: int | None = None
 
     def count(self, parallelism: int | None) -> int:
-        """Return the number of subtasks of a vertex with this parallelism. None means that it is not set."""
+        """Return the number of subtasks of a vertex with this parallelism, or None if it is not set."""
         return self.subtasks if parallelism is None else parallelism
 
 
@@ -44,7 +44,7 @@ def _codes(parallelisms: Parallelisms, layout: Layout) -> tuple[tuple[int, ...],
 
 @lru_cache(maxsize=64)
 def subtask_places(parallelisms: Parallelisms, layout: Layout) -> Mapping[int, tuple[int, int]]:
-    """Map each subtask code to its (vertex, subtask)."""
+    """Return subtask code -> (vertex, subtask)."""
     return MappingProxyType(
         {
             code: (vertex, subtask)
@@ -55,7 +55,7 @@ def subtask_places(parallelisms: Parallelisms, layout: Layout) -> Mapping[int, t
 
 
 def lay_out(vertex: Vertex, layout: Layout) -> None:
-    """Set the fields of a vertex that depend on the layout."""
+    """Update the fields of a vertex that depend on the layout."""
     codes = _codes(vertex.parallelisms, layout)
     vertex.parallelism = layout.count(vertex.parallelisms[vertex.number])
     vertex.job_parallelism = layout.subtasks

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def as_text(program: Program) -> str:
-    """Return the plan as text: each vertex with its outgoing edges."""
+    """Return the plan as text: vertices and their outgoing edges."""
     lines = [f"Program {program.name!r}: parallelism {program.parallelism}, max parallelism {program.max_parallelism}"]
     if program.batch:
         lines[0] += ", batch mode"

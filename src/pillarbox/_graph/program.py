@@ -1,6 +1,6 @@
 """``compile_program`` combines a program's steps into vertices and levels.
 
-A vertex is a chain of operators. A chain ends at a shuffle, at a change of parallelism, or where the user has disabled
+A vertex is a chain of operators. It ends at a shuffle, at a change of parallelism, and where the user disables
 chaining. If a union merges several sources, each source's vertex has a copy of the operators before the first shuffle.
 """
 
@@ -50,15 +50,14 @@ class Program:
     """A compiled program.
 
     Attributes:
-        vertices: number -> vertex. A checkpoint refers to these numbers. A vertex that is added last does not change
-            the others.
-        outputs: names of the outputs. Output *i* has the code ``output_target(i)``.
-        parallelism: number of concurrent subtasks, which is the number of Spark partitions after a shuffle.
-        max_parallelism: number of key groups. In a streaming query, this is also the number of subtasks, so that the
-            parallelism can change. Otherwise, the number of subtasks is the parallelism.
+        vertices: number -> vertex. Checkpoints refer to these numbers. Adding steps at the end does not change them.
+        outputs: names of the outputs. The i-th has the code ``output_target(i)``.
+        parallelism: number of concurrent subtasks after a shuffle: Spark's partitions.
+        max_parallelism: number of key groups. A streaming query has as many subtasks, so that the parallelism can
+            change; a batch query has as many as the parallelism.
         layout: the compiled layout. A checkpoint may replace it.
-        parallelisms: the parallelisms of its vertices. A layout computes the numbers of subtasks from them.
-        id: a unique id, which increases within a process.
+        parallelisms: the parallelisms of its vertices. A layout computes numbers of subtasks from them.
+        id: a unique id. Later programs in the process have higher ids.
         sets_parallelism: whether the user set the parallelism.
         auto_rescale: whether a checkpoint may be rescaled to this parallelism.
     """
@@ -85,7 +84,7 @@ class Program:
         return subtask_places(self.parallelisms, self.layout)
 
     def lay_out(self, layout: Layout) -> None:
-        """Replace the layout that the program was compiled with."""
+        """Replace the layout."""
         self.layout = layout
         for vertex in self.vertices:
             lay_out(vertex, layout)
@@ -93,7 +92,7 @@ class Program:
 
     @property
     def uses_processing_time(self) -> bool:
-        """Whether the wall clock can cause work without data."""
+        """Whether there may be work without data, because of the wall clock."""
         return any(vertex.uses_processing_time for vertex in self.vertices)
 
     @property
@@ -110,7 +109,7 @@ class Program:
                 yield vertex, edge, receiver if isinstance(receiver, str) else self.vertices[receiver]
 
     def to_text(self) -> str:
-        """Return the plan as text: each vertex with its outgoing edges."""
+        """Return the plan as text: vertices and their outgoing edges."""
         return as_text(self)
 
     def to_mermaid(self) -> str:
@@ -123,7 +122,7 @@ class Program:
 
 @dataclass(frozen=True)
 class _Link:
-    """A consumer of a stream. Virtual steps between them have been resolved."""
+    """An operator that consumes a stream, with the partitioning in between."""
 
     consumer: OperatorTransformation
     index: int
@@ -166,7 +165,7 @@ class _Compiler:
         check_event_time(self._children, batch=batch)
 
     def _reach(self, sink: SinkTransformation) -> None:
-        """Add the steps that lead to a sink, inputs first. Not recursive, because chains may be long."""
+        """Add the steps that lead to a sink, inputs first. Not recursive: chains may be long."""
         pending: list[tuple[Transformation, int]] = [(sink, 0)] if sink not in self._children else []
         self._children.setdefault(sink, [])
         while pending:
@@ -266,7 +265,6 @@ class _Compiler:
             pending += [(step, index, partition, tag_id) for step, index in reversed(self._children[child])]
 
     def _ways(self, vertex: Vertex, step: Transformation) -> Iterator[tuple[_Link, Partitioner | None]]:
-        """Yield the consumers of a step and their partitioners. A chained consumer has None."""
         for link in self._links(step):
             yield link, self._way(vertex, step, link)
 
@@ -290,7 +288,6 @@ class _Compiler:
         return partitioner or _FORWARD
 
     def _parallelism_behind(self, vertex: Vertex, consumer: OperatorTransformation) -> int | None:
-        """Return the parallelism of an operator without partitioned input, or None for the program's."""
         if consumer.parallelism is not None:
             return consumer.parallelism
         # A sink runs in its input's subtasks.
@@ -328,7 +325,6 @@ class _Compiler:
         return [link.consumer for link, way in self._ways(vertex, step) if way is None]
 
     def _grow(self, vertex: Vertex, start: Transformation) -> None:
-        """Add ``start`` and all steps chained to it to the vertex."""
         steps = self._chain(vertex, start)
         nodes = {step: index for index, step in enumerate(steps)}
         strategies = self._strategies_in(vertex, steps)
@@ -352,7 +348,7 @@ class _Compiler:
     def _strategies_in(
         self, vertex: Vertex, steps: list[Transformation]
     ) -> dict[Transformation, set[WatermarkStrategy]]:
-        """Return the watermark strategies in a chain that are nearest to each step."""
+        """Return the nearest upstream watermark strategies of each step in a chain."""
         strategies: dict[Transformation, set[WatermarkStrategy]] = {step: set() for step in steps}
         for step in steps:
             strategy = step.strategy if isinstance(step, OperatorTransformation) else None
@@ -373,7 +369,7 @@ class _Compiler:
     def _connect(
         self, vertex: Vertex, consumers: Consumers, link: _Link, partitioner: Partitioner, sender: str
     ) -> tuple[int, int]:
-        """Connect a stream to the vertex of its consumer. Returns (vertex number, edge id)."""
+        """Connect a stream to its consumer's vertex. Returns (vertex number, edge id)."""
         head = self._heads.get(link.consumer)
         if head is None:
             stays = isinstance(partitioner, ForwardPartitioner) and not vertex.is_source
@@ -398,7 +394,6 @@ class _Compiler:
         return head.number, input_edge.id
 
     def _new_head(self, consumer: OperatorTransformation, before: int | None) -> Vertex:
-        """Create a vertex whose head is an operator after a shuffle."""
         parallelism = consumer.parallelism
         if parallelism is None and isinstance(consumer, SinkTransformation):
             parallelism = before

@@ -1,6 +1,6 @@
-"""The start from a savepoint: matches the savepoint's operators with the program's, and reports conflicts.
+"""Matches a savepoint's operators with a program's, and reports conflicts.
 
-Follows Flink's ``execution.savepoint.path``. Renaming operators is not possible in Flink.
+Follows Flink's ``execution.savepoint.path``, but operators may be renamed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class SavepointStart:
     """The arguments of ``env.from_savepoint(...)``.
 
     Attributes:
-        renamed: uid or source name in the savepoint -> new one.
-        positions: where sources start: ``SAVEPOINT``, ``NONE``, a list with a position per Spark source, or a dict of
-            positions by source name.
+        renamed: uid or source name in the savepoint -> in the program.
+        positions: where sources start: ``SAVEPOINT``, ``NONE``, a list with a position for each Spark source, or a dict
+            by source name.
     """
 
     directory: str
@@ -100,7 +100,7 @@ class SavepointStart:
     def own_states(
         self, table: OperatorTable, states: Sequence[OwnState], vertex: Vertex, manifest: Manifest, program: Program
     ) -> list[OwnState]:
-        """Return the operator state of a vertex's new subtasks, from ``states``, the state of the former subtasks."""
+        """Divide the operator state of a vertex's former subtasks, ``states``, among its new subtasks."""
         senders = self._senders(table, manifest, program)
 
         def edge(former: int) -> int | None:
@@ -117,7 +117,7 @@ class SavepointStart:
         return redistribute(vertex.uid, own_states, vertex.parallelism, vertex.channels, keys_stay=keys_stay)
 
     def _senders(self, table: OperatorTable, manifest: Manifest, program: Program) -> dict[int, int]:
-        """Map the savepoint's vertex numbers to the program's. Sources are matched like their positions."""
+        """Return vertex number in the savepoint -> in the program. Sources are matched as for their positions."""
         heads = {vertex.uid: vertex.number for vertex in program.vertices if not vertex.is_source}
         operators = {number: self.uid_of(uid) for uid, number, _ in table.program}
         numbers = {number: heads[uid] for number, uid in operators.items() if uid in heads}
@@ -147,7 +147,7 @@ class SavepointStart:
         return replace(state, task=task, row={name: content for name, content in slots if name is not None})
 
     def _event_time(self, event_time: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
-        """Return the event-time state with the savepoint's uids replaced by the program's, also within names."""
+        """Return the event-time state with the program's uids instead of the savepoint's, even within names."""
 
         def merge_name(name: tuple[Any, ...]) -> tuple[Any, ...]:
             if len(name) == 1:
@@ -181,7 +181,7 @@ class SavepointStart:
 
 
 def _without_batch(state: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
-    """Return an operator's event-time state without micro-batch numbers, which start again in a new query."""
+    """Return an operator's event-time state without micro-batch numbers, which restart in a new query."""
     batch = state.pop("batch", None)
     return state if batch in (None, manifest.epoch) else {**state, "watermark": manifest.sources.watermark}
 
@@ -191,7 +191,6 @@ def _uids(program: Program) -> set[str]:
 
 
 def _parts(slot: str) -> tuple[str | None, str, str]:
-    """Split a slot's name into (prefix, uid, state name). For keyed state, the prefix is None."""
     for lead in (LIST, UNION):
         if slot.startswith(lead):
             uid, _, name = slot[len(lead) :].rpartition("/")
@@ -233,7 +232,7 @@ def plan_restore(
     own: Mapping[str, Sequence[OwnState]],
     others: Sequence[str] = (),
 ) -> RestorePlan:
-    """Compare a program with a savepoint. ``others`` are messages about other conflicts."""
+    """Match a program with a savepoint. Raises for conflicts, including ``others`` (messages)."""
     wrong: list[str] = []
     warnings: list[str] = []
     if manifest.drained:

@@ -1,6 +1,6 @@
 """Matches the sources of a program with the sources of a savepoint by name.
 
-In Flink, a source's splits are operator state, which is matched by uid.
+(In Flink, a source's splits are operator state, which is matched by uid.)
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _NAMELESS = "dataframe"
 class SourceMatch(NamedTuple):
     """The result of a match.
 
-    ``places`` has each source's index in the savepoint, or None for a new source. ``gone`` has the indices of the
-    savepoint's other sources.
+    ``places`` has each source's index in the savepoint, or None if it is new. ``gone`` has the indices of sources that
+    the program lacks.
     """
 
     places: list[int | None]
@@ -26,7 +26,7 @@ class SourceMatch(NamedTuple):
 def match_sources(
     then: Sequence[str | None], now: Sequence[str | None], renamed: Mapping[str, str]
 ) -> SourceMatch | None:
-    """Match sources by name or, if names are ambiguous, by order. Returns None if these have different numbers.
+    """Match sources by name, or if names are ambiguous, by order. Returns None if that is not possible.
 
     ``renamed``: name in the savepoint -> name in the program.
     """

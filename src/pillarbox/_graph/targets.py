@@ -1,7 +1,7 @@
-"""Subtask codes, the grouping keys of the exchange, which spread subtasks evenly over Spark's partitions.
+"""Subtask codes: the grouping keys of shuffles, chosen to spread subtasks evenly over Spark's partitions.
 
-Spark puts a row into partition ``pmod(murmur3(key), n)``. With the codes 0, 1, 2..., several subtasks would share a
-partition. Murmur3 of a ``bigint`` can be inverted, so there are codes whose hashes are consecutive numbers.
+Spark puts a row into partition ``pmod(murmur3(key), n)``. The codes 0, 1, 2... would leave some partitions empty.
+Murmur3 of a ``bigint`` can be inverted, so codes are chosen whose hashes are consecutive numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _M32 = 0xFFFFFFFF
 
 
 def output_target(index: int) -> int:
-    """Return the code of an output. It is negative and below the code of metrics."""
+    """Return the code of the output ``index``: a negative number, below the code of metrics."""
     return REPORT_TARGET - 1 - index
 
 
@@ -28,7 +28,7 @@ def _scrambled(word: int) -> int:
 
 
 def spark_hash(value: int) -> int:
-    """Return Spark SQL's ``hash()`` of a ``bigint``, which is signed Murmur3 (x86, 32 bits) with seed 42."""
+    """Return Spark SQL's ``hash()`` of a ``bigint``: signed Murmur3 (x86, 32 bits) with seed 42."""
     mixed = 42
     for word in (value & _M32, (value >> 32) & _M32):
         mixed = (_rotated(mixed ^ _scrambled(word), 13) * 5 + 0xE6546B64) & _M32
@@ -46,7 +46,7 @@ def _inverse(factor: int) -> int:
 
 
 def value_of_hash(hashed: int, upper: int) -> int:
-    """Return the ``bigint`` that has these upper 32 bits and this hash."""
+    """Return the ``bigint`` whose upper 32 bits are ``upper`` and whose hash is ``hashed``."""
     mixed = hashed & _M32
     mixed ^= mixed >> 16
     mixed = (mixed * _inverse(0xC2B2AE35)) & _M32
@@ -61,9 +61,9 @@ def value_of_hash(hashed: int, upper: int) -> int:
 
 
 def subtask_codes(vertex: int, parallelism: int) -> list[int]:
-    """Return the codes of a vertex's subtasks, whose hashes are consecutive.
+    """Return the codes of a vertex's subtasks. Their hashes are consecutive.
 
-    The code of subtask 0 is always the vertex's number. So a program with another parallelism or version of codes finds
+    Subtask 0's code is always the vertex's number, so a program with a different parallelism or version of codes finds
     state there, and is refused.
     """
     first = spark_hash(vertex)

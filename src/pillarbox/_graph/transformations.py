@@ -1,4 +1,4 @@
-"""The user's program: a graph of transformations."""
+"""A user's program as a graph of transformations."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Transformation:
 
 
 def steps_leading_to(ends: Iterable[Transformation]) -> Iterator[Transformation]:
-    """Yield steps and all their upstream steps, once each."""
+    """Yield steps and all steps upstream of them, each once."""
     seen: set[Transformation] = set()
     pending = [*ends]
     while pending:
@@ -105,7 +105,7 @@ class SinkTransformation(OperatorTransformation):
     """A sink of a stream.
 
     Attributes:
-        output: name of the output. A sink within the task, such as print, has None.
+        output: the output's name. None for a sink within the task, such as print.
     """
 
     output: str | None = None
@@ -114,7 +114,7 @@ class SinkTransformation(OperatorTransformation):
 
 @dataclass(eq=False)
 class PartitionTransformation(Transformation):
-    """Partitions a stream over the next operators' subtasks."""
+    """Distributes a stream over the next operators' subtasks."""
 
     partitioner: Partitioner = None  # type: ignore[assignment]
 

@@ -1,6 +1,6 @@
 """Operators, one per file, and the functions that users implement.
 
-`functions` and `frame` are at the bottom; `tests/test_house.py` orders the other packages. Start with
-`frame/operator.py`, then `stateless/map.py`. Weak spot: there are four window operators, each fast for one kind of
-window, which must agree with each other.
+`functions` and `frame` are the lowest layers; `tests/test_house.py` has the order of the other packages. Start with
+`frame/operator.py`, then `stateless/map.py`. Weak spot: there are four window operators, each optimized for one kind of
+window, and they must give the same results.
 """

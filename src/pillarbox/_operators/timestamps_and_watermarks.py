@@ -1,10 +1,9 @@
 """Assigns event time to records, and emits watermarks. Source: Flink's ``TimestampsAndWatermarksOperator``.
 
-Watermarks are emitted after each run and at the end of an epoch, so a repeated epoch emits the same watermarks.
-
-After a shuffle, the last watermark, the status and the time of the last record are state, so that the subtask becomes
-idle at the same time in any worker. (In Flink, a restarted task begins to count again.) For a source, the receiving
-task measures idleness (:class:`~pillarbox._task.network.input_gate.InputGate`).
+Watermarks are emitted after each run of records and at the end of an epoch, so a repeated epoch emits the same
+watermarks. After a shuffle, the last watermark, the status and the last record's arrival time are stored as state, so
+that a subtask becomes idle at the same time in any worker. (In Flink, a restart resets the idle timeout.) The idleness
+of a source is measured by the receiving task (:class:`~pillarbox._task.network.input_gate.InputGate`).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 
 def status_said_anew(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an operator's event-time state, changed to emit the idle status again, which is harmless."""
+    """Return a copy of an operator's event-time state that makes it emit its idle status again."""
     return {**state, "idle": None, "silent": False} if state.get("idle") else {**state}
 
 
@@ -60,7 +59,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._start_over(idle=None)
 
     def begin_epoch(self) -> None:
-        """Reset the strategy. The epoch's records are from other partitions, which all receivers consider active."""
+        """Reset the strategy: the task may read a different partition than in the last epoch, and counts as active."""
         self._start_over(idle=False)
 
     def _start_over(self, *, idle: bool | None, last: int = MIN_TIMESTAMP) -> None:
@@ -86,7 +85,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         return state if self._idleness is None else {**state, **self._idleness.snapshot()}
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Continue after the last emitted watermark. The generator starts again, but watermarks are not repeated."""
+        """Restore the last emitted watermark. The generator starts anew, but no lower watermark is emitted."""
         if state is not None:
             self._start_over(idle=state["idle"], last=state["watermark"])
             if self._idleness is not None:
@@ -118,9 +117,9 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._emit_periodically()
 
     def take_event_times(self) -> list[Any] | None:
-        """Return [smallest timestamp, largest timestamp, position of the record with the largest] since the last call.
+        """Return [smallest timestamp, largest timestamp, source position of the record with the largest].
 
-        The position is the record's position in the source. Returns None if no timestamp was assigned.
+        Only counts timestamps assigned since the last call. Returns None without any.
         """
         times, self._times = self._times, None
         return None if times is None else [times.earliest, times.latest, times.location]
@@ -229,7 +228,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
 
 class EventTimes(NamedTuple):
-    """The event times of records, in epoch milliseconds."""
+    """The smallest and largest event time of records (Unix time in ms)."""
 
     earliest: int
     latest: int

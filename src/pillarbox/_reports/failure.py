@@ -1,4 +1,4 @@
-"""A task's failure as data: a line of JSON after the error's message, because Spark passes errors as text."""
+"""A task's failure as data: a line of JSON that follows the error's message, because Spark passes errors as text."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True)
 class Failure:
-    """The known facts of a task's failure. Keys and records are shortened text.
+    """Where and why a task failed, as far as known. Keys and records are shortened text.
 
     Attributes:
         cause: the class of the exception that user code raised, or None if pillarbox raised the error.
-        record: the current record, or None if the task was not processing a record but, for example, a timer.
-        number: number of the record in the task's input of the epoch, from 1, if the chain's first operator failed.
-        clock: the text of the epoch's clock log, or None if it is too long.
+        record: the record that was being processed, or None if it was something else, such as a timer.
+        number: if the chain's first operator failed, the record's position in the task's input of the epoch, from 1.
+        clock: the epoch's clock log (clock readings, for a replay) as text, or None if it is too long.
     """
 
     error: str = "Exception"
@@ -96,7 +96,7 @@ def message_of(text: str) -> str:
 
 
 def without_line(text: str) -> str:
-    """Remove the line of data from an error's message."""
+    """Remove the line of JSON from an error's message."""
     match = _LINE.search(text)
     return text if match is None else text[: match.start()].rstrip()
 

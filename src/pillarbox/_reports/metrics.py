@@ -1,4 +1,4 @@
-"""The tasks' metrics from a query's progress."""
+"""Reads the tasks' metrics from a query's progress."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def metrics(progress: Any, by: Literal["operator"]) -> OperatorReports: ...
 
 
 def metrics(progress: Any, by: Literal["task", "operator"] = "task") -> list[TaskReport] | OperatorReports:
-    """Return the metrics of an epoch, for all programs in the query, per task or per operator.
+    """Return the metrics of an epoch, by task or by operator, for all programs in the query.
 
-    If a task's output is lost with its executor, the task runs again. It then occurs twice among the tasks, but is
-    counted once in the aggregates.
+    A task that ran twice, because its output was lost with its executor, occurs twice in the list of tasks, but is
+    counted once by operator.
 
     Example::
 
@@ -30,10 +30,10 @@ def metrics(progress: Any, by: Literal["task", "operator"] = "task") -> list[Tas
             print(task.uid, task.subtask, task.records_in, task.busy_ms)
 
     Args:
-        by: ``"task"`` returns a :class:`TaskReport` per task. ``"operator"`` returns an :class:`OperatorReport` per
-            vertex (chain of operators), in a list that prints as a table.
+        by: ``"task"``: a :class:`TaskReport` per task. ``"operator"``: an :class:`OperatorReport` per vertex (chain of
+            operators), in a list that prints as a table.
         progress: a query's ``lastProgress``, an element of its ``recentProgress``, the event of a listener's
-            ``onQueryProgress``, or a dict from its JSON.
+            ``onQueryProgress``, or its parsed JSON.
 
     Raises:
         ProgramError: `progress` has another type.

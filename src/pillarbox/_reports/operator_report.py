@@ -31,48 +31,48 @@ _LARGEST = ("rate_limited_ms", "alignment_ms", "mailbox_latency_ms")
 
 @dataclass(frozen=True)
 class OperatorReport:
-    """The metrics of a vertex's tasks in an epoch, aggregated. Durations are in milliseconds.
+    """The metrics of an epoch, aggregated over a vertex's tasks. Durations are in ms, and are sums unless noted.
 
     Attributes:
         vertex: names of the vertex's operators.
-        uid: the uid of its first operator, or empty for a source.
+        uid: the uid of the vertex's first operator; empty for a source.
         level: number of shuffles between the sources and the vertex.
         tasks: number of tasks that ran. Tasks without input or other work do not run.
         records_in: records received. A broadcast record counts once.
         records_out: records sent. A broadcast record counts once per receiving task.
         bytes_out: bytes of the buffers sent.
-        busy_ms: the rest of all tasks' time, without the next three durations.
+        busy_ms: total time minus ``idle_ms``, ``back_pressured_ms`` and ``state_ms``.
         idle_ms: time waiting for input.
         back_pressured_ms: time waiting for the output to be consumed.
         state_ms: time for syncing and writing the state.
-        busiest: the subtask (for a source, the partition) with the largest ``busy_ms``. If several are equal, the
-            first.
-        counters: counters of the operators and of the user's functions, by ``uid.name``. They are sums; latencies,
-            ``in_flight_max``, ``longest_key``, ``rate_limited_ms`` and ``blocked_ms`` are maxima.
-        watermark: the lowest event time of a task (epoch milliseconds). This field and all below are None for a source
-            unless they mention sources.
+        busiest: the first subtask (for a source, partition) with the largest ``busy_ms``.
+        counters: counters of the operators and of the user's functions, by ``uid.name``. Values are sums, except that
+            latencies, ``in_flight_max``, ``longest_key``, ``rate_limited_ms`` and ``blocked_ms`` are maxima.
+        watermark: the lowest watermark of any task (Unix time in ms). For a source, this field and all below are None,
+            unless their description mentions sources.
         keys: number of keys with state or timers, in the tasks that ran.
-        timers: timers of all keys, of both clocks.
-        next_wake_up: time of the next work that needs no input (epoch milliseconds), or None.
-        unfinished: the subtasks that carry requests into the next epoch.
-        state_bytes: the approximate size of the state when it is written.
+        timers: number of timers, on both clocks.
+        next_wake_up: when the tasks have work next even without input (Unix time in ms), or None if never.
+        unfinished: the subtasks whose requests are carried into the next epoch.
+        state_bytes: the approximate size of the state, as written.
         state_bytes_written: bytes of state that this epoch wrote.
-        rate_limited_ms: the longest wait of a task's next request for a rate limit, or None without a rate limit.
+        rate_limited_ms: how long the next request must wait for a rate limit (maximum of all tasks), or None without
+            one.
         most_back_pressured: the subtask with the largest ``back_pressured_ms``, or None if no task was back-pressured.
-        alignment_ms: the longest time of a task from its first barrier to its last.
-        mailbox_latency_ms: the longest wait of a probe in a mailbox, also for a source. None if no probe has run.
-        state_syncs: number of tasks by ``state_sync``: ``"in step"``, ``"loaded"``, ...
-        state_format: as in a :class:`TaskReport`. If tasks differ, one of the formats with ``"pickle: "``.
-        gauges: the lowest and the highest value of each gauge of the user's functions, by ``uid.name``.
-        home_restarts: homes started because the previous home ended, hung or was lost.
-        home_cold_starts: homes without state of the run.
-        home_adoptions: homes that a new starter took over from an ended starter.
-        fallbacks: number of tasks that ran in Python workers of Spark instead of their homes, by reason.
-        began: start of the first task (epoch ms).
-        ended: end of the last task (epoch ms).
-        operators: records in and out of each operator of the chain, from the head.
-        repeated: number of tasks that Spark repeated.
-        hot_keys: of async keyed functions, by uid: the key (as text) of the longest queue.
+        alignment_ms: the time between a task's first barrier and its last (maximum of all tasks).
+        mailbox_latency_ms: how long a probe waited in a mailbox (maximum), also for a source. None if no probe has run.
+        state_syncs: value of :attr:`TaskReport.state_sync` -> number of tasks.
+        state_format: as in :class:`TaskReport`. If tasks differ, the format of a task that pickles.
+        gauges: ``uid.name`` -> the lowest and highest value of the user functions' gauge.
+        home_restarts: number of homes (processes that run tasks) that replaced a home that ended, hung or was lost.
+        home_cold_starts: number of homes that began without the run's state.
+        home_adoptions: number of homes that a new starter (the process that starts homes) took over from an ended one.
+        fallbacks: reason -> number of tasks that ran in a Spark Python worker instead of their home.
+        began: when the first task began (Unix time in ms).
+        ended: when the last task ended (Unix time in ms).
+        operators: records in and out of each operator of the chain, the first operator first.
+        repeated: number of tasks that Spark ran more than once.
+        hot_keys: uid of an async keyed function -> the key (as text) that the most records waited for.
     """
 
     vertex: str

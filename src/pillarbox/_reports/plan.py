@@ -20,7 +20,7 @@ class PlanVertex:
     """A chain of operators that runs as one task per subtask.
 
     Attributes:
-        kind: the method that created its first operator, or empty for a source.
+        kind: the name of the method that created its first operator; empty for a source.
         calls: the uids of operators that are declared to call services.
     """
 
@@ -44,7 +44,7 @@ class PlanVertex:
 
 @dataclass(frozen=True)
 class PlanEdge:
-    """An edge from a vertex to another one, or to an output.
+    """An edge from a vertex to another vertex or to an output.
 
     Attributes:
         receiver: the number of the receiving vertex, or -1 for an output.
@@ -81,7 +81,7 @@ class Plan:
 
 
 def plan_of(program: Program) -> Plan:
-    """Return the plan of a compiled program."""
+    """Describe a compiled program as a plan."""
     name = "pillarbox"
     return Plan(
         [

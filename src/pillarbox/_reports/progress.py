@@ -1,4 +1,4 @@
-"""The task reports in a query's progress."""
+"""Reads task reports from a query's progress."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def _only(row: Any) -> Any:
 
 
 def millis(timestamp: str) -> int:
-    """Convert a time in Spark's text format to epoch milliseconds."""
+    """Parse a time in Spark's text format. Returns Unix time in ms."""
     return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)
 
 
 def is_idle(progress: Mapping[str, Any]) -> bool:
-    """Return whether a progress report is of a trigger without an epoch."""
+    """Return whether a progress report is about a trigger that ran no epoch."""
     return "addBatch" not in (progress["durationMs"] or ())

@@ -1,1 +1,1 @@
-"""The two runtimes: Spark, and this process. They differ only in how buffers get from one level to the next."""
+"""The two runtimes, Spark and this process. They run the same tasks, and differ in how tasks exchange buffers."""

@@ -1,4 +1,4 @@
-"""The runtime's interface for building and running programs."""
+"""The interface of runtimes, which build and run programs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class Runtime(Protocol):
-    """Runs programs: in this process, or in a Spark session."""
+    """Builds and runs programs, either in this process or in a Spark session."""
 
     @property
     def parallelism(self) -> int: ...
 
     @property
     def task_slots(self) -> int:
-        """The number of source tasks that run concurrently."""
+        """How many source tasks can run concurrently."""
 
     @property
     def time_zone(self) -> str | None:
         """The time zone of naive datetimes, or None if naive datetimes are refused."""
 
     def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
-        """Run a bounded program with one output, and yield its records in chunks, as they arrive."""
+        """Run a bounded program with one output. Yields chunks of records as they arrive."""
 
     def dataframe(self, program: Program, schema: StructType) -> DataFrame: ...
 
@@ -38,4 +38,4 @@ class Runtime(Protocol):
         schemas: dict[str, StructType],
         function: Callable[[dict[str, DataFrame], int], None],
     ) -> DataStreamWriter:
-        """Return the writer of a query that calls ``function`` for each micro-batch, with its outputs by name."""
+        """Return the writer of a query that calls ``function`` with the outputs (by name) of each micro-batch."""

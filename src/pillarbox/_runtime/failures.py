@@ -1,4 +1,4 @@
-"""Adds a task's location to its errors, and reduces their tracebacks to user code."""
+"""Adds a task's operator, subtask and epoch to its errors, and reduces tracebacks to user code."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def failures_of(task: str, subtask: int) -> Iterator[None]:
 
 
 def located(error: BaseException, task: str, subtask: int) -> BaseException:
-    """Return the error to raise from a task: a PillarboxError, or an error that is not an ``Exception``.
+    """Return the error that a task raises instead: a PillarboxError, or an error that is not an ``Exception``.
 
-    Its tracebacks keep only frames of user code. Without such frames, the error is pillarbox's own, and all frames are
-    kept.
+    Its tracebacks only have frames of user code. Without such frames, the error is pillarbox's own, and keeps all
+    frames.
     """
     if isinstance(error, PillarboxError):
         error.at(subtask=subtask)

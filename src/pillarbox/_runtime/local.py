@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class EpochStore:
-    """The writes of an epoch, on top of the committed state."""
+    """A state store for one epoch: reads the committed state, and holds the epoch's writes until the commit."""
 
     def __init__(self, committed: MemoryChunkStore) -> None:
         self._committed = committed
@@ -84,11 +84,11 @@ class _Outcome:
 
 
 class LocalJob:
-    """A program that runs in this process.
+    """Runs a program in this process, epoch by epoch.
 
     Args:
-        clock: the clock of all tasks, or None for the system's clock.
-        savepoint: initial state. By default, the program's savepoint, if any.
+        clock: the clock of all tasks, or None for the system clock.
+        savepoint: initial state. By default, the savepoint that the program names, if any.
 
     Attributes:
         epoch: number of committed epochs.
@@ -138,9 +138,9 @@ class LocalJob:
         """Run one epoch.
 
         Args:
-            inputs: source number -> partitions. A partition is a series of runs: lists of values, or Arrow record
-                batches of a DataFrame's rows.
-            bounded: whether this is the last input. Event time then ends.
+            inputs: source number -> partitions. A partition is a sequence of lists of values, or of Arrow record
+                batches with a DataFrame's rows.
+            bounded: whether this is the last input. If so, event time advances to infinity.
 
         Returns:
             output name -> records.
@@ -164,7 +164,7 @@ class LocalJob:
     def _results(
         self, inputs: Mapping[int, Sequence[Iterable[Run]]], bounded: bool, outcome: _Outcome
     ) -> Iterator[tuple[str, Records]]:
-        """Run one epoch without committing it, and yield (output, records) as they arrive."""
+        """Run one epoch without committing it. Yields (output, records) as they arrive."""
         self._epoch_time = self._time_of_epoch()
         names = {output_target(index): name for index, name in enumerate(self.program.outputs)}
         travelling: dict[int, list[Buffer]] = defaultdict(list)
@@ -230,14 +230,14 @@ class LocalJob:
             yield from chain.from_iterable(task.run_epoch(([buffer] for buffer in arrived), state, self._epoch_time))
 
     def run(self) -> dict[str, list[Any]]:
-        """Run the program's collections to their end, in one epoch."""
+        """Run the program, whose sources are collections, to the end in one epoch."""
         return self.run_epoch(self._collections(_RUN), bounded=True)
 
     def results(self, limit: int | None) -> Generator[list[Any], None, None]:
-        """Run the program until its collections end, and yield output records as they arrive.
+        """Run the program, whose sources are collections, to the end. Yields output records as they arrive.
 
         Args:
-            limit: approximate number of records to read, or None for all.
+            limit: about how many records the caller will read, or None for all.
         """
         run = _RUN if limit is None else _SHORT_RUN
         outcome = _Outcome({})
@@ -262,7 +262,7 @@ class LocalJob:
         return {subtask: store.copy() for subtask, store in self._stores.items()}
 
     def reset(self) -> None:
-        """Discard the resident tasks, as if their processes had died. Committed state is kept."""
+        """Discard the tasks, as if their processes had died. Committed state is kept."""
         for task in (*self._tasks.values(), *self._sources.values()):
             task.cancel()
         self._tasks = {}

@@ -22,17 +22,17 @@ _log = logging.getLogger("pillarbox")
 
 
 def as_it_is() -> Loads:
-    """Return a function that unpickles without importing user classes."""
+    """Return an unpickling function that imports no user classes."""
     return partial(loads_allowed, allowed=AnyNames())
 
 
 def classes_of(vertex: Vertex) -> Loads:
-    """Return a function that unpickles keys and operator state, including classes that have been moved."""
+    """Return an unpickling function for keys and operator state that finds moved classes."""
     return partial(loads_allowed, allowed=ImportedNames(vertex.moved))
 
 
 def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunkStore]:
-    """Return the state logs of a program's subtasks from its savepoint, by (uid, subtask)."""
+    """Convert a program's savepoint to the state logs of its subtasks: (uid, subtask) -> log."""
     start = program.savepoint
     assert start is not None
     savepoint = LocalSavepoint(start.directory)

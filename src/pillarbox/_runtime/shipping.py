@@ -1,6 +1,6 @@
-"""Ships vertices to worker processes as bytes.
+"""Ships vertices (chains of operators) to worker processes as bytes.
 
-Classes of the driver's ``__main__`` are shipped, too, so that workers can pickle their instances by name.
+Also ships the classes of the driver's ``__main__``, so that workers can pickle their instances by name.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _SHIPPED = "__pillarbox_shipped__"
 
 @dataclass(frozen=True)
 class ShippedVertex:
-    """A vertex as bytes.
+    """A vertex (chain of operators) as bytes.
 
     Attributes:
-        digest: identifies the bytes. A resident task is only reused if its digest is the same.
-        ledger: the ledger of its tasks' budgets, or None. Contains a secret.
+        digest: a digest of the bytes. A worker only reuses a task for a vertex with the same digest.
+        ledger: keeps the accounts of its tasks' budgets, or None. Contains a secret.
     """
 
     number: int

@@ -17,7 +17,7 @@ _ELEMENTS = 1000
 
 
 class Culprit(NamedTuple):
-    """An unpicklable object, and the variable that refers to it, as in ``client.lock``."""
+    """An object that cannot be pickled, and the variable that refers to it, such as ``client.lock``."""
 
     name: str
     value: Any
@@ -36,7 +36,7 @@ def can_be_pickled(value: object) -> bool:
 
 
 def culprit_in(value: object) -> Culprit | None:
-    """Return the innermost named unpicklable object in a value."""
+    """Return the innermost object in a value that has a name and cannot be pickled, or None."""
     name, seen = "", {id(value)}
     for _ in range(_DEPTH):
         if Culprit(name, value).is_of_spark:

@@ -1,1 +1,1 @@
-"""The task of a subtask: its operators, input, writer, checkpoints and metrics."""
+"""Tasks, which run subtasks: operators, input, output, checkpoints and metrics."""

@@ -1,4 +1,4 @@
-"""Settings for the garbage collector while epochs run."""
+"""Makes garbage collections rare while epochs run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _THRESHOLDS = (100_000, 20, 100)
 
 
 class _RunningEpochs:
-    """The running epochs of a process. The first sets the collector's thresholds, the last restores them."""
+    """The running epochs of a process. The first one raises the collector's thresholds, the last restores them."""
 
     lock = threading.Lock()
     running = 0
@@ -21,7 +21,7 @@ class _RunningEpochs:
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Raise the collector's thresholds within the block. Any thread; blocks may overlap."""
+    """Within the block, raise the garbage collector's thresholds. Thread-safe; blocks may overlap."""
     with _RunningEpochs.lock:
         if not _RunningEpochs.running:
             _RunningEpochs.before = gc.get_threshold()

@@ -1,4 +1,4 @@
-"""Outputs of a chain's operators that count records, once per run."""
+"""An operator output that counts records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Outputs = Mapping[str | None, "CountedOutput"]
 
 
 class CountedOutput:
-    """Counts the epoch's records that an operator emits. Mailbox thread only."""
+    """Forwards an operator's output, and counts the records that it emits in an epoch. Mailbox thread only."""
 
     __slots__ = ("_process", "count", "process_status", "process_watermark")
 

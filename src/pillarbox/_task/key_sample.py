@@ -1,4 +1,4 @@
-"""Finds heavy keys in a random sample of an epoch's records. The sample has a bounded size."""
+"""Finds heavy keys in a random sample, of bounded size, of an epoch's records."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NAMED = 5
 
 
 class KeySample:
-    """A random sample of keys, one per stretch of records. Mailbox thread only.
+    """A random sample of keys: one from every so many records. Mailbox thread only.
 
-    For at most a few thousand records, the key function is called a second time. A repeated task has the same seed, and
+    This calls the key function again, for at most a few thousand records. A repeated task has the same seed, so it
     draws the same records.
     """
 
@@ -56,7 +56,7 @@ class KeySample:
                 pass  # the operator raises this error, too
 
     def heaviest(self) -> list[Any] | None:
-        """Return ``[size, [[key as text, count], ...]]``, or None for a small sample."""
+        """Return ``[sample size, [[key as text, count], ...]]``, or None if the sample is too small."""
         size = len(self._keys)
         if size < _FEWEST:
             return None

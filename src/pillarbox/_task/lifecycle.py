@@ -1,4 +1,4 @@
-"""The states of a task, their transitions, and the right to work in the task.
+"""The states of a task, their transitions, and the task's work lock.
 
 | state     | restore   | sync      | restored | begin   | pause  | resume  | end      | fail   | cancel   | close    |
 | --------- | --------- | --------- | -------- | ------- | ------ | ------- | -------- | ------ | -------- | -------- |
@@ -8,11 +8,11 @@
 | RUNNING   | -         | -         | -        | -       | PAUSED | -       | RESTORED | FAILED | CANCELED | -        |
 | PAUSED    | -         | -         | -        | -       | -      | RUNNING | -        | FAILED | CANCELED | CANCELED |
 
-FAILED, CANCELED and FINISHED are terminal: cancel and close have no effect, other events are an error.
+FAILED, CANCELED and FINISHED are terminal: cancel and close then have no effect, and other events are an error.
 
-In RESTORING and RUNNING, one thread works in the operators. An error or a cancellation from another thread is only
-recorded, and the working thread ends the task, at the latest before it is RESTORED. In all other states, the thread
-that fails or cancels the task ends it at once. Follows Flink's ``ExecutionState`` and ``Task``.
+In RESTORING and RUNNING, one thread holds the work lock and runs the operators. If another thread fails or cancels the
+task, this is only recorded: the thread with the lock ends the task, at the latest before it is RESTORED. In all other
+states, the thread that fails or cancels the task ends it itself. Follows Flink's ``ExecutionState`` and ``Task``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class TaskState(Enum):
-    """State of a task."""
+    """The state of a task."""
 
     CREATED = "created"
     #: Operators are opened, or state is read.
@@ -105,10 +105,10 @@ TRANSITIONS: dict[TaskState, dict[TaskEvent, TaskState]] = {
 
 
 class TaskLife:
-    """The state of one task, and its reported errors.
+    """The state of one task, its work lock, and its reported errors.
 
-    Any thread may call the methods, even in a signal handler. One thread at a time has the right to work in the task,
-    from :meth:`begin` to :meth:`give_back`, or forever if the task ends. Only this thread changes the state.
+    Thread-safe, even in a signal handler. One thread at a time holds the work lock, from :meth:`begin` to
+    :meth:`give_back`, or forever if the task ends. Only this thread may run operators and change the state.
     """
 
     def __init__(self, task: str) -> None:
@@ -123,7 +123,7 @@ class TaskLife:
         return self._reported[0] if self._reported else None
 
     def report(self, error: BaseException) -> None:
-        """Record an error that ends the task. If the task has already ended, log the error."""
+        """Record an error that ends the task. If the task has already ended, only logs the error."""
         if any(error is earlier for earlier in list(self._reported)):
             return
         if not self.state.is_terminal:
@@ -144,14 +144,14 @@ class TaskLife:
                 suppress(self.cause, later, f"reported to task {self._task!r} as well")
 
     def try_begin(self) -> bool:
-        """Take the right to work in the task in any state. False if another thread has it or the task has ended."""
+        """Take the work lock, in any state. Returns False if another thread holds it or the task has ended."""
         return self._right.acquire(blocking=False)
 
     def give_back(self) -> None:
         self._right.release()
 
     def begin(self, event: TaskEvent) -> None:
-        """Take the right to work in the task, and enter the next state. Raises errors reported since."""
+        """Take the work lock, and enter the next state. Raises errors that were reported before."""
         if not self.try_begin():
             if event is TaskEvent.RESUME and self.cause is not None:
                 raise self.cause
@@ -163,7 +163,7 @@ class TaskLife:
             raise
 
     def enter(self, event: TaskEvent) -> None:
-        """Enter the next state. The caller must have the right to work in the task."""
+        """Enter the next state. The caller must hold the work lock."""
         following = TRANSITIONS[self.state].get(event)
         if following is None:
             raise self.illegal(event)
@@ -179,7 +179,7 @@ class TaskLife:
 
 
 def suppress(cause: BaseException | None, error: BaseException, how: str) -> None:
-    """Report another error after the first one, as a note on the first or in the log."""
+    """Add a further error to the first error as a note. Without a first error, log it."""
     add_note = getattr(cause, "add_note", None)  # since Python 3.11
     if callable(add_note):
         add_note(f"{how}: {error!r}")

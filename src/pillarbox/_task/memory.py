@@ -1,7 +1,7 @@
-"""The memory of a worker, compared with its limit.
+"""Measures the memory of a worker process, and its limit.
 
-``spark.executor.pyspark.memory`` limits the address space of each Python worker (RLIMIT_AS). A container (a control
-group) limits the sum of the executor's JVM and all workers.
+``spark.executor.pyspark.memory`` limits the address space of each Python worker (RLIMIT_AS). A container (control
+group) limits the total of the executor's JVM and all workers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _SCARCE_IN_CONTAINER = 0.9
 
 
 class Memory(NamedTuple):
-    """Bytes in use, and their limit.
+    """Memory in use and its limit, in bytes.
 
     Attributes:
-        share: bytes of this process in a container, or None if the limit only applies to this process.
+        share: this process's part of the memory in use, if the limit applies to a container. Otherwise None.
     """
 
     used: int
@@ -38,7 +38,7 @@ class Memory(NamedTuple):
 
     @property
     def left(self) -> int:
-        """Bytes that would be left for this process if it were the only one."""
+        """The bytes that would be left if this were the only process."""
         return self.limit - (self.used if self.share is None else self.share)
 
 
@@ -46,7 +46,7 @@ MemoryProbe = Callable[[], Memory | None]
 
 
 class _Group(NamedTuple):
-    """The files with the use and the limit of a control group."""
+    """The files that contain a control group's memory use and limit."""
 
     used: str
     limit: str
@@ -56,9 +56,9 @@ class _Group(NamedTuple):
 
 
 def process_memory(root: str = "/sys/fs/cgroup", process: str = "/proc/self") -> Memory | None:
-    """Return the memory of this process or, if less is left there, of the container.
+    """Return the memory of this process, or of the container if less is left there.
 
-    Returns None without a limit or ``/proc``.
+    Returns None if there is no limit, or no ``/proc``.
     """
     try:
         size, resident, *_ = map(int, _read(f"{process}/statm").split())
@@ -76,7 +76,7 @@ def process_memory(root: str = "/sys/fs/cgroup", process: str = "/proc/self") ->
 
 
 def resident_bytes(process: str = "/proc/self") -> int | None:
-    """Return this process's resident memory (bytes), or None without ``/proc``."""
+    """Return this process's resident memory (bytes), or None if there is no ``/proc``."""
     try:
         return int(_read(f"{process}/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -84,10 +84,10 @@ def resident_bytes(process: str = "/proc/self") -> int | None:
 
 
 class PrivateMemory:
-    """The memory of this process without pages shared with other processes. Any thread.
+    """Measures the memory that this process does not share with other processes. Thread-safe.
 
-    Homes share the starter's imports, so only private memory can be summed. To count it, the kernel scans all pages (10
-    ms per GiB), so most calls assume that the shared memory has not changed.
+    Homes share the starter's imports, so only private memory can be summed. The kernel scans all pages to count it (10
+    ms per GiB), so most calls assume that the amount of shared memory has not changed.
     """
 
     def __init__(self, process: str = "/proc/self", clock: Callable[[], float] = time.perf_counter) -> None:
@@ -119,7 +119,7 @@ private_memory = PrivateMemory()
 
 
 def container_limit(root: str = "/sys/fs/cgroup", process: str = "/proc/self") -> int | None:
-    """Return this container's memory limit (bytes), or None."""
+    """Return this container's memory limit (bytes), or None without a limit."""
     limits = []
     for group in _groups(root, process):
         try:
@@ -149,7 +149,6 @@ def _group_memory(group: _Group, share: int) -> Memory | None:
 
 @cache
 def _groups(root: str, process: str) -> tuple[_Group, ...]:
-    """Return the control groups of this process that have a limit."""
     try:
         lines = _read(f"{process}/cgroup").decode().splitlines()
     except OSError:
@@ -192,7 +191,7 @@ def _is_limited(group: _Group) -> bool:
 
 
 def _read(path: str) -> bytes:
-    """Read a file, five times faster than Python's text files."""
+    """Read a file, five times as fast as with Python's text files."""
     file = os.open(path, os.O_RDONLY)
     try:
         return os.read(file, 1 << 14)
@@ -201,7 +200,7 @@ def _read(path: str) -> bytes:
 
 
 def readable(size: float) -> str:
-    """Return bytes with a unit."""
+    """Format a number of bytes with a unit."""
     amount = float(size)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if amount < 1024 or unit == "GiB":

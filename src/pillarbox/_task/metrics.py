@@ -1,4 +1,4 @@
-"""The measurements of a task in an epoch."""
+"""Measures a task in an epoch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Stopwatch:
-    """Measures the total duration of periods. Mailbox thread only."""
+    """Measures total time over several periods. Mailbox thread only."""
 
     __slots__ = ("_started", "total")
 
@@ -34,7 +34,7 @@ class Stopwatch:
 
 
 class TaskMetrics:
-    """Counts and times of one task in an epoch."""
+    """Counters and times of one task in an epoch."""
 
     def __init__(self) -> None:
         self.records_in: int = 0

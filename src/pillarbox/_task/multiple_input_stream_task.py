@@ -1,4 +1,4 @@
-"""The task of a vertex after a shuffle, with an input gate before the chain and state in a log.
+"""The task of a vertex after a shuffle: input gate, chain of operators, and a state log.
 
 Follows Flink's ``MultipleInputStreamTask`` and ``OneInputStreamTask``.
 """
@@ -38,7 +38,7 @@ _HEADROOM = 16 * 1024 * 1024
 
 
 class MultipleInputStreamTask(StreamTask):
-    """A task that runs the operators of a vertex after a shuffle. One log has the state of all of them."""
+    """A task that runs the operators of a vertex after a shuffle. They share one state log."""
 
     def __init__(
         self,
@@ -81,10 +81,10 @@ class MultipleInputStreamTask(StreamTask):
         self._is_last = False
 
     def restore(self, store: ChunkStore | None) -> bool:
-        """Load the store's version into a new task, or check that a used task has it.
+        """Load the version in ``store`` into a new task. Of a used task, check that it has that version.
 
-        Returns False if the task has uncommitted changes, or if another process has run epochs since; the task must
-        then be created again. A batch has no store.
+        Returns False if the task has uncommitted changes, or another process has run epochs since: create a new task
+        then. In batch mode, there is no store.
         """
         first = self.state is TaskState.CREATED
         try:
@@ -137,9 +137,9 @@ class MultipleInputStreamTask(StreamTask):
 
     @property
     def next_wake_up(self) -> int | None:
-        """The time (epoch ms) when the task has work even without input.
+        """When the task next has work even without input (Unix time in ms), or None.
 
-        The earliest processing-time timer or timeout. With carried requests, the time of the epoch.
+        This is the earliest processing-time timer or timeout, or with carried requests, the epoch's time.
         """
         times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
         times += [self.gate.next_wake_up(self._epoch_time)]
@@ -159,13 +159,13 @@ class MultipleInputStreamTask(StreamTask):
         *,
         last: bool = False,
     ) -> Iterator[list[Buffer]]:
-        """Process one epoch's buffers and yield the output in parts.
+        """Process the buffers of an epoch. Yields the output in parts.
 
-        State is written to ``store``. A batch has no store, and runs one epoch.
+        Writes state to ``store``. In batch mode, there is no store, and only one epoch.
 
         Args:
-            epoch_time: the time (epoch ms) for idleness of sources and time-to-live of state. It is the same in all
-                tasks, and when the epoch is repeated. By default, the clock's time.
+            epoch_time: current time used for the idleness of sources and the time-to-live of state (Unix time in ms).
+                It is the same in all tasks, and if the epoch is repeated. By default, the clock's time.
         """
         try:
             with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
@@ -206,7 +206,7 @@ class MultipleInputStreamTask(StreamTask):
             self._process_buffers(item, self._batch)
 
     def _process_buffers(self, item: Iterable[Buffer], batch: BatchInput | None) -> None:
-        """Process buffers. In batch mode, records may be held back, and only the last watermark is processed."""
+        """Process buffers. In batch mode, records may be held back, and all watermarks except the last are ignored."""
         gate, inputs, keyings = self.gate, self.chain.head.inputs, self._keyings
         for buffer in item:
             self.metrics.buffers_in += 1
@@ -272,7 +272,7 @@ class MultipleInputStreamTask(StreamTask):
         self.metrics.state.mark_end()
 
     def _watch_memory(self) -> None:
-        """Warn if the worker's memory is nearly used up. Fail if not enough is left to write the state."""
+        """Warn if the worker's memory is nearly exhausted. Raise if not enough is left to write the state."""
         memory = self._memory()
         if memory is None:
             return
@@ -335,7 +335,7 @@ class MultipleInputStreamTask(StreamTask):
 
 
 class _FiresOverdueTimers:
-    """The input of a chain at the end of an epoch. Fires overdue timers before the input becomes idle."""
+    """A chain's input at the end of an epoch: before the input becomes idle, it fires overdue timers."""
 
     def __init__(self, chain: OperatorChain) -> None:
         self._chain = chain

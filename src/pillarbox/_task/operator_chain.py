@@ -1,4 +1,4 @@
-"""The operators of a vertex, connected to call each other directly."""
+"""Creates a vertex's operators and connects them, so that they call each other directly."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 class OperatorChain:
     """A tree of operators, whose head is node 0. Mailbox thread only.
 
-    Operators are opened from the tail to the head, and finished from the head to the tail. Each operator has its own
-    mailbox executor, whose priority is the operator's index in the chain.
+    Operators are opened from the tail to the head, and finished from the head to the tail. Each has a mailbox executor,
+    whose priority is its index in the chain.
 
     Args:
-        own_state: storage for the operators' own state, or None.
+        own_state: stores the operators' own state, as opposed to keyed state, or None.
     """
 
     def __init__(
@@ -175,11 +175,10 @@ class OperatorChain:
             clock.resume()
 
     def finish(self) -> None:
-        """Finish the operators, head first, because a finished operator must not emit anything.
+        """Finish the operators, head first, because a finished operator must not receive records.
 
-        For each operator, its input ends, its timers are quiesced, its waiting mails run, then it finishes. The head
-        emits the maximum watermark after all results of its timers. (In Flink it emits the watermark first, so that
-        these results are late.)
+        For each operator: end its input, stop its timers, run its waiting mails, call ``finish``. The head emits the
+        maximum watermark after all results of its timers. (Flink emits it first, so that these results are late.)
         """
         for merge in self._merges.values():
             merge.end_epoch()
@@ -210,7 +209,7 @@ class OperatorChain:
             operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
     def _in_order(self) -> Iterator[StreamOperator]:
-        """Yield the operators, head first. Pending watermarks of their merges are applied before."""
+        """Yield the operators, head first. Before each, applies pending watermarks of merges before it."""
         for number, operator in enumerate(self.operators):
             if number in self._merges:
                 self._merges[number].end_epoch()
@@ -233,10 +232,10 @@ class OperatorChain:
             operator.resume_after_snapshot()
 
     def snapshot_event_time(self, *, input_is_idle: bool = False) -> dict[str, Any]:
-        """Return the event-time state of the operators and merges, as plain data.
+        """Return the event-time state of the operators and merges as plain data.
 
         ``{"operators": {uid: state}, "meetings": {name: snapshot of the merge's valve}}``. If an input or operator is
-        idle, ``"heard"`` lists the receivers that have received this status.
+        idle, ``"heard"`` lists the operators and edges that have received this status.
         """
         states = {operator.uid: operator.snapshot_event_time() for operator in self.operators}
         operators = {uid: state for uid, state in states.items() if state is not None}
@@ -249,13 +248,13 @@ class OperatorChain:
         }
 
     def has_receivers_of(self, state: Mapping[str, Any]) -> bool:
-        """Return whether the chain of a snapshot had the same receivers."""
+        """Return whether a snapshot's chain had the same operators and edges as this one."""
         return state.get("heard") == self._receivers
 
     def restore_event_time(self, snapshot: Mapping[str, Any], *, repeat_status: bool = False) -> None:
-        """Restore the result of ``snapshot_event_time`` in the operators that still exist.
+        """Restore the result of ``snapshot_event_time``. Skips operators that no longer exist.
 
-        With ``repeat_status``, idle statuses are emitted again, for operators that may not have received them.
+        With ``repeat_status``, emits idle statuses again, for operators that may not have received them.
         """
         merges, operators = snapshot.get("meetings", {}), snapshot.get("operators", {})
         for merge in self._merges.values():
@@ -282,9 +281,9 @@ _Stream = tuple[str, str | None]
 
 
 class _Wiring:
-    """Creates and connects the operators of a chain, each after its consumers.
+    """Creates and connects the operators of a chain: each one after the operators that consume its output.
 
-    Receivers are numbered, first operators, then edges.
+    Operators and edges are numbered, operators first.
     """
 
     def __init__(self, vertex: Vertex, writer: RecordWriter) -> None:
@@ -315,10 +314,10 @@ class _Wiring:
         return [*_names_of_edges(self._vertex), *met]
 
     def consumers(self, stream: _Stream, consumers: Consumers, copier: Copier) -> Input:
-        """Return one input for all consumers of a stream.
+        """Return an input that forwards to all consumers of a stream.
 
-        Edges are last, and share the original records because they do not change them. Without edges, the last operator
-        receives the original records.
+        Edges are last and receive the original records, because they do not change them. Without edges, the last
+        operator receives the originals. Other operators receive copies.
         """
         inputs = [self._input_at(stream, number, index) for number, index in self._targets_of(consumers)]
         if not inputs:
@@ -343,7 +342,7 @@ class _Wiring:
 
 
 def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
-    """Yield names of edges that do not contain vertex numbers: (receiver's uid, its input, ordinal)."""
+    """Yield a name for each edge that does not depend on vertex numbers: (receiver's uid, its input, ordinal)."""
     uids: dict[int | str, str] = {number: uid for uid, number, _ in vertex.program}
     seen: Counter[Any] = Counter()
     for edge in vertex.edges:
@@ -353,10 +352,10 @@ def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
 
 
 class _Merge:
-    """A merge of several streams within a chain, for a union or for an operator's inputs.
+    """Merges several streams within a chain, for a union or for an operator's inputs.
 
-    Its event time is the minimum of the streams' event times. (In Flink, the streams would be channels of the input's
-    valve.) A stream that is merged with itself occurs twice.
+    Its event time is the minimum of the streams' event times. (In Flink, they would be channels of the input's valve.)
+    A stream that is merged with itself counts twice.
     """
 
     def __init__(self, name: tuple[Any, ...], target: Input, streams: Sequence[_Stream]) -> None:
@@ -404,7 +403,7 @@ def quiesce(operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
 
 
 def as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:
-    """Return a function that puts a timer's callback into the mailbox as an operator's mail."""
+    """Return a function that runs a timer's callback as a mail of an operator."""
 
     def defer(callback: ProcessingTimeCallback, timestamp: int) -> None:
         executor.execute(lambda: callback(timestamp), "timer callback at %d", timestamp)

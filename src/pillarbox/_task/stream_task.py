@@ -1,8 +1,7 @@
-"""The task of a subtask, with mailbox, chain, writer and state. It runs epoch by epoch.
+"""The base class of tasks: a task runs a subtask, epoch by epoch, with a mailbox, a chain of operators and a writer.
 
-A task is *resident*: it is kept in its process between epochs. An epoch runs the mailbox loop up to the barrier, and
-then suspends it. Only the mailbox thread touches operators and state; other threads send mails. Follows Flink's
-``StreamTask``.
+A task stays in its process between epochs. An epoch runs the mailbox loop up to the barrier, and then suspends it. Only
+the mailbox thread touches operators and state; other threads send mails. Follows Flink's ``StreamTask``.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class EpochPhase(Enum):
-    """Progress of an epoch."""
+    """The progress of an epoch."""
 
     #: More input may arrive.
     READING = auto()
@@ -63,7 +62,7 @@ class EpochPhase(Enum):
 
 
 class StreamTask(ABC):
-    """The base of source tasks and tasks after a shuffle."""
+    """Base class of source tasks and of tasks after a shuffle."""
 
     def __init__(
         self,
@@ -104,7 +103,6 @@ class StreamTask(ABC):
         self.fallback: str | None = None
 
     def _new_mailbox_metrics(self) -> MailboxMetrics:
-        """Return the mailbox's metrics. Probes of latency use the task's clock."""
         interval = self.vertex.latency_interval
         if interval is None:
             return MailboxMetrics()
@@ -129,9 +127,9 @@ class StreamTask(ABC):
 
     @contextmanager
     def _working(self, begin: TaskEvent, end: TaskEvent) -> Iterator[None]:
-        """Within the block, the calling thread works in the operators.
+        """Within the block, the calling thread holds the work lock and may run operators.
 
-        The first error ends the task and is raised, even if another thread has reported it.
+        The first error ends the task. It is raised here even if another thread has reported it.
         """
         self.life.begin(begin)
         cause: BaseException | None = None
@@ -157,7 +155,7 @@ class StreamTask(ABC):
             raise self._end_for_its_cause()
 
     def _die(self, error: BaseException) -> BaseException:
-        """End the task because of an error in its work. Returns the error that was reported first."""
+        """End the task because of an error. Returns the error that was reported first."""
         at_work = self.state.is_at_work
         if isinstance(error, PillarboxError):
             self._locate(error)
@@ -196,7 +194,7 @@ class StreamTask(ABC):
     def _end(self, event: TaskEvent) -> list[Exception]:
         """End the task. Returns the errors that were raised while closing.
 
-        The caller has the right to work in the task, and keeps it.
+        The caller must hold the task's work lock; this does not release it.
         """
         self.life.enter(event)
         # The operators and the mailbox now belong to this thread.
@@ -219,10 +217,10 @@ class StreamTask(ABC):
         self._reader.close()
 
     def cancel(self) -> None:
-        """Cancel the task. Any thread.
+        """Cancel the task. Thread-safe.
 
-        If a thread works in the task, that thread closes the operators after leaving the loop. Otherwise, this call
-        closes them.
+        If a thread holds the work lock, that thread closes the operators after leaving the loop. Otherwise, this call
+        does.
         """
         if self.state.is_terminal:
             return
@@ -234,9 +232,9 @@ class StreamTask(ABC):
             self._leave_loop(error)
 
     def handle_async_exception(self, error: BaseException) -> None:
-        """Fail the task because of an error in another thread. Any thread.
+        """Fail the task because of an error in another thread. Thread-safe.
 
-        The thread that works in the task closes the operators, at the latest in the next epoch.
+        The thread that holds the work lock closes the operators, at the latest in the next epoch.
         """
         self.life.report(error)
         self._leave_loop(error)
@@ -248,9 +246,9 @@ class StreamTask(ABC):
             pass  # it has just ended
 
     def close(self) -> None:
-        """Close the task between epochs. An epoch whose output has not been consumed is cancelled.
+        """Close the task, between epochs. If an epoch's output has not been consumed, cancels the epoch.
 
-        Raises the first error of closing, or the first that was reported since the last epoch.
+        Raises the first error that was reported since the last epoch or occurs while closing.
         """
         if not self.life.try_begin():
             if self.state.is_terminal:
@@ -274,7 +272,7 @@ class StreamTask(ABC):
         return any(operator.is_satisfied for operator in self.chain.operators)
 
     def _run_epoch(self, checkpoint_id: int, items: Iterable[Any]) -> Iterator[list[Buffer]]:
-        """Run the loop to the end of the epoch. Yields output whenever the writer is full, and at the end."""
+        """Run the mailbox loop to the end of the epoch. Yields output when the writer is full, and at the end."""
         self._checkpoint_id = checkpoint_id
         self._phase = EpochPhase.READING
         self._mails_before = self.mailbox_metrics.mails_processed
@@ -306,7 +304,7 @@ class StreamTask(ABC):
         return IteratorReader(items, self.metrics.idle)
 
     def _hand_over(self) -> Iterator[list[Buffer]]:
-        """Yield the output. Until the caller resumes, no thread works in the operators."""
+        """Yield the output. The work lock is released until the caller resumes."""
         buffers = self.writer.take()
         if not buffers:
             return
@@ -326,7 +324,7 @@ class StreamTask(ABC):
     # The default action.
 
     def process_input(self, controller: MailboxController) -> None:
-        """Process a bounded slice of input. Suspends itself if there is no input, or no room for output."""
+        """Process some of the input. Without input, or room for output, suspends itself."""
         if not self.writer.is_available:
             self._suspension = controller.suspend_default_action()
             self.processor.suspend()
@@ -387,7 +385,7 @@ class StreamTask(ABC):
         self.processor.suspend()
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
-        """Notify the operators of each committed checkpoint once, in order."""
+        """Notify the operators of committed checkpoints, of each once and in order."""
 
         def notify() -> None:
             if checkpoint_id > self.latest_completed:

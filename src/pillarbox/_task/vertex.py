@@ -1,4 +1,4 @@
-"""A vertex of the program, in the form that is shipped to workers."""
+"""A vertex (chain of operators) of a program, in the form that is shipped to workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VERTEX_BITS = 28
 
 
 def edge_id(vertex: int, ordinal: int = 0) -> int:
-    """Return an edge's id at its receiver. ``ordinal`` counts the edges from the same vertex to the receiver."""
+    """Return an edge's id at its receiver. ``ordinal`` numbers edges between the same two vertices."""
     return ordinal << _VERTEX_BITS | vertex
 
 
@@ -46,13 +46,13 @@ Places = Sequence[tuple[str, int, int]]
 
 
 def source_numbers(places: Places) -> Iterator[int]:
-    """Yield the vertex numbers of a program's sources, then further numbers without end."""
+    """Yield the vertex numbers of a program's sources, and then an endless series of numbers for new sources."""
     stateful = {number for _, number, _ in places}
     return (number for number in count() if number not in stateful)
 
 
 def edge_in(places: Places, edge: int, then: Places) -> int:
-    """Translate an edge id of the program ``then`` to a program with other sources.
+    """Translate the id of an edge in an earlier program (``then``) to a program that may have other sources.
 
     Sources are matched by order, as Spark does when it resumes.
     """
@@ -66,7 +66,7 @@ def edge_in(places: Places, edge: int, then: Places) -> int:
 
 @dataclass(frozen=True)
 class ChainInput:
-    """An input of another operator in the same chain."""
+    """An input of an operator in the same chain."""
 
     node: int
     index: int = 0
@@ -74,7 +74,7 @@ class ChainInput:
 
 @dataclass
 class Consumers:
-    """The consumers of a stream within its vertex."""
+    """The consumers of an operator's output: operators in the same chain, and edges."""
 
     nodes: list[ChainInput] = field(default_factory=list)
     edges: list[int] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Consumers:
 
 @dataclass
 class ChainNode:
-    """One operator of a chain. A chain is a tree, whose head is node 0."""
+    """An operator of a chain, which is a tree of operators. Node 0 is its head."""
 
     name: str
     uid: str
@@ -96,9 +96,9 @@ class Edge:
     """An outgoing edge of a vertex.
 
     Attributes:
-        receiver: the number of the receiving vertex, or the name of the output.
+        receiver: the number of the receiving vertex, or the name of an output.
         id: the edge's id at its receiver (:func:`edge_id`).
-        targets: the code of each receiving subtask (set by the layout), or of the output.
+        targets: the codes of the receiving subtasks, which the layout sets, or of the output.
     """
 
     receiver: int | str
@@ -116,9 +116,9 @@ class InputEdge:
     """An incoming edge of a vertex.
 
     Attributes:
-        parallelism: the number of sending subtasks, or 0 for a source, whose partitions may differ from epoch to epoch.
-        idle_timeout: how long a source may have no records before it no longer holds the watermark back (ms).
-        progress_timeout: how long a source may have no records before its watermark advances with the clock (ms).
+        parallelism: the number of sending subtasks, or 0 for a source, whose number of partitions may change.
+        idle_timeout: after how long without records a source no longer holds the watermark back (ms).
+        progress_timeout: after how long without records a source's watermark advances with the clock (ms).
     """
 
     vertex: int
@@ -152,17 +152,16 @@ class Vertex:
 
     Attributes:
         uid: identifies its state: the uid of its head operator.
-        level: 0 for sources, otherwise one more than the highest level among its senders.
-        parallelism: number of subtasks, or 0 for a source, whose partitions Spark decides.
-        fires_processing_time: whether processing-time timers fire. Spark runs epochs without data only if the program
-            declares that it needs them.
+        level: 0 for sources; otherwise, the highest level of a vertex that sends to this one, plus 1.
+        parallelism: number of subtasks, or 0 for a source, where Spark decides it.
+        fires_processing_time: whether processing-time timers fire. They only do if the program declares that it needs
+            them, because Spark must then run epochs without data.
         program: uid, number and level of all stateful vertices of the program.
-        latency_interval: interval of the probes of mail latency (ms), or None for no probes.
-        parallelisms: the parallelisms of all vertices of the program. A layout computes the numbers of subtasks from
-            them.
+        latency_interval: interval between probes of the mailbox latency (ms), or None for no probes.
+        parallelisms: the parallelisms of all vertices of the program. A layout computes numbers of subtasks from them.
         time_zone: name of the time zone of naive datetimes, or None to refuse them.
-        partitions: how many tasks of a vertex after a shuffle run concurrently, according to the program.
-        budget_scope: the accounts of its tasks' budgets. Set by the runtime in the worker.
+        partitions: how many tasks of a post-shuffle vertex run concurrently, according to the program.
+        budget_scope: where its tasks' budgets are accounted for. The runtime sets it in the worker.
     """
 
     number: int
@@ -207,7 +206,7 @@ class Vertex:
 
     @property
     def channels(self) -> list[list[int]]:
-        """The channels of each incoming edge. Edges from sources are left out, because their channels are unknown."""
+        """The channels of each incoming edge, except of edges from sources, whose channels are unknown."""
         return [
             [channel_code(edge.id, subtask) for subtask in range(edge.parallelism)]
             for edge in self.inputs

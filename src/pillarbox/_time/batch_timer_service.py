@@ -1,4 +1,4 @@
-"""Timers in batch mode. A key's timers fire when its records end.
+"""Timers in batch mode: a key's timers fire after its last record.
 
 Follows Flink's ``BatchExecutionInternalTimeService``.
 """
@@ -22,7 +22,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class DroppedTimers:
-    """Logs the first timer of an operator that is dropped because it was set at the end of its key."""
+    """Logs if an operator sets a timer at the end of a key, which is dropped. Only the first one."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator
@@ -41,7 +41,7 @@ class DroppedTimers:
 
 
 class _UserTimers:
-    """Timers set by user code. While the timers of an ended key fire, new timers are dropped."""
+    """Timers that user code sets. While an ended key's timers fire, new timers are dropped."""
 
     def __init__(self, timers: KeyedTimers, keys: KeyContext) -> None:
         self._timers = timers
@@ -64,7 +64,7 @@ class _UserTimers:
 
 
 class BatchTimerService(InternalTimerService):
-    """An operator's timers under one name. The watermark is the maximum when a key's records have ended."""
+    """An operator's timer service in batch mode. After a key's last record, the watermark is the maximum."""
 
     _users: tuple[_UserTimers, ...] = ()
 
@@ -91,7 +91,7 @@ class BatchTimerService(InternalTimerService):
         self.current_watermark = MIN_TIMESTAMP
 
     def schedule(self) -> None:
-        """Do nothing, because the clock fires no timers in batch mode."""
+        """Do nothing: in batch mode, the clock fires no timers."""
 
     def begin_epoch(self, now: int) -> None: ...
 
@@ -101,7 +101,7 @@ class BatchTimerService(InternalTimerService):
 
 
 class BatchTimeServiceManager(InternalTimeServiceManager):
-    """The timer services of one operator in batch mode."""
+    """An operator's timer services in batch mode."""
 
     _service_class = BatchTimerService
     _services: dict[str, BatchTimerService]  # type: ignore[assignment]

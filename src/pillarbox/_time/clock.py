@@ -1,7 +1,7 @@
-"""The processing-time service, which is a clock with timers.
+"""Processing-time services: clocks with timers.
 
-All times are epoch milliseconds. A service is ALIVE, QUIESCED (waiting timers never fire, new timers never complete,
-running callbacks finish) or SHUTDOWN (in addition, registering raises). Follows Flink's ``ProcessingTimeService``.
+All times are Unix times in ms. A service is ALIVE, QUIESCED (no timer fires any more, but running callbacks finish) or
+SHUTDOWN (also, registering a timer raises). Follows Flink's ``ProcessingTimeService``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TimerState(Enum):
 
 
 class ScheduledTimer(ABC):
-    """A registered timer, for any thread."""
+    """A registered timer. Thread-safe."""
 
     __slots__ = ()
 
@@ -72,8 +72,7 @@ class NeverTimer(ScheduledTimer):
 class ProcessingTimeService(ABC):
     """A clock with timers.
 
-    Each implementation documents the thread of its callbacks. Any thread may call the methods, unless they state
-    otherwise.
+    Thread-safe, unless a method states otherwise. Each implementation documents the thread of its callbacks.
     """
 
     @abstractmethod
@@ -84,19 +83,19 @@ class ProcessingTimeService(ABC):
 
     @abstractmethod
     def relative_time_millis(self) -> int:
-        """Return the milliseconds of a monotonic clock, for durations within a process. Flink: ``RelativeClock``."""
+        """Return a monotonic clock's time (ms), to measure durations in a process (Flink's ``RelativeClock``)."""
 
     @property
     def manual(self) -> ProcessingTimeService | None:
-        """The underlying clock if it must be advanced by hand, which event loops then follow. Otherwise None."""
+        """The manual clock underneath, which event loops then also use, or None."""
         return None
 
     @abstractmethod
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback) -> ScheduledTimer:
-        """Call ``callback(timestamp)`` once, at that time or soon afterwards.
+        """Call ``callback(timestamp)`` once, at ``timestamp`` or soon after.
 
         Args:
-            timestamp: epoch milliseconds. If it is in the past, the timer fires at once.
+            timestamp: Unix time in ms. If it is in the past, the timer fires at once.
 
         Returns:
             The timer. In a quiesced service, it never completes.
@@ -119,7 +118,7 @@ class ProcessingTimeService(ABC):
 
 
 class ClosableService(ProcessingTimeService):
-    """Stores the state of a service and counts its running callbacks, guarded by ``lock``."""
+    """Base class with a service's state and number of running callbacks, guarded by ``lock``."""
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self._lock = lock
@@ -156,7 +155,7 @@ class ClosableService(ProcessingTimeService):
         self._settle()
 
     def _settle(self) -> None:
-        """Complete the future if it is due. Called without the lock, because the future's callbacks run here."""
+        """Complete the future if no callback is running. Call it without the lock: it runs the future's callbacks."""
         with self._lock:
             if self._running or self._state is ServiceState.ALIVE or self._settled:
                 return
@@ -173,7 +172,7 @@ class ClosableService(ProcessingTimeService):
 
 
 def _future_of_all() -> Future[None]:
-    """Return a future that cannot be cancelled, because several callers share it."""
+    """Return a future for several callers, which none of them can cancel."""
     future: Future[None] = Future()
     future.set_running_or_notify_cancel()
     return future

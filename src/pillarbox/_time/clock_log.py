@@ -1,6 +1,6 @@
-"""The log of a task's clock in an epoch, so that the epoch can run again with the same times.
+"""Logs a task's clock in an epoch, so that the epoch can be repeated with the same times.
 
-The log contains each changed reading and each firing of timers, with the number of buffers received so far.
+The log contains each changed reading and each firing of timers, with the number of buffers received before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIRED = -1
 
 
 class ClockLog:
-    """The readings and timer firings of one epoch, in order. Mailbox thread only."""
+    """Clock readings and timer firings in an epoch, in order. Mailbox thread only."""
 
     def __init__(self) -> None:
         # (buffers received, readings made or `_FIRED`, epoch ms).
@@ -102,7 +102,7 @@ class LoggedClock(ProcessingTimeService):
         self._inner.begin_epoch()
 
     def read_beginning(self) -> int:
-        """Read the epoch's start time. It is never before the previous epoch's."""
+        """Read the epoch's start time, which never precedes the previous epoch's."""
         now = self._inner.current_processing_time()
         self._began = now if self._began is None else max(now, self._began)
         self._log_reading(self._began)
@@ -141,13 +141,13 @@ class LoggedClock(ProcessingTimeService):
 
 
 class ReplayedClock(HeapTimerService):
-    """A clock that repeats the readings and timer firings of a log. Only for the task's thread.
+    """A clock that repeats the readings and timer firings of a log. Task thread only.
 
     :meth:`feed` delivers the task's input and fires timers.
 
     Args:
-        is_same_code: whether the task reads the clock as often as when the log was written. If so, readings are matched
-            by their number, otherwise by the number of buffers received.
+        is_same_code: whether the task will read the clock exactly as in the log. If so, readings are matched one by
+            one, otherwise by the number of buffers received before.
     """
 
     def __init__(self, log: ClockLog, otherwise: int, *, is_same_code: bool = True) -> None:
@@ -176,7 +176,7 @@ class ReplayedClock(HeapTimerService):
         return self._now
 
     def feed(self, portions: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:
-        """Yield the input buffer by buffer, and an empty list when only mails of timers are to run."""
+        """Yield the input buffer by buffer, and an empty list to run only the mails of timers."""
         for portion in portions:
             for buffer in portion:
                 yield from self._fire()

@@ -1,7 +1,6 @@
-"""Durations in whole milliseconds, and their conversion from other types.
+"""Durations in whole milliseconds, and conversion from other types.
 
-Strings may have the units of Spark (``"1 hour 30 minutes"``) and Flink (``"200ms"``, ``"10 min"``). All types are
-immutable.
+Strings may use units as in Spark (``"1 hour 30 minutes"``) or Flink (``"200ms"``, ``"10 min"``).
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def _times(count: int, unit: int) -> int:
 class Duration(_Millis):
     """An amount of time, in whole milliseconds (PyFlink's ``pyflink.common.Duration``).
 
-    The ``of_*`` methods raise ``ProgramError`` for anything but a whole number.
+    Immutable. The ``of_*`` methods raise ``ProgramError`` for anything but a whole number.
 
     Example:
         >>> Duration.of_seconds(5)
@@ -81,27 +80,27 @@ class Duration(_Millis):
 
     @staticmethod
     def of_days(days: int) -> Duration:
-        """Return a duration of a number of days, each of 24 hours."""
+        """Return a duration of ``days`` days of 24 hours."""
         return Duration(_times(days, _DAY))
 
     @staticmethod
     def of_hours(hours: int) -> Duration:
-        """Return a duration of a number of hours."""
+        """Return a duration of this many hours."""
         return Duration(_times(hours, _HOUR))
 
     @staticmethod
     def of_minutes(minutes: int) -> Duration:
-        """Return a duration of a number of minutes."""
+        """Return a duration of this many minutes."""
         return Duration(_times(minutes, _MINUTE))
 
     @staticmethod
     def of_seconds(seconds: int) -> Duration:
-        """Return a duration of a number of seconds."""
+        """Return a duration of this many seconds."""
         return Duration(_times(seconds, _SECOND))
 
     @staticmethod
     def of_millis(millis: int) -> Duration:
-        """Return a duration of a number of milliseconds."""
+        """Return a duration of this many milliseconds."""
         return Duration(millis)
 
     @staticmethod
@@ -132,27 +131,27 @@ class Time(_Millis):
 
     @staticmethod
     def days(days: int) -> Time:
-        """Return a duration of a number of days, each of 24 hours."""
+        """Return a duration of ``days`` days of 24 hours."""
         return Time(_times(days, _DAY))
 
     @staticmethod
     def hours(hours: int) -> Time:
-        """Return a duration of a number of hours."""
+        """Return a duration of this many hours."""
         return Time(_times(hours, _HOUR))
 
     @staticmethod
     def minutes(minutes: int) -> Time:
-        """Return a duration of a number of minutes."""
+        """Return a duration of this many minutes."""
         return Time(_times(minutes, _MINUTE))
 
     @staticmethod
     def seconds(seconds: int) -> Time:
-        """Return a duration of a number of seconds."""
+        """Return a duration of this many seconds."""
         return Time(_times(seconds, _SECOND))
 
     @staticmethod
     def milliseconds(milliseconds: int) -> Time:
-        """Return a duration of a number of milliseconds."""
+        """Return a duration of this many milliseconds."""
         return Time(milliseconds)
 
     def to_milliseconds(self) -> int:
@@ -171,7 +170,7 @@ def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = Fal
     """Convert a duration to whole milliseconds, rounded down as in Java's ``Duration.toMillis``.
 
     Accepts a ``timedelta``, an int (milliseconds), a :class:`Duration` or :class:`Time` (also PyFlink's), or a string
-    with units from weeks to microseconds. ``what`` is the duration's name in error messages.
+    with units from weeks to microseconds. ``what`` names it in error messages.
     """
     millis = _millis_of(value)
     where = f"{what}: " if what else ""
@@ -185,7 +184,7 @@ def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = Fal
 
 
 def positive_millis(value: DurationLike, what: str) -> int:
-    """Convert a duration to milliseconds. Refuses less than one millisecond."""
+    """Convert a duration to milliseconds. Raises if it is less than one millisecond."""
     millis = to_millis(value, what)
     if millis <= 0:
         raise ProgramError(f"{what} must be at least one millisecond, not {shorten(value)}")

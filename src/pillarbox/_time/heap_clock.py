@@ -1,4 +1,4 @@
-"""A clock with a heap of timers: the base of the system clock and the manual clock."""
+"""Base class of the system clock and the manual clock: a heap of timers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox._time.clock import (
 
 
 class HeapTimer(ScheduledTimer):
-    """A timer of a :class:`HeapTimerService`. The service's lock guards it."""
+    """A timer of a :class:`HeapTimerService`, guarded by the service's lock."""
 
     __slots__ = ("callback", "service", "state", "timestamp")
 
@@ -46,7 +46,7 @@ class HeapTimer(ScheduledTimer):
 
 
 class HeapTimerService(ClosableService):
-    """A clock with a heap of timers. ``_lock`` guards all fields, also the timers'. Callbacks run without it."""
+    """A clock with a heap of timers. ``_lock`` guards its and its timers' fields. Callbacks run without it."""
 
     def __init__(self) -> None:
         self._lock: threading.Condition = threading.Condition()
@@ -74,7 +74,7 @@ class HeapTimerService(ClosableService):
 
     @abstractmethod
     def _due(self, timestamp: int) -> int:
-        """Return the due time of a new timer, in the unit of the heap. The lock is held."""
+        """Return the due time of a new timer, as ordered in the heap. Needs the lock."""
 
     def _push(self, due: int, timer: HeapTimer) -> None:
         self._sequence += 1
@@ -99,7 +99,6 @@ class HeapTimerService(ClosableService):
             self._dead -= 1
 
     def _take_due(self, now: int) -> HeapTimer | None:
-        """Remove and return the first timer if it is due at ``now``. The lock is held."""
         self._skim()
         if not self._heap or self._heap[0][0] > now:
             return None
@@ -109,7 +108,6 @@ class HeapTimerService(ClosableService):
         return timer
 
     def _run(self, timer: HeapTimer) -> None:
-        """Run a removed timer, without the lock. Its errors propagate."""
         try:
             timer.callback(timer.timestamp)
         finally:

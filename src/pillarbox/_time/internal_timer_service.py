@@ -1,4 +1,4 @@
-"""Timers of keyed operators, per key and namespace. They have no duplicates, can be deleted, and are checkpointed.
+"""Timers of keyed operators, per key and namespace: deduplicated, deletable and checkpointed.
 
 The state backend stores timers; this module decides when they fire. Follows Flink's ``InternalTimerServiceImpl``.
 """
@@ -20,7 +20,7 @@ _LAST_EACH = 100
 
 
 class KeyedTimers(Protocol):
-    """The timers of one time domain of a service, for all keys, without duplicates."""
+    """The timers of all keys, on one clock (event or processing time)."""
 
     def __len__(self) -> int: ...
 
@@ -33,14 +33,14 @@ class KeyedTimers(Protocol):
     def first_of_key(self) -> int | None: ...
 
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
-        """Fire all timers up to and including ``limit`` in timestamp order, including timers registered meanwhile."""
+        """Fire all timers up to ``limit`` (inclusive), in order, even timers that are set meanwhile."""
 
 
 class KeyedProcessingTimers(KeyedTimers, Protocol):
-    """Processing-time timers. Timers that are overdue when an epoch begins wait for its records."""
+    """Processing-time timers. Timers that are overdue when an epoch begins fire after its records."""
 
     def begin_epoch(self, now: int) -> None:
-        """Defer timers up to ``now`` to :meth:`fire_overdue`."""
+        """Leave timers that are due at ``now`` to :meth:`fire_overdue`."""
 
     def next_for_clock(self) -> int | None: ...
 
@@ -50,33 +50,33 @@ class KeyedProcessingTimers(KeyedTimers, Protocol):
 
 
 class KeyContext(Protocol):
-    """The part of the keyed state that a timer service uses."""
+    """The part of a keyed state backend that a timer service uses."""
 
     operator: str
     key: Any
 
     def create_timers(self, name: str, *, namespaced: bool = False) -> Any:
-        """Create the timers of one time domain."""
+        """Create the timers for one clock."""
         ...
 
 
 class Triggerable(Protocol):
-    """The operator that owns the timers. When it is called, the timer's key is the current key."""
+    """The operator whose timers fire. When it is called, the timer's key is the current key."""
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None: ...
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None: ...
 
     def flush(self) -> None:
-        """Emit results of processing-time timers that were due together."""
+        """Emit the results of processing-time timers that were due together."""
 
 
 class InternalTimerService:
-    """The timers of one operator under one name. Mailbox thread only.
+    """An operator's timers under one name. Mailbox thread only.
 
     Args:
-        fires: whether processing-time timers can fire. If not, registering one is an error.
-        may_run_on: whether a chain of timers that set timers may be endless, as with user timers.
+        fires: whether processing-time timers can fire. If not, registering one raises.
+        may_run_on: whether timers may set timers without end, as user code may do.
     """
 
     def __init__(
@@ -108,14 +108,14 @@ class InternalTimerService:
         return self._clock.current_processing_time()
 
     def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Register a timer of the current key for the watermark ``timestamp`` (epoch ms)."""
+        """Register a timer of the current key that fires when the watermark reaches ``timestamp`` (Unix time in ms)."""
         self.event_timers.register(timestamp, namespace)
 
     def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
         self.event_timers.delete(timestamp, namespace)
 
     def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Register a timer of the current key that fires after ``timestamp`` (epoch ms)."""
+        """Register a timer of the current key that fires when the clock has passed ``timestamp`` (Unix time in ms)."""
         if not self._fires:
             raise ProgramError(
                 f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: a processing-time timer was set,"
@@ -131,7 +131,7 @@ class InternalTimerService:
         self.processing_timers.delete(timestamp, namespace)
 
     def advance_watermark(self, watermark: int) -> None:
-        """Fire all event-time timers up to ``watermark`` in timestamp order."""
+        """Fire all event-time timers up to ``watermark``, in order."""
         self.current_watermark = watermark
         trigger = self.triggerable.on_event_time
         at_the_end = watermark == MAX_WATERMARK and self._may_run_on
@@ -147,9 +147,9 @@ class InternalTimerService:
         return call
 
     def count_last_timers(self) -> Callable[[int], None]:
-        """Return a function to call before each event-time timer that fires after the end of the data.
+        """Return a function to call before each event-time timer that fires at the end of the data.
 
-        No watermark follows the last one, so the function raises a ProgramError if timers set timers without end.
+        It raises a ProgramError if timers set timers without end.
         """
         limit = _LAST + _LAST_EACH * len(self.event_timers)
         left = limit + len(self.event_timers)
@@ -168,12 +168,12 @@ class InternalTimerService:
         return count
 
     def begin_epoch(self, now: int) -> None:
-        """Defer processing-time timers up to ``now`` to :meth:`fire_overdue`."""
+        """Leave processing-time timers that are due at ``now`` to :meth:`fire_overdue`."""
         self.processing_timers.begin_epoch(now)
         self.schedule()
 
     def fire_due_processing_time_timers(self, now: int) -> None:
-        """Fire the processing-time timers up to ``now`` in order, except overdue timers."""
+        """Fire the processing-time timers up to ``now``, in order, except timers left to :meth:`fire_overdue`."""
         self._scheduled_at = None
         first = self.processing_timers.next_for_clock()
         if first is not None and first <= now:
@@ -235,7 +235,7 @@ class InternalTimeServiceManager:
     ) -> InternalTimerService:
         """Return the service with this name, creating it on first use.
 
-        ``by_user``: user code sets timers. ``may_run_on``: a chain of timers that set timers may be endless.
+        ``by_user``: whether user code sets the timers. ``may_run_on``: whether timers may set timers without end.
         """
         service = self._services.get(name)
         if service is None:

@@ -1,4 +1,4 @@
-"""An operator's view of its task's clock. Callbacks run as the operator's mails.
+"""An operator's view of its task's clock: callbacks run as mails of the operator.
 
 Follows Flink's ``ProcessingTimeServiceImpl``.
 """
@@ -108,9 +108,8 @@ class _DeferredTimer(ScheduledTimer):
 class ProcessingTimeServiceImpl(ClosableService):
     """An operator's processing-time service. Callbacks run as the operator's mails.
 
-    One operator's service can be quiesced, so that the operators of a chain finish one after the other. Unlike in
-    Flink, :meth:`quiesce` waits until a timer's mail *has run*, and the mailbox thread can cancel a timer whose mail is
-    waiting.
+    It can be quiesced alone, so that the operators of a chain finish one after the other. Unlike in Flink,
+    :meth:`quiesce` also waits for mails of timers, and the mailbox thread can cancel a timer whose mail is waiting.
     """
 
     def __init__(
@@ -119,11 +118,11 @@ class ProcessingTimeServiceImpl(ClosableService):
         defer: Callable[[ProcessingTimeCallback, int], object],
         firing: Callable[[int], object] = lambda timestamp: None,
     ) -> None:
-        """Create the view of one operator.
+        """Create an operator's view of the clock ``inner``.
 
         The clock's thread calls ``defer(callback, timestamp)``, which must send a mail, with the operator's priority,
-        that calls ``callback(timestamp)``. If ``defer`` raises, the timer is dropped, and the error is passed to the
-        error handler of ``inner``, except for :class:`RejectedExecutionError`, which means that the task has ended.
+        that calls ``callback(timestamp)``. If ``defer`` raises, the timer is dropped, and the error passed to the error
+        handler of ``inner`` (but :class:`RejectedExecutionError`, which means that the task has ended, is ignored).
         ``firing`` is called with a timer's timestamp before the callback.
         """
         # Until its mail has run, a timer counts as running.
@@ -160,7 +159,7 @@ class ProcessingTimeServiceImpl(ClosableService):
         return super().quiesce()
 
     def resume(self) -> None:
-        """Fire timers again after :meth:`quiesce`. Timers that were dropped in between stay dropped."""
+        """Undo :meth:`quiesce`. Timers that were dropped meanwhile stay dropped."""
         self._reopen()
 
     def _begin(self) -> bool:

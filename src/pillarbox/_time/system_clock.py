@@ -20,24 +20,23 @@ _LONGEST_WAIT_S = 3600.0
 
 
 def system_clock_ms() -> int:
-    """Return epoch milliseconds by the wall clock."""
+    """Return the wall clock's time (Unix time in ms)."""
     return time.time_ns() // 1_000_000
 
 
 def processing_time_delay(timestamp: int, now: int) -> int:
-    """Return the milliseconds from ``now`` until a timer for ``timestamp`` may fire.
+    """Return how many milliseconds after ``now`` a timer for ``timestamp`` may fire.
 
-    A timer for *t* fires when the clock has passed *t*, because a watermark *t* also means that no record at *t* is
-    expected.
+    A timer for *t* fires when the clock has passed *t*, just as a watermark *t* means that *t* has passed.
     """
     return timestamp - now + 1 if timestamp >= now else 0
 
 
 class SystemProcessingTimeService(HeapTimerService):
-    """A wall clock whose timers run in a daemon thread, which starts with the first timer.
+    """The wall clock, with a daemon thread for timers, which starts with the first timer.
 
-    Callbacks run in the scheduler thread, so they must not use operators or state. In a task, they only send a mail.
-    The delay of a timer is measured by the monotonic clock, so setting the wall clock does not change it.
+    Callbacks run in that thread, so they must not use operators or state. In a task, they only send a mail. Delays are
+    measured with the monotonic clock, so setting the wall clock does not change them.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class SystemProcessingTimeService(HeapTimerService):
         clock: Callable[[], int] = system_clock_ms,
         name: str = "pillarbox-timers",
     ) -> None:
-        """Create a service. ``error_handler`` receives errors of callbacks, in the scheduler thread."""
+        """Create a service. ``error_handler`` is called with errors of callbacks, in the timer thread."""
         super().__init__()
         self._error_handler = error_handler
         self._clock = clock

@@ -1,7 +1,7 @@
 """Event-time timestamps: their limits, assigners, and conversion from other types.
 
-A timestamp is an ``int``: milliseconds since the epoch (1970-01-01T00:00Z), within 64 bits. Follows Flink's
-``TimestampAssigner`` and ``Watermark``. Any thread.
+A timestamp is a 64-bit ``int``: milliseconds since 1970-01-01T00:00Z (Unix time). Follows Flink's ``TimestampAssigner``
+and ``Watermark``. Thread-safe.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ class TimestampAssigner(ABC):
 
         Args:
             value: the record.
-            record_timestamp: the record's current timestamp in epoch milliseconds, or ``MIN_TIMESTAMP``.
+            record_timestamp: the record's current timestamp (Unix time in ms), or ``MIN_TIMESTAMP`` without one.
 
         Returns:
-            Milliseconds since the epoch. A ``datetime`` is converted and rounded down to milliseconds; without a time
-            zone, it is in the session's time zone. A ``date`` means midnight in the session's time zone.
+            Unix time in ms. A ``datetime`` is also accepted, and rounded down to milliseconds, as is a ``date``, which
+            means midnight; without a time zone, the session's applies.
         """
 
 
 def to_timestamp(
     value: object, zone: datetime.tzinfo | None = None, source: object = None, record: object = None
 ) -> int:
-    """Convert a point in time to epoch milliseconds.
+    """Convert a point in time to a timestamp (Unix time in ms).
 
     Args:
         value: an int (or numpy integer), a ``datetime``, or a ``date``, which means midnight.
-        zone: the time zone of dates and naive datetimes, as in Spark's casts of DATE and TIMESTAMP_NTZ to TIMESTAMP. If
-            None, they are refused.
+        zone: the time zone of dates and naive datetimes, as in Spark's casts of DATE and TIMESTAMP_NTZ to TIMESTAMP.
+            None to refuse these.
 
     Raises:
         TypeError: the value has another type, such as None, a bool, a float, a string or NaT.
@@ -129,7 +129,7 @@ class _ValueFunctionTimestampAssigner(TimestampAssigner):
 class ColumnTimestampAssigner(TimestampAssigner):
     """Reads the timestamp from a column of the record.
 
-    Records are mappings, rows, or objects with an attribute of this name. The column contains epoch milliseconds,
+    Records are mappings, rows, or objects with an attribute of this name. The column contains Unix times in ms,
     datetimes or dates.
     """
 
@@ -164,9 +164,9 @@ def _fields_of(row: Any) -> Any:
 def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
     """Convert a user's timestamp assigner to a :class:`TimestampAssigner`.
 
-    The assigner is an object with ``extract_timestamp(value, record_timestamp)``, a function, or a column's name. A
-    function receives the record's timestamp if it requires a second argument, or has an argument ``record_timestamp``.
-    Results are to be converted with ``to_timestamp``.
+    It is an object with ``extract_timestamp(value, record_timestamp)``, a function, or a column's name. A function also
+    receives the record's timestamp if it has a second required parameter, or a parameter ``record_timestamp``. Convert
+    results with ``to_timestamp``.
     """
     if isinstance(assigner, str):
         return ColumnTimestampAssigner(assigner)

@@ -1,6 +1,6 @@
 """``StatusWatermarkValve``: combines the watermarks of many channels into one.
 
-Follows Flink's class of the same name (2.x). All times are epoch milliseconds. Mailbox thread only.
+Follows Flink's class of the same name (2.x). All times are Unix times in ms. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ class _Channel:
 
 
 class StatusWatermarkValve:
-    """Combines the watermarks and statuses of all channels into one watermark and one status.
+    """Combines the watermarks and statuses (idle or active) of many channels into one of each.
 
-    - The output watermark is the minimum over the *aligned* channels. It is strictly ascending.
+    - The output watermark is the minimum of the *aligned* channels' watermarks. It is strictly ascending.
     - The watermarks of an idle channel are ignored until it is active again.
-    - A channel that becomes active is aligned as soon as it has caught up with the output.
-    - When the last active channel becomes idle, the output is the largest watermark of all channels, and the valve is
-      idle.
+    - A channel that becomes active is aligned once its watermark has caught up with the output.
+    - When the last active channel becomes idle, the valve emits the largest watermark of all channels and becomes idle.
 
-    After every call, the output is at least the minimum over the aligned channels. (In Flink, that may only be true
-    after the next watermark.)
+    After every call, the output has reached the minimum of the aligned channels. (In Flink, this may take until the
+    next watermark.)
     """
 
     def __init__(self, channels: Iterable[Hashable]) -> None:
@@ -74,7 +73,7 @@ class StatusWatermarkValve:
         return self._known(channel).idle
 
     def input_watermark(self, channel: Hashable, timestamp: int, sink: WatermarkReceiver) -> None:
-        """Process a channel's watermark. Ignores watermarks that do not advance the channel."""
+        """Process a watermark from a channel. Ignores watermarks that do not advance the channel."""
         state = self._channel(channel, sink)
         if state.idle or timestamp <= state.watermark:
             return
@@ -102,10 +101,10 @@ class StatusWatermarkValve:
     def input_at_once(
         self, changes: Mapping[Hashable, tuple[int | None, bool | None]], sink: WatermarkReceiver
     ) -> None:
-        """Process simultaneous changes of several channels: channel -> (last watermark while active, last status).
+        """Process changes of several channels at once: channel -> (last watermark while active, last status).
 
-        The order of channels has no effect. A channel that becomes active has caught up if it reaches the output that
-        the valve had before the call.
+        The order of channels has no effect. A channel that becomes active is aligned if it has reached the output from
+        before the call.
         """
         if self._unsettled:
             self._settle(sink)
@@ -139,10 +138,10 @@ class StatusWatermarkValve:
         }
 
     def restore(self, snapshot: dict[str, Any], *, repeat_status: bool = False) -> None:
-        """Restore a snapshot. Nothing is emitted before the next input.
+        """Restore a snapshot. Emits nothing before the next input.
 
-        The program upstream may have changed. New channels hold the output back until they have caught up. With
-        ``repeat_status``, the idle status is emitted again.
+        The snapshot may have other channels. New channels hold the output back until they have caught up. With
+        ``repeat_status``, an idle status is emitted again.
         """
         saved = {name: _Channel(*state) for name, state in snapshot["channels"].items()}
         self._channels = {name: saved.get(name) or _Channel() for name in self._channels}

@@ -1,8 +1,8 @@
 """Watermark generators, which advance event time as records arrive.
 
-A generator receives the timestamps of one stream (at a source, of one partition). It emits watermarks: no older record
-is expected after a watermark. All times are milliseconds. A generator belongs to the thread that reads its records.
-Follows Flink's ``org.apache.flink.api.common.eventtime``.
+A generator receives the timestamps of one stream (at a source: of one partition). After a watermark that it emits, no
+older record is expected. All times are Unix times in ms. Only the thread that reads the records may use it. Follows
+Flink's ``org.apache.flink.api.common.eventtime``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pillarbox._time.timestamps import EXPECTED, MAX_WATERMARK, MIN_TIMESTAMP, t
 
 
 class WatermarkReceiver(Protocol):
-    """Receives the watermarks and statuses of a stream."""
+    """Receives a stream's watermarks and statuses (idle or active)."""
 
     def process_watermark(self, timestamp: int) -> None: ...
 
@@ -33,7 +33,7 @@ class WatermarkOutput(ABC):
     def emit_watermark(self, timestamp_ms: int) -> None:
         """Declare that no record with a timestamp of at most ``timestamp_ms`` is expected.
 
-        A watermark that does not exceed the last one has no effect. Any other watermark also ends idleness.
+        No effect unless it exceeds the last watermark; otherwise, it also ends idleness.
         """
 
     @abstractmethod
@@ -49,20 +49,20 @@ class WatermarkGenerator(ABC):
     """Derives watermarks from the timestamps of records (Flink's interface).
 
     Attributes:
-        batchable: whether the generator only needs the largest timestamp of a run of records. If True, :meth:`on_batch`
-            is called once per run *instead of* :meth:`on_event` for each record, and columnar data need not be
-            converted to Python objects. False by default.
+        batchable: whether the generator only needs the largest timestamp of a run of records. If so, :meth:`on_batch`
+            is called once per run *instead of* :meth:`on_event` for each record, which avoids converting columns to
+            Python objects. By default, False.
     """
 
     batchable: bool = False
 
     @abstractmethod
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        """Handle a record and its timestamp (epoch milliseconds). May emit a watermark."""
+        """Handle a record and its timestamp (Unix time in ms). May emit a watermark."""
 
     @abstractmethod
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Emit a watermark if there is a new one. Called at intervals, and after each run of records."""
+        """Emit a watermark, if there is a new one. Called at intervals, and after each run of records."""
 
     def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
         """Handle the largest timestamp of a run of records. Only called if ``batchable`` is True.
@@ -74,7 +74,7 @@ class WatermarkGenerator(ABC):
 
 
 class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
-    """Watermarks for records that are at most ``delay`` milliseconds out of order.
+    """Generates watermarks for records that are at most ``delay`` milliseconds out of order.
 
     After a record with timestamp T, records down to T - delay are still expected, so the watermark is T - delay - 1.
     """
@@ -102,7 +102,7 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
 
 
 class AscendingTimestampsWatermarks(BoundedOutOfOrdernessWatermarks):
-    """Watermarks for ascending timestamps, each just below the latest record's timestamp."""
+    """Generates watermarks for ascending timestamps: always 1 ms below the latest timestamp."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -123,13 +123,12 @@ class NoWatermarksGenerator(WatermarkGenerator):
 class WatermarksWithIdleness(WatermarkGenerator):
     """Marks a stream idle if it has no records for a while (Flink's class).
 
-    The timeout begins with the first :meth:`on_periodic_emit` that follows another without a record in between, so a
-    task that does not run is not idle. Any record ends idleness, even a late one. (In Flink, only the next watermark
-    does.)
+    The timeout begins with the second of two calls of :meth:`on_periodic_emit` without a record in between, so a task
+    that does not run is not idle. Any record ends idleness, even a late one. (In Flink, only the next watermark does.)
     """
 
     def __init__(self, generator: WatermarkGenerator, idle_timeout: DurationLike, now_ms: Callable[[], int]) -> None:
-        """Wrap a generator. ``now_ms`` returns milliseconds of any clock; only differences are used."""
+        """Wrap a generator. ``now_ms`` may return the time of any clock; only differences are used."""
         self._generator = generator
         self._timeout = positive_millis(idle_timeout, "the idle timeout")
         self._now_ms = now_ms
@@ -147,7 +146,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
         self._generator.on_batch(max_timestamp, output)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Mark the stream idle after the timeout. Until then, call the generator."""
+        """After the timeout, mark the stream idle. Before that, call the wrapped generator."""
         if not self._is_idle_now():
             self._generator.on_periodic_emit(output)
         elif not self._idle:
@@ -175,7 +174,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
         return None if self._idle or self._quiet_since is None else self._quiet_since + self._timeout + 1
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the time since which there is no record, and whether the stream is idle.
+        """Return since when there has been no record, and whether the stream is idle.
 
         Only meaningful with a clock that other processes share.
         """
@@ -187,13 +186,12 @@ class WatermarksWithIdleness(WatermarkGenerator):
 
 
 class MonotoneWatermarkOutput(WatermarkOutput):
-    """Makes watermarks ascend, drops repeated statuses, and emits nothing after the end.
+    """Drops watermarks that do not ascend, repeated statuses, and everything after the end of event time.
 
     Flink's ``WatermarkToDataOutput``.
 
     Args:
-        idle: the last status that the sink has received. If None, it is unknown, and the first status is always
-            emitted.
+        idle: the last status that the sink has received. If None (unknown), the first status is always emitted.
     """
 
     __slots__ = ("_idle", "_last", "_sink", "_zone")

@@ -1,7 +1,7 @@
 """``WatermarkStrategy``, which assigns a stream's timestamps and watermarks.
 
-Like PyFlink's class, but arguments may have more types, and generators can be user-defined. A strategy is immutable,
-and pickled with the program.
+Like PyFlink's class, but arguments may have more types, and generators can be user-defined. Immutable, and pickled with
+the program.
 """
 
 from __future__ import annotations
@@ -42,13 +42,12 @@ class WatermarkStrategy:
 
     Attributes:
         generator_factory: creates the watermark generator of a subtask. Use :meth:`create_generator` instead.
-        timestamp_assigner: returns each record's timestamp, or raises ``TypeError``. None if records keep their
+        timestamp_assigner: returns a record's timestamp, or raises ``TypeError``. None if records keep their
             timestamps.
-        timestamp_column: the column that ``timestamp_assigner`` reads, or None. Timestamps of columnar data are then
-            assigned in one step.
-        idle_timeout: how long the stream may have no records before it is idle (ms), or None for no limit.
-        progress_timeout: how long the stream may have no records before its watermark advances with the clock (ms), or
-            None for no limit.
+        timestamp_column: the column that ``timestamp_assigner`` reads, so that columnar data get timestamps in one
+            step, or None.
+        idle_timeout: after how long without records the stream is idle (ms), or None for never.
+        progress_timeout: after how long without records the watermark advances with the clock (ms), or None for never.
     """
 
     generator_factory: Callable[[], WatermarkGenerator]
@@ -59,7 +58,7 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
-        """Return a strategy for timestamps that ascend within a partition. Watermarks follow closely."""
+        """Return a strategy for timestamps that ascend within each partition."""
         return WatermarkStrategy(AscendingTimestampsWatermarks)
 
     @staticmethod
@@ -67,8 +66,8 @@ class WatermarkStrategy:
         """Return a strategy for records that are at most ``max_out_of_orderness`` out of order.
 
         Args:
-            max_out_of_orderness: after a record of time T, no record older than T minus this duration is expected. An
-                int is milliseconds.
+            max_out_of_orderness: after a record with timestamp T, no record older than T minus this duration is
+                expected (an int is milliseconds).
 
         Raises:
             ProgramError: the argument is not a duration, or is negative.
@@ -78,23 +77,22 @@ class WatermarkStrategy:
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:
-        """Return a strategy for processing time only. Event time does not advance until the input ends."""
+        """Return a strategy without watermarks: event time does not advance until the input ends."""
         return WatermarkStrategy(NoWatermarksGenerator)
 
     @staticmethod
     def for_generator(factory: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
         """Return a strategy with a user-defined generator.
 
-        A generator has no state in checkpoints. A new generator is created for each epoch of a source; after a shuffle,
-        for each new task, which keeps its last watermark.
+        Generators are not checkpointed. A source creates a new one in each epoch; after a shuffle, each new task
+        creates one, and keeps its last watermark.
 
         Args:
-            factory: a class or function that is called without arguments, once per subtask. (In Java, it receives a
-                context.)
+            factory: a class or function, which is called without arguments. (In Java, it receives a context.)
 
         Raises:
-            ProgramError: the argument is a generator, which all subtasks would share, or cannot be called without
-                arguments.
+            ProgramError: the argument cannot be called without arguments, or is itself a generator, which all subtasks
+                would share.
         """
         generator: object = factory  # not all users type-check
         if isinstance(generator, WatermarkGenerator):
@@ -124,11 +122,11 @@ class WatermarkStrategy:
         self,
         timestamp_assigner: TimestampAssigner | Callable[[Any], Any] | Callable[[Any, int], Any] | str,
     ) -> WatermarkStrategy:
-        """Return this strategy with another timestamp assigner.
+        """Return a copy of this strategy with this timestamp assigner.
 
         Args:
             timestamp_assigner: a :class:`TimestampAssigner`, a function ``f(value)`` or ``f(value, record_timestamp)``,
-                or a column's name. Timestamps are ints (epoch milliseconds), datetimes, or dates (midnight).
+                or a column's name. Timestamps are ints (Unix time in ms), datetimes, or dates (midnight).
 
         Raises:
             ProgramError: the argument has another type, or is an empty name.
@@ -138,18 +136,18 @@ class WatermarkStrategy:
         return dataclasses.replace(self, timestamp_assigner=assigner, timestamp_column=column)
 
     def with_idleness(self, idle_timeout: DurationLike) -> WatermarkStrategy:
-        """Return this strategy with idleness: downstream operators do not wait for a partition without records.
+        """Return a copy of this strategy that makes streams without records idle: downstream does not wait for them.
 
-        Before the first shuffle, idleness applies to a source as a whole. After a shuffle, it applies to each subtask,
-        even if the subtask never receives a record. The clock is the epoch's time (Spark's batch timestamp), and the
-        time of the last record is state. So a repeated epoch does the same, and the time during which a query is
-        stopped counts. (In Flink, the timeout begins again.)
+        Before the first shuffle, a source is idle as a whole; after a shuffle, each subtask is idle on its own, even if
+        it never receives a record. The clock is the epoch's time (Spark's batch timestamp), and the time of the last
+        record is state. So a repeated epoch has the same result, and time while a query is stopped counts. (In Flink,
+        the timeout restarts.)
 
-        A streaming query then runs an epoch at each trigger, even without data. So set a trigger, such as
+        A streaming query then runs an epoch at each trigger, even without data, so set a trigger such as
         ``trigger(processingTime="5 seconds")``.
 
         Args:
-            idle_timeout: how long there must be no record. An int is milliseconds.
+            idle_timeout: after how long without a record a stream is idle (an int is milliseconds).
 
         Raises:
             ProgramError: the argument is not a positive duration.
@@ -158,20 +156,19 @@ class WatermarkStrategy:
         return dataclasses.replace(self, idle_timeout=millis)
 
     def with_wall_clock_progress(self, timeout: DurationLike) -> WatermarkStrategy:
-        """Return this strategy with a watermark that advances with the clock while the source has no records.
+        """Return a copy of this strategy whose watermark advances with the clock while the source has no records.
 
-        With this, the last windows fire without further data. After ``timeout`` without a record, the watermark
-        advances as fast as the clock. Records that then arrive with older timestamps are late. The clock is the epoch's
-        time (Spark's batch timestamp), so a repeated epoch does the same. The time during which a query is stopped
-        counts, unless its first epoch has records. A source without a watermark is not affected.
+        With this, the last windows fire without further data. Records that arrive later with older timestamps are late.
+        The clock is the epoch's time (Spark's batch timestamp), so a repeated epoch has the same result. Time while a
+        query is stopped counts, unless its first epoch has records. A source that has no watermark yet is not affected.
 
-        The timeout applies to each source separately. If :meth:`with_idleness` is set, too, the watermark of an idle
-        source is ignored unless all sources are idle.
+        The timeout applies to each source separately. If :meth:`with_idleness` is also set, an idle source's watermark
+        is ignored, unless all sources are idle.
 
-        Only possible for strategies that are assigned before the first ``key_by(...)`` or ``rebalance()``.
+        Only for strategies that are assigned before the first ``key_by(...)`` or ``rebalance()``.
 
         Args:
-            timeout: how long there must be no record. An int is milliseconds.
+            timeout: after how long without a record the watermark begins to advance (an int is milliseconds).
 
         Raises:
             ProgramError: the argument is not a positive duration.
@@ -198,8 +195,8 @@ class WatermarkStrategy:
         """Create the generator of one subtask and stream.
 
         Args:
-            now_ms: returns the time (ms) for idleness, which is the epoch's time after a shuffle. If it is set and
-                there is an ``idle_timeout``, the generator detects idleness. Otherwise, the caller must.
+            now_ms: the clock for idleness (ms); after a shuffle, the epoch's time. With it and an ``idle_timeout``, the
+                generator detects idleness. Without it, the caller must.
 
         Raises:
             TypeError: the factory has not returned a generator.

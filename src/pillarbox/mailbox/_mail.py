@@ -69,8 +69,8 @@ class Mail:
 
     Args:
         command: the action. If it has a ``cancel`` method, it can be cancelled before it runs: see :meth:`try_cancel`.
-        priority: the chain index of the mail's operator. The priority does not order execution: while an operator waits
-            for its own mails, it hides the mails of upstream operators.
+        priority: the chain index of the mail's operator. While an operator waits, mails of upstream operators (with
+            lower priority) do not run. Otherwise, priority does not affect the order.
         description: for debugging and errors; ``%``-style with ``args``, formatted on demand.
         options: urgent, deferrable or neither.
     """
@@ -129,7 +129,7 @@ class Waiter(Protocol):
     """Lets the mailbox thread do other work while it waits for mail."""
 
     def wait(self) -> None:
-        """Return after :meth:`wake`, or earlier without a reason. Mailbox thread."""
+        """Wait for :meth:`wake`. May return earlier. Mailbox thread only."""
 
     def wake(self) -> None:
-        """Make the current or next :meth:`wait` return. Any thread, under the mailbox's lock."""
+        """Make the current or next :meth:`wait` return. Called in any thread, with the mailbox's lock held."""

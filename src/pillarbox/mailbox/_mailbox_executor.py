@@ -48,7 +48,7 @@ class _FutureCommand(Future[T]):
 
 @final
 class MailboxExecutor:
-    """Puts commands into a mailbox with one operator's priority, and yields to its mails.
+    """An operator's access to the mailbox: adds mails with its priority, and runs waiting mails.
 
     Any thread may call ``execute`` and ``submit``. The other methods raise :class:`WrongThreadError` outside of the
     mailbox thread.
@@ -123,7 +123,7 @@ class MailboxExecutor:
         return future
 
     def yield_(self) -> None:
-        """Wait for one mail of at least this executor's priority, and run it.
+        """Wait for a mail of at least this executor's priority, and run it.
 
         Does not run deferrable mails. Errors of the mail propagate.
 

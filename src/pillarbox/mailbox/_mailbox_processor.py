@@ -298,7 +298,6 @@ class MailboxProcessor:
             metrics._idle_ended()
 
     def _run_mails(self, limit: int = -1) -> None:
-        """Run at most ``limit`` mails of the batch, until the loop must be left."""
         poll = self._mailbox._poll_batch
         metrics = self._metrics
         while limit != 0 and not self._suspended:

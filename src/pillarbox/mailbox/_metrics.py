@@ -114,7 +114,7 @@ class MailboxMetrics:
 
     @property
     def mails_waiting(self) -> int:
-        """Number of mails in the mailbox."""
+        """The number of waiting mails."""
         return 0 if self._mailbox is None else self._mailbox.size()
 
     @property
@@ -125,7 +125,7 @@ class MailboxMetrics:
 
     @property
     def latency(self) -> LatencyStatistics | None:
-        """Waiting times of probes, or ``None`` before the first measurement."""
+        """How long the latest probe mails waited, or ``None`` before the first measurement."""
         latencies = list(self._latencies)
         if not latencies:
             return None

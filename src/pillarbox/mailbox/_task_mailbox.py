@@ -389,7 +389,6 @@ class TaskMailbox:
             self._wakeup.acquire(True, _LONGEST_WAIT)
 
     def _announce_wait(self) -> None:
-        """Make every put wake this thread from now on."""
         with self._lock:
             if self._state is not _OPEN:
                 raise MailboxClosedError(

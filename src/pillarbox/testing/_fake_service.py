@@ -1,4 +1,4 @@
-"""``FakeService``, a scripted service that tests of async functions call instead of a real service."""
+"""``FakeService``: a scripted service for tests of async functions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _services: WeakValueDictionary[str, FakeService] = WeakValueDictionary()
 
 
 class TooManyRequestsError(Exception):
-    """A :class:`FakeService` refuses a request.
+    """Raised when a :class:`FakeService` refuses a request.
 
     Attributes:
-        status: 429.
+        status: the HTTP status, 429.
         retry_after: seconds until the service accepts requests again.
     """
 
@@ -41,9 +41,9 @@ class FakeRequest:
     Attributes:
         args: its arguments.
         idempotency_key: its idempotency key, or None.
-        time: when it arrived, in seconds of the event loop's clock.
-        outcome: "in flight", "answered", "repeated" (with the stored answer of its idempotency key), "refused", "lost"
-            (the service acted, but the answer was lost), "crashed", "cancelled" or "failed" (``answer`` raised).
+        time: its arrival time, in seconds of the event loop's clock.
+        outcome: "in flight", "answered", "repeated" (got the stored answer for its idempotency key), "refused", "lost"
+            (the service acted, but its answer was lost), "crashed", "cancelled" or "failed" (``answer`` raised).
     """
 
     args: tuple[Any, ...]
@@ -55,19 +55,19 @@ class FakeRequest:
 class FakeService:
     """A service with scripted faults.
 
-    An instance is an async function. Pass it to ``map_async`` or ``ctx.call``, or replace the client's call by ``await
-    service(*args, idempotency_key=...)``. In the harness of a keyed function, latency and outages follow the harness's
-    clock.
+    Instances are async callables: pass one to ``map_async`` or ``ctx.call``, or ``await service(*args,
+    idempotency_key=...)`` instead of calling the client. In a keyed function's harness, latency and outages use the
+    harness's clock.
 
     Args:
-        answer: the action of the service. It receives a request's arguments and returns the answer.
+        answer: acts on a request: receives its arguments and returns the answer.
         latency: time between a request and its answer.
-        keeps_keys: whether the service only acts once per idempotency key, and answers later requests with the stored
-            answer.
+        keeps_keys: whether the service acts only once per idempotency key. It then answers later requests with the
+            stored answer.
 
     Attributes:
         requests: all requests, in order of arrival.
-        acted: the arguments of each action, for example one entry per charge.
+        acted: the arguments of each request that the service acted on, such as each charge.
 
     >>> from pillarbox import KeyedProcessFunction
     >>> from pillarbox.testing import FakeService, harness_for
@@ -148,7 +148,7 @@ class FakeService:
         All these requests raise ``ConnectionResetError``. Requests during the outage raise ``ConnectionRefusedError``.
 
         Args:
-            outage: how long the service is down, by the event loop's clock.
+            outage: how long the service is down, as measured by the event loop's clock.
             after: the number of requests to receive first.
         """
         seconds = to_millis(outage, "FakeService.crash(): outage") / 1000

@@ -1,4 +1,4 @@
-"""Creates a function's operator and the harness around it."""
+"""Creates the test harness for a function."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ _CALLER = "harness_for()"
 
 
 class ProcessFunctionTestHarnesses:
-    """Creates harnesses of process functions, as in Flink. ``options`` are the arguments of the harness's class."""
+    """Creates test harnesses for process functions, as in Flink. ``options`` are passed to the harness class."""
 
     @staticmethod
     def for_process_function(function: ProcessFunction, **options: Any) -> OneInputStreamOperatorTestHarness:
-        """Return the harness of a function on a non-keyed stream."""
+        """Return a harness for a function on a non-keyed stream."""
         factory = OperatorFactory(partial(ProcessOperator, function=function))
         return OneInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
 
@@ -88,7 +88,7 @@ class ProcessFunctionTestHarnesses:
     def for_keyed_process_function(
         function: KeyedProcessFunction, key_by: Key, *, key_type: TypeInformation[Any] | None = None, **options: Any
     ) -> KeyedOneInputStreamOperatorTestHarness:
-        """Return the harness of a function on a keyed stream. ``key_by`` is as in ``DataStream.key_by``."""
+        """Return a harness for a function on a keyed stream. ``key_by`` is as in ``DataStream.key_by``."""
         factory = keyed_process(
             ONE_INPUT, function, "fail", {}, "process()", keying=Keying(key_by, "process", key_type)
         )
@@ -98,7 +98,7 @@ class ProcessFunctionTestHarnesses:
     def for_keyed_co_process_function(
         function: KeyedCoProcessFunction, first_key: Key, second_key: Key, **options: Any
     ) -> KeyedTwoInputStreamOperatorTestHarness:
-        """Return the harness of a function on two connected keyed streams, with keys as in ``DataStream.key_by``."""
+        """Return a harness for a function on two connected keyed streams. The keys are as in ``DataStream.key_by``."""
         keyings = (Keying(first_key, "process"), Keying(second_key, "process"))
         factory = keyed_process(TWO_INPUTS, function, "fail", {}, "for_keyed_co_process_function()", keyings=keyings)
         return KeyedTwoInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
@@ -151,19 +151,19 @@ def harness_for(
     on_error: OnError = "fail",
     **options: Any,
 ) -> OneInputStreamOperatorTestHarness | KeyedOneInputStreamOperatorTestHarness:
-    """Return a function's harness, opened. With ``key_by``, the harness is keyed.
+    """Return an open harness for a function, keyed if ``key_by`` is given.
 
     Args:
         function: a map, flat map, filter, process or async function, or a function of two streams. With ``key_by``, it
-            may also be a keyed process or reduce function, and map, flat map and filter functions have keyed state.
-            Async functions are ordered, with a timeout of 5 seconds by the harness's clock.
+            may also be a keyed process or reduce function, and map, flat map and filter functions can use keyed state.
+            Results of async functions are in input order; requests time out after 5 seconds on the harness's clock.
         key_by: a function or column names, as in ``DataStream.key_by``. For a function of two streams, a tuple of two
             keys.
         key_type: the declared type of the key, for functions of one stream.
-        broadcast: the descriptors of the function's broadcast state. The second stream is the broadcast stream.
-        options: arguments of :class:`OneInputStreamOperatorTestHarness`. A keyed function with ``async def`` also takes
-            the options of ``process``; its event loop uses the harness's clock, so ``advance_processing_time(60_000)``
-            ends ``asyncio.sleep(60)``.
+        broadcast: descriptors of the function's broadcast state, if its second stream is a broadcast stream.
+        options: arguments of :class:`OneInputStreamOperatorTestHarness`. For a keyed function with ``async def``, also
+            options of ``process``. Its event loop uses the harness's clock, so ``advance_processing_time(60_000)`` ends
+            ``asyncio.sleep(60)``.
     """
     name = type(function).__name__
     if isinstance(broadcast, MapStateDescriptor):

@@ -1,4 +1,4 @@
-"""Harnesses of keyed operators, with access to state and timers. Names are Flink's."""
+"""Harnesses for keyed operators, with access to state and timers. Names are as in Flink."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pillarbox.testing._operator_harness import (
 class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     """Runs an operator on a keyed stream, with access to its keyed state and timers.
 
-    ``push`` raises ``KeyTypeError`` if a program could not assign the record's key to a subtask.
+    ``push`` raises ``KeyTypeError`` for a key that could not be assigned to a subtask in a program.
     """
 
     _keyed = True
@@ -35,16 +35,16 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self
 
     def num_keyed_state_entries(self) -> int:
-        """Return the number of non-empty states of all keys and namespaces."""
+        """Return the number of non-empty states, over all keys and namespaces (such as windows)."""
         return sum(len(self._backend.contents(key, namespace)) for key, namespace in self._places())
 
     def get_keys(self) -> list[Any]:
-        """Return the keys with state or timers in any namespace."""
+        """Return the keys that have state or timers, in any namespace (such as a window)."""
         # A record's key has a row until the next checkpoint, even an empty row.
         return list(dict.fromkeys(key for key, namespace in self._places() if self._has_something(key, namespace)))
 
     def get_namespaces(self, key: Any) -> list[Any]:
-        """Return a key's namespaces with state or timers. Windows are tuples of their fields."""
+        """Return a key's namespaces that have state or timers. A window is a tuple of its fields."""
         return self._backend.namespaces.namespaces_of(key)
 
     def num_event_time_timers(self) -> int:
@@ -58,14 +58,14 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self._time_services.services()
 
     def state_of(self, key: Any, namespace: Any = None) -> dict[str, Any]:
-        """Return a copy of a key's non-empty states: name -> value, list, dict, reduced value or accumulator.
+        """Return a copy of a key's non-empty states by name: a value, list, dict, reduced value or accumulator.
 
-        ``namespace`` may be a window. By default, it is the namespace of keyed state outside of windows.
+        ``namespace`` may be a window. By default, returns the state outside of windows.
         """
         return copy.deepcopy(self._backend.contents(key, namespace))
 
     def event_time_timers_of(self, key: Any, namespace: Any = None) -> list[int]:
-        """Return the timestamps of a key's event-time timers, in order."""
+        """Return the timestamps of a key's event-time timers, sorted."""
         return self._timers_of(key, namespace, "/event")
 
     def processing_time_timers_of(self, key: Any, namespace: Any = None) -> list[int]:

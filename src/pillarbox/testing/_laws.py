@@ -1,4 +1,4 @@
-"""Checks the laws of operators (idea: trio's ``check_one_way_stream``)."""
+"""Checks that an operator obeys general laws, like trio's ``check_one_way_stream``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ProcessingTime:
-    """A step of a script. It sets the clock to ``timestamp`` (epoch ms)."""
+    """A step of a script that sets the clock to ``timestamp`` (Unix time in ms)."""
 
     timestamp: int
 
@@ -32,14 +32,13 @@ Step = StreamRecord | tuple[int, StreamRecord] | Watermark | ProcessingTime
 def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool = True, examples: int = 10) -> None:
     """Check that an operator obeys these laws for an input.
 
-    1. The output does not depend on how records are divided into runs.
-    2. A snapshot at any point, and resuming from it in another task, does not change the output. Two snapshots may
-       follow each other directly.
-    3. Watermarks never decrease. No emitted record is older than an earlier watermark, unless the input has such a
-       record.
-    4. After the output has failed, the operator can be closed without another error, and emits nothing.
+    1. The output does not depend on how the records are split into runs (slices that are processed at once).
+    2. Taking a snapshot at any point and resuming from it in another task does not change the output, even if two
+       snapshots follow each other directly.
+    3. Watermarks never decrease. No record is emitted behind the watermark, unless the input has late records.
+    4. After an error of its output, the operator emits nothing more, and closes without another error.
     5. Columnar rows give the same results as rows.
-    6. After a snapshot, the task continues: its function stays open and keeps its fields.
+    6. After a snapshot, the task continues with the same function object, still open.
 
     For example, for a function with keyed state::
 
@@ -49,13 +48,12 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
         )
 
     Args:
-        open_harness: opens a harness of a new operator and a new function. It receives keyword arguments for the
-            harness.
-        script: records, watermarks and steps of the clock, in order. Then the input ends. For an operator with two
-            inputs, a record is ``(0, record)`` or ``(1, record)``.
-        ordered: whether the order of the output matters. If False, only the set of records between two watermarks is
-            compared.
-        examples: how many divisions into runs, and how many points in the script, to try. They are drawn with a fixed
+        open_harness: opens a harness for a new operator with a new function. Its keyword arguments are for the harness.
+        script: the input: records, watermarks and clock steps, in order. For an operator with two inputs, a record is
+            ``(0, record)`` or ``(1, record)``.
+        ordered: whether the order of the output matters. If False, records between two watermarks are compared in any
+            order.
+        examples: how many ways to split the input, and how many snapshot points, to try. They are drawn with a fixed
             seed.
 
     Raises:

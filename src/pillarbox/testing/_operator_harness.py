@@ -1,4 +1,4 @@
-"""The harness of one operator: a real mailbox, real state and timers, and a manual clock. Names are Flink's."""
+"""The harness for one operator: a real mailbox, real state and timers, and a manual clock. Names are as in Flink."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StreamRecord(NamedTuple):
     """An emitted record.
 
     Attributes:
-        timestamp: its event time in epoch milliseconds, or None.
+        timestamp: its event time (Unix time in ms), or None.
     """
 
     value: Any
@@ -52,7 +52,7 @@ class StreamRecord(NamedTuple):
 class OperatorSnapshot:
     """An operator's state after a checkpoint. Another harness of the operator can start from it. Picklable.
 
-    It has the format of a task's checkpoint: plain data if the key and states have declared types.
+    Its format is a checkpoint's: plain data if the key and states have declared types, otherwise pickles.
     """
 
     chunks: dict[int, bytes]
@@ -101,17 +101,17 @@ class OneInputStreamOperatorTestHarness:
     """Runs an operator on a non-keyed stream.
 
     The operator is opened at once, and closed by :meth:`close` or at the end of a ``with`` block. Everything runs in
-    the calling thread, so all effects of a method are complete when it returns. Only requests of async functions may be
-    pending; :meth:`drain` waits for them. A function's error is raised as ``OperatorError``.
+    the calling thread, so all effects of a method are complete when it returns. The exception is requests of async
+    functions: :meth:`drain` waits for them. If a function raises, the harness raises ``OperatorError``.
 
     Args:
         node: name, uid and factory of the operator.
-        processing_time: the clock's initial time in epoch milliseconds.
-        snapshot: initial state, as returned by :meth:`snapshot`. State of another operator raises
-            ``CheckpointMismatchError``.
-        subtask: the index of the parallel instance, which the function can read.
-        parallelism: the number of parallel instances, which the function can read.
-        limit: how long a call may wait for an async function's requests (seconds, by the real clock).
+        processing_time: the clock's initial time (Unix time in ms).
+        snapshot: initial state, as returned by :meth:`snapshot`. Raises ``CheckpointMismatchError`` for the state of
+            another operator.
+        subtask: the subtask index that the function sees.
+        parallelism: the number of subtasks that the function sees.
+        limit: how long a method may wait for an async function's requests (seconds on the real clock).
         time_zone: the time zone of naive datetimes, such as ``"Europe/Berlin"``, or None to refuse them.
 
     Attributes:
@@ -198,18 +198,18 @@ class OneInputStreamOperatorTestHarness:
         self._settle()
 
     def push(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record into the operator, with an event time (epoch milliseconds) or None."""
+        """Push one record into the operator. ``timestamp`` is its event time (Unix time in ms), if it has one."""
         self._process(_one(value, timestamp))
 
     def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
-        """Push records into the operator in one run, as a task does. Each value may have a timestamp."""
+        """Push records into the operator all at once, as a task does, optionally with a timestamp for each."""
         run, stamps = list(values), None if timestamps is None else list(timestamps)
         if stamps is not None and len(stamps) != len(run):
             raise ValueError(f"{len(run)} values with {len(stamps)} timestamps")
         self._process(Records(run, stamps))
 
     def push_records(self, records: Records, index: int = 0) -> None:
-        """Push a run, columnar or not, into one input of the operator."""
+        """Push several records at once, columnar or not, into the operator's input ``index``."""
         self._process(records, index)
 
     def _process(self, records: Records, index: int = 0) -> None:
@@ -220,7 +220,7 @@ class OneInputStreamOperatorTestHarness:
         self._settle()
 
     def push_watermark(self, timestamp: int) -> None:
-        """Advance event time to ``timestamp`` (epoch milliseconds), which must not decrease, and fire due timers."""
+        """Advance event time to ``timestamp`` (Unix time in ms) and fire due timers. Timestamps must not decrease."""
         if timestamp < self._current_watermark:
             raise ValueError(f"the watermark cannot go back from {self._current_watermark} to {timestamp}")
         self._current_watermark = timestamp
@@ -232,9 +232,9 @@ class OneInputStreamOperatorTestHarness:
     process_watermark = push_watermark
 
     def set_processing_time(self, timestamp: int) -> None:
-        """Set the clock (epoch milliseconds) and fire its processing-time timers in order.
+        """Set the clock (Unix time in ms) and fire due processing-time timers in order.
 
-        For a keyed function with ``async def``, the clock stops at each timer of the function's event loop.
+        For a keyed function with ``async def``, the clock also stops at each timer of the function's event loop.
         """
         operator = self.operator
         if isinstance(operator, AsyncKeyedOperator):
@@ -253,17 +253,17 @@ class OneInputStreamOperatorTestHarness:
         self.set_processing_time(self.get_processing_time() + milliseconds)
 
     def get_processing_time(self) -> int:
-        """Return the clock's time in epoch milliseconds."""
+        """Return the clock's time (Unix time in ms)."""
         return self.processing_time_service.current_processing_time()
 
     def end_input(self, *, time_passes: DurationLike = 0) -> None:
-        """End the input: event time advances to its end, and the operator emits its last records.
+        """End the input: event time advances to infinity, and the operator emits its last records.
 
         As in a task, no processing-time timer fires afterwards.
 
         Args:
-            time_passes: how far the clock may advance, from timer to timer, while an async function's requests are
-                pending and nothing else happens. It lets their timeouts fire.
+            time_passes: how far the clock may advance, timer by timer, while the harness waits for an async function's
+                requests. This lets timeouts fire.
 
         Raises:
             TimeoutError: requests are still pending.
@@ -277,7 +277,7 @@ class OneInputStreamOperatorTestHarness:
         self._log.check_changes()
 
     def drain(self, seconds: float = 10.0) -> None:
-        """Wait up to ``seconds``, by the real clock, until an async operator has emitted all results."""
+        """Wait up to ``seconds`` of real time until an async operator has emitted all results."""
         end = time.monotonic() + seconds
         self._settle()
         while self.operator.is_unfinished:
@@ -307,19 +307,19 @@ class OneInputStreamOperatorTestHarness:
             self.operator.run_ready()
 
     def get_output(self) -> list[Any]:
-        """Return the main output's values since the start or :meth:`clear_output`."""
+        """Return the values emitted to the main output since the start or the last :meth:`clear_output`."""
         return [record.value for record in self._output.records]
 
     def get_records(self) -> list[StreamRecord]:
-        """Return the main output's records, with their timestamps."""
+        """Return the records emitted to the main output, with timestamps."""
         return self._output.records
 
     def get_elements(self) -> list[StreamElement]:
-        """Return all elements of the main output in order: records, watermarks, status changes."""
+        """Return everything emitted to the main output, in order: records, watermarks, status changes."""
         return list(self._output.elements)
 
     def get_watermarks(self) -> list[int]:
-        """Return the emitted watermarks, in epoch milliseconds."""
+        """Return the emitted watermarks (Unix time in ms)."""
         return [element.timestamp for element in self._output.elements if isinstance(element, Watermark)]
 
     def get_side_output(self, tag: OutputTag | str) -> list[Any]:
@@ -337,7 +337,7 @@ class OneInputStreamOperatorTestHarness:
                 recorder.elements = []
 
     def fail_output_at(self, number: int, error: Exception) -> None:
-        """Make the main output raise ``error`` at its ``number``-th record from now on, counted from 0."""
+        """Make the main output raise ``error`` after ``number`` more records."""
         self._output.fails_at = len(self._output.records) + number
         self._output.error = error
 
@@ -361,7 +361,7 @@ class OneInputStreamOperatorTestHarness:
         return OperatorSnapshot(dict(self._store.chunks))
 
     def notify_of_completed_checkpoint(self, checkpoint_id: int) -> None:
-        """Notify the operator that a checkpoint is committed. Checkpoints are counted from 1."""
+        """Notify the operator that a checkpoint was committed. Ids count from 1."""
         self.operator.notify_checkpoint_complete(checkpoint_id)
         self._settle()
 
@@ -387,7 +387,7 @@ class OneInputStreamOperatorTestHarness:
 
 
 class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
-    """Runs an operator on two connected streams. ``push_watermark`` advances both streams' event time."""
+    """Runs an operator on two connected streams. ``push_watermark`` sends the watermark to both."""
 
     def push(self, value: Any, timestamp: int | None = None) -> None:
         raise TypeError("the operator has two inputs: use push1() for the first stream, push2() for the second")
@@ -396,11 +396,11 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         self.push(values)
 
     def push1(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record of the first stream, with an event time (epoch milliseconds) or None."""
+        """Push one record into the first stream. ``timestamp`` is its event time (Unix time in ms), if it has one."""
         self._process(_one(value, timestamp), 0)
 
     def push2(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record of the second stream, as :meth:`push1`."""
+        """Push one record into the second stream, as in :meth:`push1`."""
         self._process(_one(value, timestamp), 1)
 
     process_element1 = push1

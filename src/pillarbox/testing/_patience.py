@@ -1,4 +1,4 @@
-"""Limits how long a harness waits for an operator. If requested, the clock advances during the wait."""
+"""Limits how long a harness waits for an operator. On request, the manual clock advances during the wait."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _POLL = 0.001
 
 
 class HarnessTimeoutError(PillarboxError, TimeoutError):
-    """An operator in a harness waited too long."""
+    """An operator in a harness waited too long for its requests."""
 
 
 class Patience:
-    """Limits how long a harness's operators wait for their requests. ``limit`` is seconds of the real clock."""
+    """Limits how long a harness's operators wait for their requests. ``limit`` is in seconds of real time."""
 
     def __init__(self, clock: ManualProcessingTimeService, limit: float) -> None:
         self._clock = clock
@@ -81,7 +81,6 @@ class Patience:
                 )
 
     def _let_pass(self, now: int) -> None:
-        """Set the clock to the next timer, if there is one. Other requests wait for events outside of the harness."""
         assert self._passes_until is not None
         due = next((timer for timer in self._clock.active_timer_timestamps() if timer > now), None)
         if due is not None:
@@ -89,7 +88,6 @@ class Patience:
 
 
 def _comes(executor: MailboxExecutor, *, within: float) -> bool:
-    """Run the next mail if it arrives within some time (seconds). Returns whether one arrived."""
     end = time.monotonic() + within
     while not executor.try_yield():
         if time.monotonic() >= end:
@@ -129,5 +127,5 @@ def run_ready(chain: Iterable[StreamOperator]) -> None:
 
 
 def waits_for_time(operator: StreamOperator) -> bool:
-    """Return whether all unfinished elements of an operator wait for the clock."""
+    """Return whether every unfinished call of an async operator is waiting for a timer."""
     return isinstance(operator, AsyncKeyedOperator) and operator.is_unfinished and operator.waits_for_time

@@ -1,4 +1,4 @@
-"""The harness of a program, which runs it in this process, epoch by epoch, with a manual clock."""
+"""The harness for a whole program, which runs in this process, epoch by epoch, with a manual clock."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ class PatientJob(LocalJob):
 class ProgramTestHarness:
     """Runs a program on pushed elements, with the same vertices, shuffles and barriers as on Spark.
 
-    Elements are queued until :meth:`run_epoch`. An epoch corresponds to a micro-batch on Spark. Tasks receive copies of
-    the functions. Other arguments are as in :class:`OneInputStreamOperatorTestHarness`.
+    Elements are queued until :meth:`run_epoch`; an epoch corresponds to a micro-batch on Spark. Tasks use copies of the
+    functions. The arguments that are not described here are as in :class:`OneInputStreamOperatorTestHarness`.
 
     Args:
-        build: builds the program. ``build(env, payments, limits)`` receives a stream per source; its parameters without
-            defaults name the sources. It returns a stream, whose output is named ``"output"``, or a dict of streams by
-            output name.
+        build: builds the program. After ``env``, its parameters without defaults name the sources: ``build(env,
+            payments, limits)`` receives two streams. Returns a dict of streams by output name, or a single stream,
+            which is named ``"output"``.
         parallelism: number of subtasks after a shuffle.
-        batch: whether to run in batch mode. All input is then processed in one epoch, by :meth:`end_input`.
+        batch: whether to run in batch mode. In that case, :meth:`end_input` processes all input in one epoch.
 
     Attributes:
         epoch: number of committed epochs.
         processing_time_service: the clock.
 
     Raises:
-        ProgramError: ``build`` takes no source, returns no stream, or the program cannot run.
-        CheckpointMismatchError: (in the first epoch) the snapshot belongs to another program or parallelism.
+        ProgramError: ``build`` takes no source or returns no stream, or the program is invalid.
+        CheckpointMismatchError: the snapshot belongs to another program or parallelism. Raised in the first epoch.
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class ProgramTestHarness:
         Args:
             source: the source's name, a parameter of ``build``.
             elements: any Python objects, which are copied; ``row(card="c1")`` creates a DataFrame-like row.
-            partition: the elements' source partition; each has its own watermarks.
+            partition: the source partition of the elements. Each partition has its own watermark.
         """
         self.push_all(source, elements, partition=partition)
 
     def push_all(self, source: str, elements: Iterable[Any], *, partition: int = 0) -> None:
-        """Queue elements of a source for the next epoch, as :meth:`push`."""
+        """Queue elements of a source for the next epoch, as in :meth:`push`."""
         if source not in self._pending:
             raise ProgramError(f"there is no source {source!r}; the sources are {', '.join(self._pending)}")
         if self._vertices[source] is None:
@@ -133,7 +133,7 @@ class ProgramTestHarness:
         self._pending[source].setdefault(partition, []).extend(map(copied, elements))
 
     def set_processing_time(self, timestamp: int) -> None:
-        """Set the clock (epoch milliseconds). Due timers fire in the next epoch, as on Spark."""
+        """Set the clock (Unix time in ms). Due timers fire in the next epoch, as on Spark."""
         self.processing_time_service.set_current_time(timestamp)
 
     def advance_processing_time(self, milliseconds: int) -> None:
@@ -142,19 +142,19 @@ class ProgramTestHarness:
     def run_epoch(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
         """Run the queued elements and due timers as one epoch, and return each output's records.
 
-        If the epoch raises, its elements are dropped, and state and output stay unchanged. ``time_passes`` is as in
+        If the epoch fails, its elements are dropped, and state and output are unchanged. ``time_passes`` is as in
         :meth:`OneInputStreamOperatorTestHarness.end_input`.
         """
         return self._run(bounded=False, time_passes=time_passes)
 
     def end_input(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
-        """Run the queued elements as the last epoch. Event time ends, so all event-time timers fire."""
+        """Run the queued elements as the last epoch. Event time advances to infinity, so all event-time timers fire."""
         return self._run(bounded=True, time_passes=time_passes)
 
     def fail_epoch(self) -> None:
         """Run the queued elements and discard the outcome, as if a worker had died just before the commit.
 
-        The tasks start again. The elements are queued for the next epoch again, as on Spark.
+        The tasks are restarted and the elements requeued for the next epoch, as on Spark.
         """
         before = self.snapshot()
         try:
@@ -183,7 +183,7 @@ class ProgramTestHarness:
         return inputs
 
     def get_output(self, name: str = "output") -> list[Any]:
-        """Return an output's records since the start or :meth:`clear_output`."""
+        """Return the records of an output since the start or the last :meth:`clear_output`."""
         if name not in self._outputs:
             raise ProgramError(f"there is no output {name!r}; the outputs are {', '.join(self._outputs)}")
         return list(self._outputs[name])
@@ -195,11 +195,11 @@ class ProgramTestHarness:
         return self._program.to_text()
 
     def snapshot(self) -> ProgramSnapshot:
-        """Return the committed state. It does not contain queued elements."""
+        """Return the committed state, without queued elements."""
         return ProgramSnapshot(self._job.epoch, self._job.savepoint())
 
     def restore(self, snapshot: ProgramSnapshot) -> None:
-        """Restart the tasks from a snapshot, like a restarted query."""
+        """Restart all tasks from a snapshot, as when a query restarts."""
         self._job.reset()
         self._job = self._start(snapshot)
 
@@ -207,7 +207,7 @@ class ProgramTestHarness:
         """Write the committed state to a new local directory, as a savepoint.
 
         Programs start from it with ``env.from_savepoint(directory)``, here and on Spark, at any parallelism. It has no
-        source positions, so on Spark, sources begin as in a new query.
+        source positions, so a query that starts from it on Spark reads its sources as a new query does.
         """
         if not self.epoch:
             raise ProgramError("write_savepoint(): there is no state yet: run an epoch first")
@@ -235,7 +235,7 @@ def program_of(
     savepoint: str | None = None,
     time_zone: str | None = None,
 ) -> tuple[Program, dict[str, int | None]]:
-    """Return the program that ``build`` builds, and the vertex number of each source, or None for an unused source."""
+    """Build a program. Returns it and each source's vertex number (None if the source is unused)."""
     if not callable(build) or isinstance(build, type):
         raise ProgramError(f"a program needs a function build(env, payments), not {shorten(build)}")
     parameters = list(inspect.signature(build).parameters.values())[1:]

@@ -1,4 +1,4 @@
-"""Spark's ``TwsTester`` without a JVM, for the same operator as in a query."""
+"""Spark's ``TwsTester`` without a JVM, running the same operator as a query."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ class _TestedOperator(StatefulProcessorOperator):
 
 
 class TwsTester:
-    """Runs a ``StatefulProcessor`` with rows, watermark and clock set by the test. Its methods are Spark's.
+    """Runs a ``StatefulProcessor`` on rows, watermark and clock of a test. Methods are as in Spark.
 
-    Unlike Spark's class, it runs the operator of a query. So state values are converted to their schemas,
-    :meth:`setProcessingTime` makes states expire, timers are called in time order, and each call has a new processor,
-    without the previous processor's attributes.
+    Unlike Spark's class, it runs the same operator as a query. So state values are converted to their schemas, state
+    expires in :meth:`setProcessingTime`, timers fire in time order, and each call uses a new processor, without
+    attributes from previous calls.
 
     Args:
-        initialStateRow: initial states of keys, for processors of rows.
-        initialStatePandas: initial states of keys, for processors of pandas frames.
+        initialStateRow: (key, initial state) pairs, for processors of rows.
+        initialStatePandas: (key, initial state) pairs, for processors of pandas frames.
         timeMode: ``None``, ``ProcessingTime`` or ``EventTime``, which needs ``eventTimeExtractor``.
         outputMode: ignored, for compatibility with Spark.
-        eventTimeExtractor: returns a row's event time (epoch ms), for late rows.
+        eventTimeExtractor: returns a row's event time (Unix time in ms), to drop late rows.
 
     Example:
         >>> from pyspark.sql import Row
@@ -137,14 +137,14 @@ class TwsTester:
         self._run()
 
     def test(self, key: Any, input: list[Row]) -> list[Row]:
-        """Process rows of one key as a micro-batch, and return the rows that the processor emits."""
+        """Process rows of one key as a micro-batch. Returns the emitted rows."""
         self._pandas = False
         rows = [row for row in input if not self._is_late(row)]
         self._operator.groups = [(key, rows)]
         return self._run()
 
     def testInPandas(self, key: Any, input: pd.DataFrame) -> pd.DataFrame:
-        """Process rows of one key, as a single frame, and return the frame that the processor emits."""
+        """Process a frame of one key's rows as a micro-batch. Returns the emitted frame."""
         self._pandas = True
         frame = input
         if self._extractor is not None:
@@ -153,11 +153,11 @@ class TwsTester:
         return _frame(self._run())
 
     def setProcessingTime(self, currentTimeMs: int) -> list[Row] | pd.DataFrame:
-        """Set the clock (epoch ms), which must increase. Calls timers that are due, and removes states that expire."""
+        """Advance the clock (Unix time in ms). Fires due timers and removes expired state."""
         return self._advance("setProcessingTime", "ProcessingTime", "time", currentTimeMs)
 
     def setWatermark(self, currentWatermarkMs: int) -> list[Row] | pd.DataFrame:
-        """Set the watermark (epoch ms), which must increase. Calls due timers. Rows up to it are then late."""
+        """Advance the watermark (Unix time in ms). Fires due timers. Rows up to the watermark are then late."""
         return self._advance("setWatermark", "EventTime", "watermark", currentWatermarkMs)
 
     def _advance(self, method: str, mode: str, clock: str, time: int) -> list[Row] | pd.DataFrame:

@@ -256,7 +256,7 @@ def state(
 @JSON
 @with_spark
 def key(checkpoint: str, uid: str, key: str, as_json: bool, open_session: Any) -> None:
-    """Show KEY's state and timers in the operator UID of CHECKPOINT, and the epochs that changed them.
+    """Show KEY's state and timers in the operator UID of CHECKPOINT, and which epochs changed them.
 
     The command reads the last five epochs that Spark retains. KEY is text, a number, a date, or JSON for a key of
     several columns, such as '["a", 1]'. The query may be running. Your classes are neither needed nor run.
@@ -317,8 +317,8 @@ def savepoint(
     """Write a savepoint of CHECKPOINT into DIRECTORY, which must not exist.
 
     A savepoint contains all state of the query as plain Parquet. A program can start from it with any number of
-    subtasks and key groups. The query may be stopped or running. The savepoint is taken of the last committed epoch, or
-    of --epoch.
+    subtasks and key groups. The query may be stopped or running. The savepoint contains the state after the last
+    committed epoch, or after --epoch.
 
     If the command is interrupted, the savepoint is incomplete. Run the command again; it overwrites DIRECTORY.
 
@@ -389,7 +389,7 @@ class _Processor(click.ParamType[Any]):
 @JSON
 @with_spark
 def adopt(checkpoint: str, directory: str, processor: Any, as_json: bool, open_session: Any) -> None:
-    """Write a savepoint of a query that ran on Spark itself into DIRECTORY, which must not exist.
+    """Write a savepoint of a Spark query that ran without pillarbox into DIRECTORY, which must not exist.
 
     CHECKPOINT belongs to a stopped query with transformWithState, transformWithStateInPandas or applyInPandasWithState.
     It is not changed. The same program with pillarbox.group_by() and env.from_savepoint(DIRECTORY) resumes from the

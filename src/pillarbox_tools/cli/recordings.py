@@ -1,4 +1,4 @@
-"""The command ``record``, which can run a query's script up to its start."""
+"""The command ``record``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _StartCalledError(BaseException):
-    """The script has called start(). Not an ``Exception``, which a script might catch to restart its query."""
+    """The script has called start(). Not an ``Exception``, so that a script does not catch it."""
 
 
 def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start], object]) -> None:

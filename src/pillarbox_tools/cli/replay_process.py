@@ -1,6 +1,6 @@
-"""The process of a replay. It has the recorded worker's hash seed and, on Linux, no network.
+"""The process of a replay: it has the recorded worker's hash seed, and on Linux, no network.
 
-The process leaves the network before it imports libraries, because a process with several threads cannot leave it.
+It leaves the network before it imports libraries, because a process with several threads cannot.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class ReplayRequest(TypedDict):
     """Arguments of a replay.
 
     Attributes:
-        other: another program's vertex and its broadcast variables, pickled, or pickled None.
-        how: other arguments of the replay or the comparison.
-        paths: Python's module path.
+        other: the pickle of the vertex and broadcast variables of a program to compare with, or of None.
+        how: further arguments of the replay or comparison.
+        paths: Python's module search path.
     """
 
     directory: str

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Timestamp(click.ParamType[int]):
-    """A point in time: epoch milliseconds or ISO 8601."""
+    """A point in time: Unix time in ms, or ISO 8601."""
 
     name = "time"
 
@@ -106,7 +106,7 @@ def replay(
 def _vertex_of(
     program: Path, arguments: Sequence[str], uid: str, paths: list[str]
 ) -> tuple[ShippedVertex, dict[int, bytes]]:
-    """Return an operator's vertex in another script's program. ``paths`` is set to the script's module path."""
+    """Run another script up to its start, and return an operator's vertex. Sets ``paths`` to its module search path."""
     from pillarbox._runtime.spark.homes.broadcasts import values_of
     from pillarbox._runtime.spark.plan.registry import programs_of, shipped, vertex_with
 

@@ -1,4 +1,4 @@
-"""The Spark session of a command. It is local by default, hides Spark's log, and shows progress in completed tasks."""
+"""The Spark session of a command: local by default, with Spark's log hidden and progress shown."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
 
 @contextmanager
 def _standard_error(*, shown: bool) -> Iterator[None]:
-    """Discard the standard error of processes that are started in the block, unless the block fails."""
+    """Discard the standard error of processes that are started in the block, unless it fails."""
     if shown:
         yield
         return

@@ -149,13 +149,12 @@ class Right(str):
 
 
 class Bytes(int):
-    """A cell with a size."""
+    """A number of bytes, shown with a unit."""
 
 
 def _print(
     console: Console, rows: Sequence[dict[str, Any]], columns: Sequence[str] = (), *, widest: int = _ENDLESS
 ) -> None:
-    """Print a table. If it is too wide for the terminal or for ``widest``, print a line per column of each row."""
     table = Table()
     columns = columns or list(rows[0])
     for name in columns:
@@ -194,7 +193,7 @@ def _are(count: int) -> str:
 
 
 def _visible(text: str) -> str:
-    """Escape control characters, so that a printed value cannot control the terminal."""
+    """Escape control characters, which could change the terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -218,7 +217,7 @@ def _changes(console: Console, changes: dict[str, list[str]]) -> None:
 
 
 def time(timestamp: int | None) -> str:
-    """Format a timestamp (epoch ms) in UTC, or as a number if it has no calendar date."""
+    """Format a timestamp (Unix time in ms) in UTC, or as a number if it is outside of the calendar."""
     if timestamp is None:
         return ""
     if timestamp >= MAX_WATERMARK:
@@ -233,7 +232,7 @@ def time(timestamp: int | None) -> str:
 
 
 def rows(console: Console, columns: list[str], lines: Sequence[str], limit: int) -> None:
-    """Print rows of state, given as JSON lines. If there are more rows than the limit, a last line states that."""
+    """Print rows of state (JSON lines), and whether there are more rows than the limit."""
     documents = map(json.loads, lines[: limit or None])
     cells = [{name: _cell(row.get(name)) for name in columns} for row in documents]
     _print(console, cells, columns, widest=_WIDEST)

@@ -102,8 +102,7 @@ def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
     """Show the memory that each executor of CHECKPOINT's query needs, and the setting for it.
 
     The command prints the formula in docs/operations.md with the query's numbers, and the measured memory of the homes.
-    If the query is running, the numbers are at most a minute old. The last line is the setting: an executor's memory
-    beyond its heap, plus a third.
+    If the query is running, the numbers are at most a minute old. The last line is the setting, with a third to spare.
     """
     from dataclasses import asdict
 

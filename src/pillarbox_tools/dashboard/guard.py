@@ -1,4 +1,4 @@
-"""Access control of the dashboard. It rejects requests from other sites, and requests without the token.
+"""Rejects requests to the dashboard from other sites or without the token.
 
 A page of another site can make a browser send requests here, in two ways:
 
@@ -25,15 +25,15 @@ from pillarbox_tools.addresses import is_loopback
 def cookie_of(port: int, host: str) -> str:
     """Return the name of the cookie that holds the token.
 
-    Browsers send a cookie to all ports of a host. So its name contains the dashboard's port and, if it differs because
-    the port is forwarded, the port in the ``Host`` header.
+    Browsers send a cookie to all ports of a host. So its name contains the dashboard's port, and if the port is
+    forwarded, the port in the ``Host`` header.
     """
     _, asked = _name_and_port(host)
     return f"pillarbox_token_{port}" if asked in (None, port) else f"pillarbox_token_{port}_{asked}"
 
 
 class Guard:
-    """Middleware that passes requests to an application, or answers 403 or 401.
+    """Middleware that passes allowed requests to an application, and answers others with 403 or 401.
 
     Args:
         port: the port that the dashboard listens on.

@@ -1,4 +1,4 @@
-"""The dashboard's server. A process has one server, with its own thread, for all queries."""
+"""The dashboard's server: one per process, in its own thread, for all queries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Dashboard(observing.Dashboard):
 
     Args:
         port: the port. If it is 0 or in use, any free port.
-        token: the token that requests need. By default, requests on loopback need no token, others a random token.
+        token: the token that requests need. By default, a loopback address needs no token; others need a random token.
 
     Attributes:
         url: its address for a browser, with the token.
@@ -82,7 +82,7 @@ class Dashboard(observing.Dashboard):
         return host.lower() == self._host.lower() or self._socket.getsockname()[0] in _addresses(host)
 
     def show(self, query: ShownQuery) -> None:
-        """Show a query. It replaces its earlier run. Any thread."""
+        """Show a query, instead of its earlier run. Thread-safe."""
         with self._changing:
             shown = self._queries.get(query.id)
             if shown is not None and shown.query is query:
@@ -136,7 +136,7 @@ _open: list[Dashboard] = []
 def open_dashboard(
     queries: Iterable[ShownQuery], host: str | None, port: int | None, token: str | None = None
 ) -> Dashboard:
-    """Open this process's dashboard, unless it is open, and show queries in it. Refuses another host or port."""
+    """Open this process's dashboard and show queries in it. Raises if it is open on a different host or port."""
     checked_token(token, "dashboard()")
     with _lock:
         _open[:] = [dashboard for dashboard in _open if dashboard.is_open]

@@ -1,4 +1,4 @@
-"""The JSON of a query's page, serialized once per change for all pages."""
+"""The JSON of a query's page, serialized once per change for all viewers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHANGE, _IS_BUNDLE = "change", "is_bundle"
 
 
 class VersionedView:
-    """The fields of a query's view as JSON texts, each with the number of its last change. Any thread."""
+    """The fields of a query's view as JSON, each with the number of its last change. Thread-safe."""
 
     def __init__(self, query: ShownQuery) -> None:
         self.query = query
@@ -33,7 +33,7 @@ class VersionedView:
         self._entry: Fields = {}
 
     def since(self, change: str) -> str:
-        """Return the fields that have changed since ``change``, and the newest change, as a JSON object.
+        """Return a JSON object with the fields that changed after ``change``, and the newest change.
 
         Returns all fields if ``change`` belongs to another process or run.
         """

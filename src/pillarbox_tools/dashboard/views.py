@@ -1,7 +1,7 @@
-"""The data of the pages, which is also the JSON of the dashboard's API. It is a snapshot, with conclusions from it.
+"""The data of the pages, and the JSON of the dashboard's API: a snapshot, and conclusions from it.
 
-Points in time are epoch milliseconds, durations milliseconds. Lists are newest or worst first. None means unknown.
-Objects of the model are JSON objects with the fields of their classes, without default values.
+Points in time are Unix times in ms, durations are in ms. Lists are newest or worst first. None means unknown. Objects
+of the model have the fields of their classes, without default values.
 
 ``/api/queries`` is a list of entries (:func:`entry_of`). ``/api/queries/ID`` is a view (:func:`view_of`) with the
 additional fields ``stages`` (the core's ``Stage``), ``is_bundle`` (whether the data never changes) and ``change`` (the
@@ -58,7 +58,7 @@ def entry_of(snapshot: Snapshot) -> Fields:
 
 
 def view_of(snapshot: Snapshot) -> Fields:
-    """Return the data of a query's page. It is read-only, because it shares parts with the snapshot."""
+    """Return the data of a query's page. Do not change it: it shares parts with the snapshot."""
     epoch = _shown_epoch(snapshot)
     return {
         **entry_of(snapshot),
@@ -131,7 +131,6 @@ def _point(moments: Sequence[Moment]) -> Moment:
 
 
 def _plan(snapshot: Snapshot, epoch: EpochReport | None) -> Fields | None:
-    """Return the plan. Each vertex has the metrics of its tasks, and its level's share of the epoch's duration."""
     if snapshot.plan is None:
         return None
     runs = {} if epoch is None else {vertex_id(vertex): vertex for vertex in epoch.vertices}

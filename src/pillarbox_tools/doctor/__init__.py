@@ -1,5 +1,5 @@
-"""The doctor: rules that examine a machine and a query. A finding is a message with a problem and its remedy.
+"""The doctor: rules that examine a machine and a query, and report problems with remedies.
 
-Imports `model` alone and no Spark; `watching` collects the facts. Start with `rules.py`, then `facts.py`. Weak spot:
-the rules' limits are estimates, so a rule may report a harmless situation.
+Imports only `model`, and no Spark; `watching` collects the facts. Start with `rules.py`, then `facts.py`. Weak spot:
+the limits are estimates, so a rule may report a harmless situation.
 """

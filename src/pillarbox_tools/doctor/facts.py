@@ -1,4 +1,4 @@
-"""Findings of the doctor, and snapshots that only describe a machine. A fact that a snapshot lacks is unknown."""
+"""The doctor's findings, and snapshots that only describe a machine."""
 
 from __future__ import annotations
 

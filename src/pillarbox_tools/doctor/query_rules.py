@@ -101,7 +101,7 @@ def heavy_keys(snapshot: Snapshot) -> str | None:
 
 
 def skewed_tasks(snapshot: Snapshot) -> str | None:
-    """Check that no task works while all others of its operator wait. Considers the last five minutes."""
+    """Check that no task works while all others of its operator wait, in the last five minutes."""
     epochs = _recent(snapshot)
     # The task limits the epochs, not the sink or Spark.
     long = max(1000.0, 0.2 * sum(epoch.duration for epoch in epochs))
@@ -188,9 +188,9 @@ def piling_timers(snapshot: Snapshot) -> str | None:
 
 
 def endless_state(snapshot: Snapshot) -> str | None:
-    """Check that state does not grow without bound. Considers a day, or at least an hour.
+    """Check that state does not grow without bound, over a day, or at least an hour.
 
-    If keys expire, their number decreases from time to time; unbounded state only grows.
+    Unbounded state only grows; if keys expire, their number sometimes decreases.
     """
     moments = moments_of(snapshot)
     now = as_of(snapshot)

@@ -1,4 +1,4 @@
-"""Rules about repeated faults of records, calls, tasks and homes. They only report present faults."""
+"""Rules about repeated faults of records, calls, tasks and homes that still occur."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def repeated_tasks(snapshot: Snapshot) -> str | None:
 
 
 def restarting_homes(snapshot: Snapshot) -> str | None:
-    """Check that homes do not end repeatedly. If an executor loses all its homes, that counts once."""
+    """Check that homes do not end repeatedly. The loss of all homes of an executor counts once."""
     moments_of(snapshot)
     recent = [moment for moment in within(snapshot, HOUR) if moment.home_restarts]
     if len(recent) < _SOME or not any(moment.home_restarts for moment in within(snapshot, QUARTER)):

@@ -31,7 +31,7 @@ FIRST_EPOCH_RULES: Sequence[Rule] = (workers_python, version_skew, executor_memo
 
 
 def examine(snapshot: Snapshot, rules: Sequence[Rule] = RULES) -> list[Finding]:
-    """Run rules, and return their findings. Problems are first, then unknown results."""
+    """Run rules, and return their findings: problems first, then unknown results."""
     findings = [_finding(rule, snapshot) for rule in rules]
     return sorted(findings, key=lambda finding: ("wrong", "unknown", "fine").index(finding.status))
 
@@ -51,7 +51,7 @@ def _finding(rule: Rule, snapshot: Snapshot) -> Finding:
 
 
 def warn_of_findings(snapshot: Snapshot, rules: Sequence[Rule]) -> None:
-    """Log the findings of rules, each once per process. Never raises. Any thread."""
+    """Log the findings of rules, each once per process. Never raises. Thread-safe."""
     try:
         findings = wrong(snapshot, rules)
     except Exception as error:

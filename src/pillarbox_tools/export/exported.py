@@ -16,7 +16,7 @@ Samples = Mapping[Metric, Mapping[tuple[str, ...], float]]
 
 
 class _ExportedQuery:
-    """The runs of a query under one label. Counters continue from run to run."""
+    """The runs of a query, exported under one label. Counters continue from run to run."""
 
     def __init__(self, metrics: QueryMetrics) -> None:
         self.metrics = metrics
@@ -54,7 +54,7 @@ def _add(sums: Values, more: Values) -> None:
 
 
 class ExportedQueries:
-    """The queries of an exporter. Any thread may call its methods."""
+    """The queries of an exporter. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,8 +63,8 @@ class ExportedQueries:
     def add(self, metrics: QueryMetrics) -> None:
         """Export a query. A new run of the same query continues its counters.
 
-        The label is the query's name, or its id if it has no name. If another running query has the same name, the
-        label is both.
+        Its label is its name, or without a name, its id. If another running query has the name, the label contains
+        both.
         """
         with self._lock:
             label = self._label(metrics)

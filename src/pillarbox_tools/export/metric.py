@@ -1,4 +1,4 @@
-"""The exported metrics. OpenTelemetry's exporters derive the same Prometheus names."""
+"""The list of exported metrics. OpenTelemetry exporters derive the same Prometheus names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Metric(NamedTuple):
 
     Attributes:
         kind: ``counter`` or ``gauge``. A counter never decreases while its query runs in this process.
-        name: OpenTelemetry name, without ``pillarbox.``.
-        unit: UCUM unit. A unit in braces is a word.
+        name: its name in OpenTelemetry, without ``pillarbox.``.
+        unit: its UCUM unit. Words are in braces.
         labels: its labels, without ``query``, which all metrics have.
-        divisor: divides reported values (milliseconds) into the unit.
+        divisor: divides reported values, for example from milliseconds to the unit.
         epoch: the attribute of ``EpochReport`` that it exports, or empty.
         field: the field of ``OperatorReport`` that it exports, or empty.
         counter: the operators' counter that it exports, or empty.

@@ -1,4 +1,4 @@
-"""Names of operators and sources for metric labels, unique within a query."""
+"""Metric labels for a query's operators and sources."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _LONGEST = 120
 
 
 class Names:
-    """The labels of a query's operators. A label is a uid, or a source's name.
+    """The labels of a query's operators: a unique uid, or a source's name.
 
-    Duplicates are extended by the program's name, if the query has several programs, otherwise by a number.
+    If several have the same, the program's name is added, or in a single program, a number.
 
     Attributes:
-        infos: (label, display name, label of the task's head, level) of each operator.
+        infos: for each operator, (label, display name, label of its chain's first operator, level).
     """
 
     def __init__(self, plan: Plan | None) -> None:

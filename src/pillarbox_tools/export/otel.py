@@ -1,4 +1,4 @@
-"""OpenTelemetry export. Creates an observable instrument per metric in the user's meter provider."""
+"""OpenTelemetry export: an observable instrument for each metric in the user's meter provider."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _of_providers: WeakKeyDictionary[Any, ExportedQueries] = WeakKeyDictionary()
 
 
 def observe(query: QueryMetrics, provider: MeterProvider | None) -> None:
-    """Export a query's metrics to a meter provider. None means the global provider."""
+    """Export a query's metrics to a meter provider (None: the global one)."""
     try:
         from opentelemetry import metrics
     except ImportError as error:

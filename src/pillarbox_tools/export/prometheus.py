@@ -1,4 +1,4 @@
-"""Prometheus export: a collector for a registry, and this process's server for scraping."""
+"""Prometheus export: a collector for a registry, and a server for scraping."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _family(metric: Metric) -> Any:
 
 
 class MetricsCollector:
-    """A collector for a registry. ``method`` is the public method, for error messages."""
+    """A collector for a registry. ``method`` is the public method to name in error messages."""
 
     def __init__(self, method: str, metrics_of: Callable[[Any], QueryMetrics]) -> None:
         try:
@@ -50,7 +50,7 @@ class MetricsCollector:
                 yield family
 
     def describe(self) -> Iterator[Family]:
-        """Return all metrics without samples, so that a registry can detect duplicates."""
+        """Return all metrics with their samples left out, so that a registry can detect duplicates."""
         return map(_family, METRICS)
 
 

@@ -1,4 +1,4 @@
-"""The metrics of a query. The thread that feeds the model adds each epoch once."""
+"""Sums a query's metrics over its epochs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Values = dict[tuple[Metric, tuple[str, ...]], float]
 
 
 class QueryMetrics:
-    """A query's metrics, summed over its epochs. Any thread may read them."""
+    """A query's metrics, summed over its epochs. Any thread may read them; the model's thread adds epochs."""
 
     def __init__(self, model: QueryModel) -> None:
         snapshot = model.snapshot()
@@ -101,7 +101,7 @@ class QueryMetrics:
         return self._model.snapshot().run.has_crashed
 
     def values(self) -> Values:
-        """Return the current values. After the query's end, gauges are left out."""
+        """Return the current values, after the query's end without gauges."""
         snapshot = self._model.snapshot()
         run = snapshot.run
         with self._lock:
@@ -124,9 +124,9 @@ def _current_gauges(snapshot: Snapshot) -> Values:
 
 
 def _readings_of(epoch: EpochReport, names: Names) -> Iterator[Reading]:
-    """Yield an epoch's readings, which are increments of counters and final values of gauges.
+    """Yield an epoch's increments of counters and values of gauges.
 
-    Keys, timers and state size of vertices include subtasks that did not run (``Subtasks``).
+    Numbers of keys and timers and state sizes include subtasks that did not run.
     """
     yield m.EPOCHS, (), 1
     for metric in m.OF_EPOCHS:

@@ -1,5 +1,5 @@
-"""One query as plain JSON data: plan, epochs, failures, and conclusions from them.
+"""A query as plain JSON data: plan, epochs and failures; and conclusions from these.
 
 Imports no Spark, only the core below the runtimes. Start with ``query_model.py``, which the driver feeds. Weak spot:
-the model lacks data that Spark does not report, for example about an epoch that is still running.
+the model lacks data that Spark does not report, such as about a running epoch.
 """

@@ -1,9 +1,9 @@
-"""A bundle: all data about a query, in one file to send.
+"""A bundle: all data about a query in one file, to send to someone.
 
 The zip archive contains ``snapshot.json``, the descriptions of the checkpoint's programs in ``notes.jsonl``, the sizes
-of its state in ``state.json``, and ``README.txt``. By default, it contains no user data: no keys, no records, and no
-error messages, which may quote them. Of failures, it contains error classes, operators and lines of code; of sources,
-kinds and numbers.
+of its state in ``state.json``, and ``README.txt``. By default, it contains no keys, no records, and no error messages,
+which may quote these. It has the error classes, operators and lines of code of failures, and the kinds and numbers of
+sources.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COUNTERS = {"late_records_dropped", "dead_letters", *CALL_COUNTERS, *KEYED_COUN
 def write_bundle(
     path: Path, snapshot: Snapshot, notes: Sequence[str], state: dict[str, Any] | None, *, with_records: bool
 ) -> None:
-    """Write a bundle. An existing file is replaced when the bundle is complete.
+    """Write a bundle. Replaces an existing file once the bundle is complete.
 
     Args:
         notes: JSON lines that describe the checkpoint's programs.
@@ -64,7 +64,7 @@ def _readme(snapshot: Snapshot, *, with_records: bool) -> str:
 
 
 def read_bundle(path: Path) -> Snapshot:
-    """Return the snapshot in a bundle. Refuses damaged files and other versions of the format."""
+    """Return the snapshot in a bundle. Raises for damaged files and other versions of the format."""
     try:
         with zipfile.ZipFile(path) as archive:
             document = json.loads(archive.read(_SNAPSHOT))
@@ -81,14 +81,13 @@ def read_bundle(path: Path) -> Snapshot:
 
 
 def _scrubbed(value: Any, fields: Mapping[str, Callable[[Any], Any]]) -> Any:
-    """Return a copy of plain data, with the values of some fields replaced by functions."""
     if isinstance(value, dict):
         return {name: fields[name](item) if name in fields else _scrubbed(item, fields) for name, item in value.items()}
     return [_scrubbed(item, fields) for item in value] if isinstance(value, list) else value
 
 
 def _own(counters: dict[str, Any]) -> dict[str, Any]:
-    """Return the operators' own counters. Names of a function's counters are left out: they may contain a key."""
+    """Return the counters without user functions' counters, whose names may contain a key."""
     return {name: count for name, count in counters.items() if _is_own(name)}
 
 
@@ -104,7 +103,7 @@ def _failure(failure: dict[str, Any]) -> dict[str, Any]:
 
 
 def _source(source: dict[str, Any]) -> dict[str, Any]:
-    """Return a source's kind and numbers. Addresses may contain passwords, and offsets file names."""
+    """Return a source's kind and numbers, without addresses and offsets, which may contain secrets."""
     kind = re.match(r"\w*", source["description"])
     metrics = {name: value for name, value in source.get("metrics", {}).items() if _NUMBER.fullmatch(value)}
     return {"description": "" if kind is None else kind[0], "rows": source["rows"], "metrics": metrics}

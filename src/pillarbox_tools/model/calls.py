@@ -1,4 +1,4 @@
-"""Counters of calls of services in the newest epochs, by operator and by budget."""
+"""Counts service calls in the newest epochs, by operator and by budget."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class KeyedCalls:
 
     Attributes:
         in_flight: number of unfinished records and timers at the end of its newest epoch.
-        in_flight_max: the maximum number of elements that ran at a time in one subtask.
-        calls: number of recorded calls that were made.
-        calls_reused: number of recorded calls that a record answered.
-        longest_key: length of the longest queue of a key.
-        hot_key: that key as text. None if no record waited for its key.
+        in_flight_max: the most records and timers that ran at a time in one subtask.
+        calls: number of ``ctx.call`` calls that reached the service.
+        calls_reused: number of ``ctx.call`` calls that were answered from a record.
+        longest_key: the most records that waited for one key.
+        hot_key: that key as text, or None if no record waited.
         rate_limited_ms: how long calls waited for a budget.
-        blocked_ms: duration of the longest step if it took longer than a second, otherwise 0.
+        blocked_ms: duration of the longest step that blocked the task for more than a second, otherwise 0.
     """
 
     uid: str
@@ -66,8 +66,8 @@ class BudgetUse:
         spent: number of units that they cost.
         refused: number of requests that were refused.
         stops: number of answers that stopped the budget, such as 429.
-        probes: number of requests that an open breaker let through.
-        lost: number of booked times that passed unused.
+        probes: number of requests that an open circuit breaker let through.
+        lost: number of booked slots that passed unused.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Counters(NamedTuple):
 
 
 def budget_name(counted: str) -> str:
-    """Return a budget's name from its counters' names: a ``job_rate_limit`` has NUL and the operator's uid."""
+    """Return a budget's name, given its name in counters."""
     return counted.lstrip("\0")
 
 

@@ -1,4 +1,4 @@
-"""The progress of a query through its backlog, which is a batch's input, or the input of a stream that is behind."""
+"""The progress of a query through its backlog: a batch's input, or a stream's unread input."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class CatchingUp:
 def catching_up(snapshot: Snapshot, *, is_batch: bool) -> CatchingUp | None:
     """Return the query's progress, or None before the first epoch has ended.
 
-    The backlog is exact for sources that report their newest offsets, such as Kafka. For other sources, it is estimated
-    from event time. For a batch, whose last event time is unknown, that is impossible.
+    The backlog is exact for sources that report their newest offsets, such as Kafka. For others, it is estimated from
+    event time, but not for a batch, whose last event time is unknown.
     """
     epochs, moments = snapshot.epochs, snapshot.run.moments
     if not epochs or not moments:

@@ -58,7 +58,7 @@ class Condition:
     """A fault of the query as a whole.
 
     Attributes:
-        since: when it began (epoch ms).
+        since: when it began (Unix time in ms).
         line: its description, with numbers.
     """
 
@@ -68,7 +68,7 @@ class Condition:
 
 
 def conditions_of(snapshot: Snapshot) -> list[Condition]:
-    """Return the query's conditions, worst first. After a query's end, the only condition is a crash loop."""
+    """Return the query's conditions, worst first. After the query's end, this can only be a crash loop."""
     now = now_of(snapshot)
     conditions = [_crash_loop(snapshot, now)]
     if snapshot.run.ended is None and snapshot.run.status == "running":
@@ -240,7 +240,7 @@ def input_at(snapshot: Snapshot) -> int | None:
 
 
 def rate_now(snapshot: Snapshot) -> float | None:
-    """Return the input rate (rows per second), 0 after a while without input, or None if it is unknown."""
+    """Return the input rate (rows per second): 0 after a while without input, None if unknown."""
     rate, came = rows_per_second(snapshot.epochs), input_at(snapshot)
     if rate is None or came is None or snapshot.run.ended is not None:
         return rate

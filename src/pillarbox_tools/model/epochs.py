@@ -68,7 +68,7 @@ def rows_left(epoch: EpochReport) -> int | None:
 def backlog(source: SourceProgress) -> int | None:
     """Return a source's backlog after an epoch (rows), or None if unknown.
 
-    Offsets are a number or, for Kafka, a number per topic and partition. A partition without an offset counts from 0.
+    Offsets are a number, or for Kafka, numbers by topic and partition. Missing offsets count as 0.
     """
     end, latest = source.end, source.latest
     if _is_number(end) and _is_number(latest):

@@ -1,4 +1,4 @@
-"""The memory that executors need, computed from terms, and the measured memory.
+"""The memory that executors need, by a formula, and the memory that they use.
 
 The sizes of processes are from ``make bench-processes``, rounded up; the factors of state are from ``make
 bench-key-cost``. ``docs/operations.md`` has the same formula.
@@ -37,7 +37,7 @@ _STEP = 100 * _MIB
 
 @dataclass(frozen=True)
 class Term:
-    """A term of the formula, with its calculation as text."""
+    """A term of the formula, and how it was calculated, as text."""
 
     name: str
     bytes: int
@@ -46,17 +46,17 @@ class Term:
 
 @dataclass(frozen=True)
 class ExecutorMemory:
-    """The memory of an executor beyond its JVM's heap, as computed by the formula and as measured by its tasks.
+    """An executor's memory outside of its JVM's heap, by the formula and as measured by its tasks.
 
     None means unknown.
 
     Attributes:
         executor: process id of its JVM.
-        home_bytes: measured memory of its homes. None also means that it has no homes.
+        home_bytes: measured memory of its homes. Also None if it has no homes.
         worker_bytes: measured memory of the workers that run tasks.
-        needed: the sum of the terms. If the memory of homes is known, it replaces the terms for homes and state.
+        needed: the sum of the terms. If measured, the memory of homes replaces the terms for homes and state.
         overhead: recommended ``spark.executor.memoryOverhead``: ``needed`` plus a third.
-        limit: the container's limit in bytes. None also means that there is no limit.
+        limit: the container's limit in bytes. Also None if there is no limit.
     """
 
     host: str
@@ -150,7 +150,7 @@ def _cores(settings: Mapping[str, str], executors: int) -> int | None:
 
 
 def _limit(reported: int | None, settings: Mapping[str, str], heap: int) -> int | None:
-    """Return the container's limit, as reported by tasks or as requested by Spark from the cluster."""
+    """Return the container's limit: as tasks report it, or as Spark requests it from the cluster."""
     master = settings.get("spark.master", "")
     if not master.startswith(("yarn", "k8s")):
         return reported

@@ -1,4 +1,4 @@
-"""Growth rates of state, and the time at which workers run out of memory."""
+"""How fast state grows, and when workers will run out of memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Growth:
     """The state of one operator over time.
 
     Attributes:
-        uid: the operator that heads the vertex.
+        uid: the uid of the vertex's first operator.
         per_day: growth in bytes per day, by linear regression over the last day, or None if unknown.
     """
 
@@ -37,9 +37,9 @@ class Memory:
 
     Attributes:
         bytes: resident memory.
-        limit: the limit in bytes. None also means that no limit is set.
+        limit: the limit in bytes. Also None if no limit is set.
         per_day: growth in bytes per day.
-        full_at: when the memory reaches the limit at this rate (epoch ms). None also means never.
+        full_at: when memory reaches the limit at this rate (Unix time in ms). Also None for never.
     """
 
     bytes: int | None
@@ -87,6 +87,6 @@ def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float
 
 
 def _limit(settings: Mapping[str, str]) -> int | None:
-    """Return the memory limit of one worker. Spark divides the setting by the executor's cores."""
+    """Return the memory limit of one worker: Spark divides the setting by the executor's cores."""
     limit, cores = bytes_in(settings, "spark.executor.pyspark.memory"), number_in(settings, "spark.executor.cores")
     return limit if limit is None else limit // max(1, cores or 1)

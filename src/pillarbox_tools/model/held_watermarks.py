@@ -1,4 +1,4 @@
-"""The inputs that hold watermarks back, with the paths from the lagging operators to them."""
+"""Finds the inputs that hold watermarks back."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _UNKNOWN_PLACE = (
 
 @dataclass(frozen=True)
 class HeldWatermark:
-    """The watermark of a vertex, and the input that holds it back.
+    """A vertex whose watermark lags, and the input that holds it back.
 
     Attributes:
         subtask: the vertex's subtask with the lowest watermark.
-        watermark: epoch milliseconds, or None before the first watermark.
-        way: the (vertex, subtask) pairs on the path to the input.
+        watermark: Unix time in ms, or None before the first watermark.
+        way: the (vertex, subtask) pairs from this subtask up to the input.
         source: vertex number of the source, or None if its task has not run recently.
         partition: partition of the source, or None if the source had no records.
-        latest: largest timestamp in that partition's last epoch (epoch ms).
-        place: the source position of the record with that timestamp, from its columns.
+        latest: largest timestamp in that partition's last epoch (Unix time in ms).
+        place: the source position of the record with that timestamp.
     """
 
     program: str

@@ -1,4 +1,4 @@
-"""The history of a run: its epochs, aggregated by the minute into a bounded number of moments."""
+"""The history of a run: a bounded number of moments, each the aggregate of about a minute's epochs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST = (*LARGEST_COUNTERS, "in_flight")
 
 
 class Moments:
-    """Aggregates epochs. Only for one thread at a time."""
+    """Aggregates epochs to moments. Not thread-safe."""
 
     def __init__(self) -> None:
         self._moments: list[Moment] = []

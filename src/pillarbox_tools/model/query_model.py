@@ -29,7 +29,7 @@ def now_ms() -> int:
 
 
 class ShownQuery:
-    """A query on a dashboard. Here, its snapshot never changes, as in a bundle. Any thread may call the methods."""
+    """A query on a dashboard. In this base class, its snapshot never changes, as in a bundle. Thread-safe."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -55,15 +55,15 @@ class ShownQuery:
         return self._snapshot
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
-        """Return the state and history of an operator's key, or raise ``PillarboxError`` with the reason."""
+        """Return the state and history of an operator's key. Raises ``PillarboxError`` if that is impossible."""
         raise ConfigurationError("a bundle has no state: open the dashboard of the checkpoint to see a key")
 
 
 class QueryModel(ShownQuery):
-    """One run of a query. Any thread may call the methods.
+    """The model of one run of a query. Thread-safe.
 
     Args:
-        clock: returns epoch milliseconds.
+        clock: returns the time (Unix time in ms).
     """
 
     def __init__(self, snapshot: Snapshot, *, clock: Callable[[], int] = now_ms) -> None:
@@ -77,7 +77,7 @@ class QueryModel(ShownQuery):
     # -- called by the driver --
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        """Add an epoch, given Spark's progress report. Ignores idle, repeated and older reports."""
+        """Add the epoch in a progress report of Spark. Ignores idle, repeated and older reports."""
         if is_idle(progress):
             return
         epoch = epoch_of(progress)
@@ -135,7 +135,7 @@ class QueryModel(ShownQuery):
     # -- called by readers --
 
     def follow(self, follower: Callable[[EpochReport], None]) -> None:
-        """Add a follower, which is called with each stored epoch now, and then with each new epoch."""
+        """Call ``follower`` with each stored epoch now, and from then on with each new epoch."""
         with self._feeding:
             for epoch in self._snapshot.epochs:
                 follower(epoch)

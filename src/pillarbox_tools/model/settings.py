@@ -1,4 +1,4 @@
-"""Values in the settings of Spark and of a query."""
+"""Reads values from Spark's settings and a query's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def trigger_interval(settings: Mapping[str, str]) -> int | None:
-    """Return the trigger interval in ms, 0 if it is not set, or None if it is unknown."""
+    """Return the trigger interval in ms: 0 if it is not set, None if unknown."""
     trigger = settings.get("trigger")
     if trigger is None:
         return None
@@ -28,7 +28,7 @@ _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1
 
 
 def bytes_in(settings: Mapping[str, str], name: str) -> int | None:
-    """Return a size such as ``2g`` in bytes. Without a unit, it is in MiB. Returns None if it is unset or invalid."""
+    """Return a setting such as ``2g`` (default unit: MiB) in bytes, or None if it is unset or invalid."""
     text = settings.get(name, "").strip().lower().removesuffix("ib").removesuffix("b")
     if not text:
         return None

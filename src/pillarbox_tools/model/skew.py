@@ -31,7 +31,7 @@ class Skew:
     """The load balance of a vertex's tasks in an epoch.
 
     Attributes:
-        factor: the busiest subtask's busy time divided by the mean.
+        factor: the busiest subtask's busy time, divided by the mean of all subtasks.
         heavy: the heaviest keys, heaviest first.
     """
 

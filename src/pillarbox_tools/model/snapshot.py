@@ -1,6 +1,6 @@
-"""The state of a query at one time, as plain data that is written and read as JSON.
+"""A query at one point in time, as plain data that can be stored as JSON.
 
-Durations are milliseconds, points in time epoch milliseconds. None means unknown. Lists of runs are newest first.
+Durations are in ms, points in time are Unix times in ms. None means unknown. Lists of runs are newest first.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class SourceProgress:
     """One Spark source in one epoch.
 
     Attributes:
-        end: end offsets, as Spark's JSON.
-        latest: the source's newest offsets.
+        end: the offsets at its end, as in Spark's JSON.
+        latest: the newest offsets that the source has.
         metrics: the source's own metrics, such as Kafka's ``maxOffsetsBehindLatest``.
     """
 
@@ -48,7 +48,7 @@ class EpochReport:
         number: Spark's batch id.
         began: when its trigger began.
         duration: how long the trigger took.
-        parts: durations of Spark's phases by Spark's names; ``addBatch`` includes the tasks.
+        parts: Spark's name of a phase -> its duration. ``addBatch`` includes the tasks.
         rows: input rows.
         tasks: the task reports. Only set in the newest epochs.
         state_commit: how long Spark's state stores took to commit, summed over all partitions.
@@ -77,18 +77,18 @@ class EpochReport:
 
 @dataclass(frozen=True)
 class Moment:
-    """Consecutive epochs, aggregated for the history.
+    """Consecutive epochs of about a minute, aggregated for the history.
 
     Attributes:
-        at: when it ends. It covers the epochs that have ended since the previous moment.
+        at: when the moment ends. It covers the epochs that ended after the previous moment.
         duration: total duration of the epochs.
-        state_bytes: vertex uid -> final state size.
-        keys: vertex uid -> final number of keys.
+        state_bytes: vertex uid -> size of the state at the end.
+        keys: vertex uid -> number of keys at the end.
         lag: end of the newest epoch minus the lowest watermark.
         process_bytes: resident memory of the largest worker process.
-        fallbacks: number of tasks that ran in Spark's Python workers because they had no home.
+        fallbacks: number of tasks that ran in Spark's Python workers because there was no home (process for tasks).
         inputs: operator uid -> records received.
-        backlog: final backlog of the sources (rows).
+        backlog: backlog of the sources (rows) at the end.
         newest: largest event time of a source record.
     """
 
@@ -117,10 +117,10 @@ class Moment:
 
 @dataclass(frozen=True)
 class ExecutorRun:
-    """The tasks of a query in one executor, by their last reports.
+    """An executor, according to the last reports of a query's tasks there.
 
     Attributes:
-        executor: process id of its JVM.
+        executor: the pid of its JVM.
         homes: number of home processes.
         workers: number of Spark's Python workers that ran tasks.
         home_bytes: private memory of all homes.
@@ -175,10 +175,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All data about a query.
+    """All data about a query at one point in time.
 
     Attributes:
-        id: Spark's id of the query, stable over restarts.
+        id: Spark's id of the query, which restarts do not change.
         checkpoint: its location, or empty if it is temporary.
         is_live: whether the driver supplied the snapshot. If False, it was read from the history at ``read_at``.
         run: the current or last run.

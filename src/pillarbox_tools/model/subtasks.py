@@ -1,4 +1,4 @@
-"""The last reports of a query's subtasks. An epoch only runs the subtasks that have work."""
+"""Keeps the last reports of a query's subtasks, because an epoch only runs subtasks that have work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SELDOM = ("memory_limit", "private_bytes")
 
 
 class Subtasks:
-    """The last report of each subtask. Only for one thread at a time."""
+    """The last report of each subtask. Not thread-safe."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int, int], tuple[int, TaskReport]] = {}

@@ -1,6 +1,6 @@
-"""Time windows of a query's history: now (the last 5 minutes), a quarter of an hour, an hour, a day.
+"""Time windows of a query's history: 5 minutes ("now"), 15 minutes, an hour, a day.
 
-A fault is *present* if it happened in the last five minutes, or in the newest moment if epochs are rarer.
+A fault is *present* if it occurred in the last five minutes, or if epochs are rarer, in the newest moment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def now_of(snapshot: Snapshot) -> int:
 
 
 def within(snapshot: Snapshot, span: int) -> list[Moment]:
-    """Return the moments of the last ``span`` ms or, if epochs are rarer, the newest moment."""
+    """Return the moments of the last ``span`` ms, or if epochs are rarer, the newest moment."""
     moments, now = snapshot.run.moments, as_of(snapshot)
     recent = [moment for moment in moments if moment.at > now - span]
     if recent or not moments:
@@ -48,10 +48,10 @@ def moment_at(moments: Sequence[Moment], at: int) -> Moment:
 
 @dataclass(frozen=True)
 class Fault:
-    """A present fault. In the last ``span`` ms, ``count`` of ``of`` events failed.
+    """A fault that still occurs. In the last ``span`` ms, ``count`` of ``of`` events failed.
 
     Attributes:
-        since: when the consecutive moments with the fault began (epoch ms).
+        since: when the fault began to occur in every moment (Unix time in ms).
     """
 
     count: int
@@ -73,9 +73,9 @@ def fault_in(
     share: float,
     window: int = QUARTER,
 ) -> Fault | None:
-    """Return the fault, if it occurred more than ``least`` times, in more than ``share`` of cases.
+    """Return the fault if it occurred more than ``least`` times, and in more than ``share`` of all cases.
 
-    Considers the present and the window. ``count`` counts the fault in a moment, ``of`` all cases.
+    This must hold both now and in the window. ``count`` counts a moment's faults, ``of`` all its cases.
     """
     if not any(count(moment) for moment in within(snapshot, NOW)):
         return None
@@ -98,7 +98,7 @@ def _since(moments: Sequence[Moment], has: Callable[[Moment], bool]) -> int:
 
 
 def recent_epochs(snapshot: Snapshot, fewest: int, span: int = NOW) -> list[EpochReport]:
-    """Return the epochs with rows in the last ``span`` ms, or the newest ``fewest`` if that is more."""
+    """Return the epochs with rows in the last ``span`` ms, but at least the newest ``fewest``."""
     now = as_of(snapshot)
     rows = [epoch for epoch in snapshot.epochs if epoch.rows]
     recent = [epoch for epoch in rows if epoch.end > now - span]

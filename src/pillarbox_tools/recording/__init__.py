@@ -1,6 +1,5 @@
-"""Records a task of an epoch, in the driver. The epoch runs again on a copy of its checkpoint, without output.
+"""Records a task of an epoch, by running the epoch again on a copy of its checkpoint, without output.
 
-Imports the core alone. Start with `record.py`, then `target.py`. The recorded task sends its input to the driver
-instead of running (`recorded.py`). Weak spot: the copy contains the state of all levels, so recording one task may copy
-much more than its state.
+Imports only the core. Start with `record.py`, then `target.py`. The recorded task sends its input to the driver instead
+of running (`recorded.py`). Weak spot: to record one task, the state of all levels is copied.
 """

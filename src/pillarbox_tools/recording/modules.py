@@ -1,4 +1,4 @@
-"""Source text of user modules that contain functions and classes of a recorded program."""
+"""Collects the source of the user's modules, for a recording."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 class Source(NamedTuple):
-    """The source of a module."""
+    """The source text of a Python module."""
 
     text: str | None
     is_package: bool
@@ -31,7 +31,7 @@ def is_installed(path: str) -> bool:
 
 
 def is_users(name: str, spec: ModuleSpec | None) -> bool:
-    """Return whether a module is the user's, that is, neither installed nor part of Python, Spark or pillarbox."""
+    """Return whether a module is neither installed nor part of Python, Spark or pillarbox."""
     if spec is None or not may_be_users(name):
         return False
     paths = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
@@ -44,7 +44,7 @@ def may_be_users(name: str) -> bool:
 
 
 def sources_here() -> dict[str, Source]:
-    """Return the user modules that this process has imported, or may import later, by name."""
+    """Return module name -> source, for user modules that this process has imported or may import."""
     sources: dict[str, Source] = {}
     pending = [(name, getattr(module, "__spec__", None)) for name, module in list(sys.modules.items())]
     main = str(getattr(sys.modules.get("__main__"), "__file__", ""))

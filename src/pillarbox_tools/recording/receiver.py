@@ -1,4 +1,4 @@
-"""The driver's side of a recording. It receives the recorded task's data, and sends clocks to other tasks."""
+"""The driver's side of a recording: receives the recorded task's data, and sends clocks to other tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HELLO_SECONDS = 30.0
 
 
 class Receiver:
-    """A server with a thread of its own, and a thread per worker that has the token.
+    """A server with its own thread, and a thread for each worker that connects with the token.
 
     Args:
         host: the address to listen on, which workers must be able to reach.
@@ -27,8 +27,8 @@ class Receiver:
         clocks: clock logs of other tasks, by vertex and subtask.
 
     Attributes:
-        facts: the task's description of itself.
-        state: the chunks of its log.
+        facts: the recorded task's description of itself.
+        state: the chunks of its state log.
     """
 
     def __init__(self, host: str, folder: Path, limit: int, clocks: Mapping[tuple[int, int], bytes]) -> None:
@@ -48,7 +48,7 @@ class Receiver:
         threading.Thread(target=self._serve, name="pillarbox recording", daemon=True).start()
 
     def is_done(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for the recording to be complete or fail. Returns whether it has."""
+        """Wait up to ``timeout`` seconds until the recording is complete or has failed. Returns whether it is."""
         return self._done.wait(timeout)
 
     def close(self) -> None:

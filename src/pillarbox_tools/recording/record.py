@@ -1,4 +1,4 @@
-"""``record``, which records one task of an epoch in a folder."""
+"""``record``: records one task of an epoch in a folder."""
 
 from __future__ import annotations
 
@@ -109,7 +109,6 @@ def _is_committed(spark: SparkSession, checkpoint: str, epoch: int) -> bool:
 
 
 def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_calls: bool) -> None:
-    """Refuse an epoch that would call services when it is repeated."""
     earlier = target.earlier
     for program in () if allow_calls else planned:
         plan = program.summary.plan
@@ -189,7 +188,7 @@ def _record(
 
 
 def _answers(vertex: ShippedVertex, query: str | None, subtask: int) -> tuple[dict[str, Answers], list[str]]:
-    """Return the answers in the journals of a task's operators, by uid, and messages about unreadable journals."""
+    """Return (uid -> the answers in the operator's call journal, messages about unreadable journals)."""
     answers, doubts = dict[str, Answers](), list[str]()
     for node in vertex.load().nodes:
         options = async_options(node.factory)

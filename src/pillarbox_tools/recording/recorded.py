@@ -1,7 +1,7 @@
-"""The worker's side of a recording. The recorded task sends its input and state to the driver instead of running.
+"""The worker's side of a recording: the recorded task sends its input and state to the driver instead of running.
 
-Other tasks only run if they supply its input; the driver sends them their clock. Because the recorded task does not
-run, the epoch has no output, and later tasks call no service.
+Only tasks that supply its input run; the driver sends them their recorded clock. So the epoch has no output, and later
+tasks call no service.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RecordedTask:
 
     Attributes:
         subtask: its subtask, or a source's partition.
-        earlier: the vertices that supply its input, directly or indirectly.
+        earlier: the vertices upstream of it.
     """
 
     program: str
@@ -65,7 +65,7 @@ class RecordedTask:
         return program == self.program and number not in self.earlier
 
     def clock(self, program: str, number: int, subtask: int) -> bytes | None:
-        """Return another task's clock log from the driver, or None if that task uses the machine's clock."""
+        """Get an upstream task's clock log from the driver, or None."""
         if program != self.program:
             return None
         with self._connected() as driver:
@@ -84,7 +84,7 @@ class RecordedTask:
             driver.close()
 
     def send(self, facts: dict[str, Any], portions: Iterable[Any], store: ChunkStore | None = None) -> None:
-        """Send a task's description, log and input to the driver. Returns when they are stored."""
+        """Send the task's description, state log and input to the driver. Returns when they are stored."""
         with self._connected() as driver:
             driver.send((MessageType.METADATA, {**facts, "hash_seed": os.environ.get("PYTHONHASHSEED")}))
             for chunk in () if store is None else chunks_of(store):

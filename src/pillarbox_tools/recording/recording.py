@@ -46,9 +46,9 @@ class RecordingMetadata:
     """The description of a recording.
 
     Attributes:
-        uid: the first uid among the task's operators.
-        subtask: the task's subtask, or a source's partition.
-        clock: the text of the task's clock log, or None if unknown.
+        uid: the uid of the task's first operator that has one.
+        subtask: the task's subtask; for a source, the partition.
+        clock: the task's clock log as text, or None if unknown.
         is_last: whether event time ended in the epoch.
         is_pickled: for a source, whether its rows are pickled records of a collection.
         calls: the vertex's operators that call services.
@@ -87,10 +87,10 @@ class Recording:
     """A recording on disk.
 
     Attributes:
-        state: the chunks of the log before the epoch, by number.
-        after: the chunks after the epoch, or None if unknown.
-        broadcasts: the pickled values of Spark's broadcast variables, by number.
-        answers: the journals' answers, by uid.
+        state: number -> chunk of the state log, before the epoch.
+        after: the same after the epoch, or None if unknown.
+        broadcasts: number -> pickled value of a Spark broadcast variable.
+        answers: uid -> answers in the operator's call journal.
     """
 
     folder: Path
@@ -169,7 +169,7 @@ def read_metadata(folder: Path) -> RecordingMetadata:
 
 
 def read_recording(folder: Path) -> Recording:
-    """Read a recording. Refuses it if it is damaged, or cannot be replayed by this version of Python or pillarbox."""
+    """Read a recording. Raises if it is damaged, or this version of Python or pillarbox cannot replay it."""
     facts = read_metadata(folder)
     size = input_of(folder).stat().st_size if input_of(folder).exists() else 0
     if size != facts.bytes:

@@ -1,4 +1,4 @@
-"""Checks that the sources can still provide an epoch's input. Spark itself skips missing files."""
+"""Checks that sources still have an epoch's input, because Spark skips missing files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMPACT = ".compact"
 
 
 def check_sources(spark: SparkSession, writer: Any, checkpoint: str, copy: str, epoch: int) -> None:
-    """Refuse an epoch whose input cannot be read again. ``copy`` is a copy of the checkpoint."""
+    """Raise if an epoch's input cannot be read again. ``copy`` is a copy of the checkpoint."""
     if any("TextSocketSource" in step.simpleString(1) for step in plan_steps(dataframe_of(writer))):
         raise ConfigurationError(
             "the query reads a socket, which cannot repeat its rows, so its epochs cannot be recorded; read them from"

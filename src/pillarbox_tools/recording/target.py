@@ -46,7 +46,7 @@ class Target(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """The uid of one of its operators, preferably one that no other vertex has. Empty if it has no operators."""
+        """The uid of one of its operators, if possible one that no other vertex has, or ""."""
         others = {
             operator.uid
             for vertex in self._plan.vertices
@@ -143,7 +143,7 @@ def _subtask_in_state(uid: str, text: str, keys: Sequence[Any], files: Checkpoin
 
 
 def doubts_of(target: Target, portions: Iterable[Any]) -> list[str]:
-    """Return differences between the sources and the epoch's first run. ``portions`` is the task's recorded input."""
+    """Return messages about how the recorded input, ``portions``, may differ from the epoch's first run."""
     epoch = target.epoch_run
     if epoch is None:
         return []

@@ -1,8 +1,8 @@
-"""Refuses calls of services and of other programs in a replay.
+"""Refuses calls to services and other programs in a replay.
 
-Keyed functions receive the recorded answers of ``ctx.call``. Other operators that call services are replaced. Calls of
-other user code are detected by Python's audit events. A C library that opens its own sockets raises no such events;
-only a network namespace stops it (``cli/replay_process.py``).
+Keyed functions receive the recorded answers to ``ctx.call``. Other operators that call services are replaced. Calls in
+other user code are detected with Python's audit events. C libraries that open sockets raise no events; only a network
+namespace stops them (``cli/replay_process.py``).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _NAMED = 5
 
 
 class RefusedCallError(BaseException):
-    """A task tries to make a call. Not an ``Exception``, which retries and dead letters would catch."""
+    """A task tried to make a call. Not an ``Exception``, which retries and dead letters would catch."""
 
 
 class Refused:
-    """Refuses calls of this thread and of threads that start later."""
+    """Makes calls raise, in this thread and in threads that start later."""
 
     def __init__(self, uid: str) -> None:
         self.first: str | None = None
@@ -179,10 +179,10 @@ class UnansweredOperator(StreamOperator):
 
 
 def replay_calls(vertex: Vertex, answers: Mapping[str, Answers], *, allow_calls: bool) -> None:
-    """Pass the recorded answers of calls to a vertex's operators. Other calls are refused unless allowed.
+    """Give a vertex's operators the recorded answers. Other calls are refused unless allowed.
 
     Args:
-        answers: uid -> the answers in the operator's journal.
+        answers: uid -> answers in the operator's call journal.
     """
     for node in vertex.nodes:
         factory = node.factory

@@ -1,7 +1,7 @@
-"""Compares another program with the recorded program, on the recorded input and state.
+"""Compares another program with a recorded program, on the recorded input and state.
 
-First, each program runs normally. If the results differ, each runs again record by record, and the outputs and states
-after each record are compared.
+First, both run normally. If the results differ, both run again record by record, and their output and state after each
+record are compared.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class FirstDifference:
     """The first record after which two programs differ.
 
     Attributes:
-        number: number of the record in the input, from 1, or 0 if the programs differ before the first record.
-        before: the key's states before the record in the recorded program, by name.
+        number: position of the record in the input, from 1; or 0 if the programs differ before the first record.
+        before: state name -> the key's state before the record, in the recorded program.
     """
 
     number: int
@@ -64,9 +64,9 @@ class Comparison:
     """The result of comparing two programs.
 
     Attributes:
-        sent: (number of records sent by the recorded program, by the other program).
-        only_end: differences that appear after no record, but because of timers, requests, or the end of the epoch.
-        unanswered: message about the service call that stopped a program, or None.
+        sent: how many records (the recorded program, the other program) emitted.
+        only_end: differences that no record causes, but timers, requests, or the end of the epoch.
+        unanswered: a message about the service call that stopped a program, or None.
     """
 
     records: int = 0
@@ -82,7 +82,7 @@ class Comparison:
 
 
 class _Event(NamedTuple):
-    """An output record, or the error that ended a program, both as a tree and as text."""
+    """An output record, or the error that ended a program, as a tree and as text."""
 
     tree: Any
     text: str
@@ -111,8 +111,8 @@ def compare_programs(
     Args:
         other: the other program's vertex.
         broadcasts: pickled values of Spark's broadcast variables in the other vertex, by number.
-        clock: a constant time for both programs (epoch ms), or None to repeat the recorded readings.
-        allow_calls: whether programs may make calls. If False, each stops at its first call.
+        clock: a constant time for both programs (Unix time in ms), or None to repeat the recorded readings.
+        allow_calls: whether programs may call services. If False, a program stops at its first call.
     """
 
     def recorded() -> Rerun:
@@ -191,7 +191,7 @@ class _StepTrace(NamedTuple):
     error: Any
 
     def parts_that_differ(self, other: _StepTrace) -> list[str]:
-        """Return messages about the differing parts. The order of output is ignored."""
+        """Return messages about differing parts. Ignores the order of output."""
         parts = []
         trees = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
         values = (tuple(MISSING if tree is None else tree[2] for tree in pair) for pair in zip_longest(*trees))
@@ -210,7 +210,7 @@ def _only_in(values: list[Any], other: list[Any]) -> list[Any]:
 
 
 class _ComparedProgram(NamedTuple):
-    """One of the programs. It can be run repeatedly, in the calling thread."""
+    """One of the compared programs. It can be run repeatedly, in the calling thread."""
 
     recording: Recording
     make: Callable[[], Rerun]
@@ -256,7 +256,7 @@ class _ComparedProgram(NamedTuple):
 
 
 class _StepRun:
-    """A run that processes one record at a time. A record is finished when the task requests more input."""
+    """A run that processes one record at a time: a record is finished when the task requests more input."""
 
     def __init__(self, rerun: Rerun, take: Callable[[_StepTrace], None]) -> None:
         self._rerun = rerun

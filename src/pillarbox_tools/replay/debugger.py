@@ -1,4 +1,4 @@
-"""Python's debugger for a replay. It only stops in the user's functions."""
+"""Python's debugger for a replay: only stops in the user's functions."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _METHODS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 
 @contextmanager
 def nondeterministic_calls() -> Iterator[list[str]]:
-    """Within the block, collect nondeterministic calls of user code in this thread, with their lines.
+    """Within the block, collect nondeterministic calls of user code in this thread, with line numbers.
 
     Uses Python's profiler, which makes the code several times slower.
     """
@@ -90,7 +90,7 @@ def fixed_inputs(seed: int | None, clock: int | None) -> Iterator[None]:
 
     Args:
         seed: seed of ``random``, ``numpy.random``, ``os.urandom`` and thereby ``uuid``, or None.
-        clock: constant time in ``time`` and ``datetime`` (epoch ms), or None.
+        clock: constant time for ``time`` and ``datetime`` (Unix time in ms), or None.
     """
     with ExitStack() as stack:
         if seed is not None:

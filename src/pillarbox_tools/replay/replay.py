@@ -1,4 +1,4 @@
-"""Replays a recording in this process, without Spark, Java and, by default, service calls."""
+"""Replays a recording in this process, without Spark and Java, and by default without service calls."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Replay:
 
     Attributes:
         records: number of input records up to the end or the failure.
-        differs: differences from the recording, or empty.
+        differs: differences from the recording, or [].
         state: differences between the final state and the checkpoint's state, or None if they were not compared.
         reasons: messages about possible reasons for differences.
         stopped: whether it stopped at the requested record or in the debugger.
-        unanswered: message about the service call that stopped it, or None.
+        unanswered: a message about the service call that stopped it, or None.
     """
 
     records: int = 0
@@ -66,12 +66,12 @@ def replay(
     """Run a recorded task up to its failure or its end.
 
     Args:
-        at: number of the input record to stop before, counted from 1.
+        at: position of the input record to stop before, from 1.
         debug: whether to open Python's debugger at that record, or where the task fails.
-        diff: whether to compare the final state with the checkpoint's state, or the failure with the recorded failure.
-        allow_calls: whether to allow async operators, and functions that open sockets or run programs.
-        clock: constant time for the task's clock and for user code (epoch ms). If None, the task's clock repeats its
-            readings, and user code gets the current time.
+        diff: whether to compare the outcome (final state or failure) with the recorded one.
+        allow_calls: whether to run async operators, and functions that open sockets or start programs.
+        clock: constant time for the task's clock and user code (Unix time in ms). By default, the task's clock repeats
+            its readings, and user code gets the current time.
     """
     noted = recording.facts.failure
     stop = at if at is not None else noted.number if debug and noted is not None else None

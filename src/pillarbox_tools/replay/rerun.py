@@ -1,4 +1,4 @@
-"""A recorded task, recreated in this process without Spark and Java."""
+"""Recreates a recorded task in this process, without Spark and Java."""
 
 from __future__ import annotations
 
@@ -35,17 +35,16 @@ from pillarbox_tools.replay.calls import RefusedCallError, refused_calls, replay
 
 
 class Rerun:
-    """A recorded task that can run once.
+    """A recreated task, which can run once.
 
     Args:
         shipped: the vertex. By default, the recorded vertex.
-        broadcasts: the pickled values of Spark's broadcast variables in the vertex, by number. By default, the recorded
-            values.
-        clock: constant time of its clock (epoch ms), or None to repeat the recorded readings.
+        broadcasts: number -> pickled value of a Spark broadcast variable. By default, as recorded.
+        clock: constant time (Unix time in ms), or None to repeat the recorded readings.
         allow_calls: whether operators may call services. If False, a call stops the task.
 
     Attributes:
-        store: its state log, which the run updates.
+        store: its state log. Running the task updates it.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Rerun:
             task.restore(self.store)
 
     def run(self, portions: Iterable[Any] | None = None) -> Iterator[list[Buffer]]:
-        """Run the epoch, and yield its output in parts. ``portions`` is the input. By default, the recorded input."""
+        """Run the epoch on ``portions`` (by default, the recorded input). Yields its output in parts."""
         facts, task = self._recording.facts, self.task
         batches = self.input() if portions is None else portions
         if isinstance(task, SourceStreamTask):
@@ -108,7 +107,7 @@ class Rerun:
 
 @dataclass
 class Outcome:
-    """The end of a run."""
+    """How a run ended."""
 
     rerun: Rerun | None = None
     error: Exception | None = None
@@ -123,7 +122,7 @@ def run_once(
     allow_calls: bool,
     on_error: Callable[[Exception], None] = lambda error: None,
 ) -> Outcome:
-    """Create a task, run it, and cancel it. Raises errors of ``make``."""
+    """Create a task with ``make``, run it, and cancel it. Errors of ``make`` propagate."""
     outcome = Outcome()
     with nullcontext() if allow_calls else refused_calls(recording.facts.uid) as refused:
         try:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Difference:
-    """An entry with different values in two states.
+    """An entry (a key's state) that has different values in two states of a subtask.
 
     Attributes:
         owner: the key as text, with the namespace.
@@ -50,7 +50,7 @@ def compare_logs(then: MemoryChunkStore, now: MemoryChunkStore, subtask: int) ->
 def different_entries(
     then: Mapping[bytes, T], now: Mapping[bytes, T], tree: Callable[[T], Any]
 ) -> Iterator[tuple[T | None, T | None, ValueDifference]]:
-    """Yield entries whose values differ, with their first difference. ``tree`` converts a value to a tree."""
+    """Yield the entries whose values differ. ``tree`` converts a value to a tree."""
     for name in then.keys() | now.keys():
         pair = then.get(name), now.get(name)
         left, right = (MISSING if entry is None else tree(entry) for entry in pair)

@@ -1,6 +1,6 @@
-"""Values as trees of plain data, so that values of two versions of a program can be compared.
+"""Converts values to trees of plain data, to compare values of two versions of a program.
 
-Objects of two versions have different classes, so they are never equal. A tree contains the same data as a pickle.
+Their objects have different classes, and would never be equal. A tree contains the same data as a pickle.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Tree(NamedTuple):
     """A composite value.
 
     Attributes:
-        kind: its type, and other data that identifies it besides its parts.
+        kind: its type, and anything else that is part of its identity.
         parts: label -> plain value or tree. Labels are such as ``.price`` or ``['x']``.
     """
 
@@ -104,7 +104,7 @@ def _of_object(value: Any) -> Any:
 
 
 def digest(tree: Any) -> bytes:
-    """Return bytes that are equal only for equal trees."""
+    """Return bytes that are only equal for equal trees."""
     # Version 0 of the format is independent of shared and interned objects.
     return marshal.dumps(_plain(tree), 0)
 

@@ -1,4 +1,4 @@
-"""Two versions of a program in one process. The recorded version's modules are in the recording."""
+"""Runs two versions of a program in one process: the recorded version's modules are in the recording."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class RecordedModules(MetaPathFinder):
 
 @contextmanager
 def recorded_modules(recording: Recording) -> Iterator[None]:
-    """Within the block, use the recorded user modules. Refuses a recording that lacks a module of the program."""
+    """Within the block, use the recorded user modules. Raises if the recording lacks a module of the program."""
     sources, _ = recording.modules()
     finder = RecordedModules(sources)
     before = _take_modules()
@@ -96,7 +96,7 @@ def _take_modules() -> dict[str, Any]:
 
 
 def check_installed(recording: Recording, vertex: Vertex) -> None:
-    """Refuse a recorded program that uses functions of an installed package in another version."""
+    """Raise if the recorded program uses functions of an installed package whose version differs here."""
     _, versions = recording.modules()
     for node in vertex.nodes:
         for name in _modules_of(node.factory.make):

@@ -1,4 +1,4 @@
-"""Access of the public tools to a query, with a thread that follows queries without hooks."""
+"""Finds the model of a query for the public tools. For a query without hooks, starts a thread."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _watched: WeakKeyDictionary[StartedQuery, WatchedQuery] = WeakKeyDictionary()
 
 
 def watched(started: StartedQuery) -> WatchedQuery:
-    """Return the model of a query. If the query has no hooks, a thread follows it. Any thread."""
+    """Return the model of a query. If the query has no hooks, starts a thread that feeds it. Thread-safe."""
     with _lock:
         query = _watched.get(started)
         if query is None:
@@ -49,7 +49,7 @@ def watched(started: StartedQuery) -> WatchedQuery:
 
 
 def _follow(started: StartedQuery, query: WatchedQuery, progress: ProgressReader) -> None:
-    """Follow a query until its end. It has no hooks, because its writer's own ``start()`` has started it."""
+    """Feed a query's model until its end. For a query that its writer's own ``start()`` started, without hooks."""
 
     def log_failure(error: Exception) -> None:
         query.log_missing_progress(describe(error))

@@ -1,8 +1,8 @@
 """The history of a checkpoint's queries: small files in the checkpoint's folder ``pillarbox/history/``.
 
-The driver writes its model of a run at most once a minute and at the end. It writes a new file each time, and removes
-the previous one. Under Spark Connect, files cannot be removed, so the driver only writes at the end. If the history
-cannot be written, the query continues.
+The driver writes its model of a run at most once a minute, and at the end: a new file each time, and it removes the
+previous file. Under Spark Connect, files cannot be removed, so it only writes at the end. Failing to write does not
+affect the query.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def folder_of(checkpoint: str) -> str:
 
 
 class HistoryWriter:
-    """Writes the history of one run. Only for one thread."""
+    """Writes the history of one run. Not thread-safe."""
 
     def __init__(self, spark: SparkSession, checkpoint: str, model: QueryModel) -> None:
         self._spark = spark
@@ -59,7 +59,7 @@ class HistoryWriter:
     def write(self, *, is_end: bool = False) -> None:
         """Write changes. Never raises.
 
-        At the query's end, its session may also have ended, so a failure is not logged as a warning.
+        At the query's end, the session may also have ended, so failures are not logged as warnings.
         """
         self._next = now_ms() + _EVERY
         version = self._model.refresh()
@@ -104,7 +104,7 @@ def condensed(snapshot: Snapshot) -> Snapshot:
 
 
 def _condensed(epoch: EpochReport) -> EpochReport:
-    """Keep only the tasks that findings need. The vertices have the sums over all tasks."""
+    """Drop the tasks that findings do not need. Sums over all tasks are kept."""
     if len(epoch.tasks) <= _TASKS:
         return epoch
     tasks = sorted(epoch.tasks, key=lambda task: -task.busy_ms)[:_TASKS]
@@ -121,7 +121,7 @@ def _condensed(epoch: EpochReport) -> EpochReport:
 
 
 def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
-    """Return the last snapshot of each run, newest first. Skips files in other versions of the format."""
+    """Return the last snapshot of each run, newest first. Skips files of other format versions."""
     newest: dict[str, Snapshot] = {}
     for _, line in session_of(spark).folder(folder_of(checkpoint)).lines():
         document: dict[str, Any] = json_object(line)

@@ -1,4 +1,4 @@
-"""Versions and settings of this process and of a worker, for the doctor."""
+"""Collects versions and settings of this process and of a worker, for the doctor."""
 
 from __future__ import annotations
 

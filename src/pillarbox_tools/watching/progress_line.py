@@ -1,4 +1,4 @@
-"""The progress of a query that is catching up, as a line on standard error."""
+"""Shows the progress of a query that is catching up, as a line on standard error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CLEAR = "\r\x1b[K"
 
 @dataclass
 class ProgressLine:
-    """A terminal line that is rewritten in place. Methods never raise. Only for one thread at a time."""
+    """A terminal line that is rewritten in place. Methods never raise. Not thread-safe."""
 
     stream: TextIO
     snapshot: Callable[[], Snapshot]

@@ -1,4 +1,4 @@
-"""A query without its driver, read from the history and notes in its checkpoint."""
+"""Reads a query from the history and notes in its checkpoint, without its driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FRESH = 15.0
 
 
 class CheckpointQuery(ShownQuery):
-    """The query of a checkpoint. It runs elsewhere or has stopped. Any thread may call its methods."""
+    """The query of a checkpoint, which runs elsewhere or has stopped. Thread-safe."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._known = stored_snapshot(spark, checkpoint)
@@ -92,7 +92,7 @@ def _what_is_old(snapshot: Snapshot, now: int) -> list[str]:
 
 
 def plan_of_notes(programs: list[dict[str, Any]]) -> Plan:
-    """Return the plan from a checkpoint's notes. The plan has no edges, because the notes do not contain them."""
+    """Return the plan from a checkpoint's notes, which contain no edges."""
     vertices: list[PlanVertex] = []
     edges: list[PlanEdge] = []
     for index, program in enumerate(programs):

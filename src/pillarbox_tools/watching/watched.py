@@ -1,4 +1,4 @@
-"""A watched query. Its progress updates its model, and the model is written into the checkpoint's history."""
+"""A query of this process whose progress updates its model, which is written to the history."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class WatchedQuery(QueryModel):
         self._history = None if started.checkpoint is None else HistoryWriter(self._spark, started.checkpoint, self)
 
     def take(self, reports: Iterable[Progress]) -> None:
-        """Add progress reports, and write the history if it is due. Only for the thread that also calls :meth:`end`."""
+        """Add progress reports, and write the history if it is due. Call it in the same thread as :meth:`end`."""
         self._read_earlier()
         for progress in reports:
             self._take(progress)
@@ -70,7 +70,7 @@ class WatchedQuery(QueryModel):
             self.log_missing_progress(describe(error))
 
     def log_missing_progress(self, why: str) -> None:
-        """Log that progress is missing, as a warning the first time, then at debug level."""
+        """Log that progress is missing: as a warning the first time, then at debug level."""
         (_log.debug if self._warned else _log.warning)("query %s: its progress cannot be read: %s", self.id, why)
         self._warned = True
 
@@ -87,7 +87,7 @@ class WatchedQuery(QueryModel):
         return replace(snapshot, missing=[*snapshot.missing, self._unread]) if self._unread else snapshot
 
     def _read_earlier(self) -> None:
-        """Read the earlier runs once, because they no longer change. Any thread."""
+        """Read the earlier runs. Only once, because they no longer change. Thread-safe."""
         with self._reading:
             if self._has_read:
                 return

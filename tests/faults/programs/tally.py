@@ -29,10 +29,10 @@ class Seen:
 
 
 class Tally:
-    """The records of a key, as a mutable state value. Pickling and unpickling may fail.
+    """Counts a key's records, as a mutable state value. Injected faults can make pickling and unpickling fail.
 
     Args:
-        faults: the directory with the faults.
+        faults: the directory whose files describe the faults to inject.
         parts: ranges of the records so far, in order.
 
     Attributes:

@@ -1,4 +1,6 @@
-"""State values, and the values that Spark 4.3 returns, as compared by ``tests/spark/stateful_programs``."""
+"""State values to store, and the values that Spark 4.3 returns for them (``tests/spark/stateful_programs`` compares
+these).
+"""
 
 from __future__ import annotations
 

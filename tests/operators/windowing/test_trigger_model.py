@@ -262,7 +262,7 @@ def never() -> When:
 
 
 class Budget(Trigger):
-    """Fires and purges when the sum of the elements reaches a limit, and a while after an odd timestamp."""
+    """Fires and purges when the sum of the elements reaches a limit, and also some time after an odd timestamp."""
 
     _sum = ReducingStateDescriptor("sum", lambda value, other: value + other)
     _times = ListStateDescriptor("times")

@@ -1,4 +1,4 @@
-"""Searches a user's function, and the helpers that it calls, for a name."""
+"""Searches the code of a user's function, and of functions that it calls, for a name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_ELEMENTS = 100
 
 
 def uses_processing_time(function: object) -> bool:
-    """Return whether a function sets processing-time timers, as declared or found in its code."""
+    """Return whether a function sets processing-time timers: as it declares, or by a search of its code."""
     declared = function.uses_processing_time if isinstance(function, Function) else None
     if declared is None:
         return mentions(function, "register_processing_time_timer")
@@ -36,7 +36,7 @@ def event_time_use(function: object) -> EventTimeUse:
 
 
 def mentions(function: object, name: str) -> bool:
-    """Return whether a function's code, or code that it reaches, has ``name`` as an attribute or a string."""
+    """Return whether a function's code, or code that it calls, contains ``name`` as an attribute or string."""
     pending: list[Any] = [function]
     seen: dict[int, Any] = {}  # keeps the objects: an identity is unique only among living objects
     while pending and len(seen) < _MOST:

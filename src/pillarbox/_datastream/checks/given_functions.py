@@ -1,4 +1,4 @@
-"""Checks of users' functions and types, and names of operators."""
+"""Checks of user functions and types, and default names of operators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def name_of(kind: str, func: Any) -> str:
 def check_function(
     func: Any, interface: type, method: str, called: str | None = None, *, many: bool = False, may_await: bool = False
 ) -> None:
-    """Check that an object is a function or an instance of its interface, and that it returns results.
+    """Raise unless an object is a function or an instance of an interface, and returns results.
 
     Args:
         may_await: whether its methods may be ``async def``.
@@ -74,7 +74,7 @@ def check_type(what: str, declared: Any) -> None:
 def check_instance(
     func: Any, interface: type[Function], where: str, called: Sequence[str], *, many: bool, may_await: bool = False
 ) -> None:
-    """Check that an object implements an interface with several methods, and that they return results."""
+    """Raise unless an object implements an interface with several methods, and they return results."""
     if not isinstance(func, interface):
         raise _not_an_instance(func, where, f"a {interface.__name__}")
     check_parameters(func, interface, where, may_await=may_await)

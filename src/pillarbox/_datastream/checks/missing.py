@@ -1,4 +1,4 @@
-"""Errors for methods that another kind of stream or only Flink has. Each error names a replacement."""
+"""Errors for missing methods, which only another kind of stream or Flink has. They name a replacement."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def missing_class(name: str) -> MissingClassError | None:
 
 
 def unknown(thing: object, name: str, advice: str | None = None) -> AttributeError:
-    """Return the error for a missing attribute. ``advice`` replaces the default message."""
+    """Return the error for a missing attribute, with ``advice`` or default advice."""
     if advice is not None:
         return MissingMethodError(advice)
     return AttributeError(f"{type(thing).__name__!r} object has no attribute {name!r}", name=name, obj=thing)

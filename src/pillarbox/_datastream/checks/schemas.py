@@ -1,4 +1,4 @@
-"""Checks of columns when a program is built, if the previous step's columns are known."""
+"""Checks of columns when a program is built, as far as the previous step's columns are known."""
 
 from __future__ import annotations
 
@@ -93,7 +93,6 @@ def check_field(step: Transformation, field: int | str, method: str) -> None:
 
 
 def _source_of(step: Transformation) -> Transformation:
-    """Return the step that created the records. Partitioning and similar steps only pass records on."""
     while isinstance(step, PartitionTransformation) or (
         isinstance(step, OperatorTransformation) and step.factory.keeps_records
     ):
@@ -125,7 +124,7 @@ def key_types(step: Transformation, keying: Keying) -> list[str] | None:
 
 
 def check_key_type(keying: Keying, schema: StructType) -> None:
-    """Check that a key's declared type equals its columns' type, so that keys need no conversion."""
+    """Raise unless a key's declared type equals its columns' type."""
     columns = keying.columns
     if keying.key_type is None or columns is None:
         return
@@ -147,7 +146,7 @@ def declared_type(step: Transformation) -> TypeInformation[Any] | None:
 
 
 def known_schema(step: Transformation) -> StructType | None:
-    """Return the columns of a step's records, from its DataFrame or declaration, or None if they are unknown."""
+    """Return the columns of a step's records, or None if they are unknown."""
     schemas: list[StructType | None] = []
     pending, seen = [step], set[int]()
     while pending:
@@ -165,7 +164,7 @@ def known_schema(step: Transformation) -> StructType | None:
 
 
 def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str) -> RowEncoder | None:
-    """Return the encoder of a stream's records to columns, or None if a column's type has no Python values."""
+    """Return an encoder of a stream's records to columns, or None if Python has no values of a column's type."""
     try:
         return RowEncoder(schema, operator, stream._env._runtime.time_zone)
     except ProgramError:

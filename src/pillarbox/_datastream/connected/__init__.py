@@ -1,5 +1,5 @@
-"""Two streams in one operator: connected, broadcast and joined streams, with PyFlink's names (joins: Flink's).
+"""Connected, broadcast and joined streams: two streams in one operator. Names are PyFlink's (of joins, Flink's).
 
 Imports `streams`, `windows`, `checks` and the layers below `_datastream`. Start with `connected_streams.py`. Weak spot:
-`joined_streams.py` has a separate builder class for each kind of join, so an option must be added to each.
+`joined_streams.py` has a builder class for each kind of join, so a new option must be added to each.
 """

@@ -31,7 +31,7 @@ _PROCESS = "process() of a stream and a broadcast one"
 
 
 class BroadcastStream(Generic[T1]):
-    """A stream that sends every record of type ``T1`` to each subtask, and declares the broadcast state for them.
+    """A stream of type ``T1`` that sends every record to each subtask, and declares broadcast state to store them.
 
     ``DataStream.broadcast(descriptor, ...)`` creates it; pass it to ``DataStream.connect``.
     """
@@ -66,11 +66,11 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         on_error: OnError = "fail",
         **options: Unpack[KeyedAsyncKeywords],
     ) -> DataStream[U]:
-        """Process both streams: one fills the broadcast state, the other reads it.
+        """Process both streams. The broadcast stream fills the broadcast state; the other stream reads it.
 
-        Event time is the minimum of both streams' event times, so a stream without watermarks stops it. A stream that
-        is not partitioned is rebalanced. Options are as in :meth:`KeyedStream.process`. With ``async def``, a broadcast
-        record waits for all earlier records, and later records wait for it.
+        Event time is the minimum of both streams' event times, so a stream without watermarks stops it. If the other
+        stream is not partitioned, it is rebalanced. Options are as in :meth:`KeyedStream.process`. With ``async def``,
+        a broadcast record waits until all earlier records are done, and later records wait for it.
 
         Args:
             func: a ``KeyedBroadcastProcessFunction`` if the first stream is keyed, otherwise a

@@ -1,4 +1,4 @@
-"""Builds columnar interval joins, and checks their arguments."""
+"""Checks the arguments of columnar interval joins, and builds them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def join_columns(
 
 
 def _with_nan_as_key(stream: KeyedStream[Any, Any]) -> KeyedStream[Any, Any]:
-    """Return a copy of the stream that accepts NaN as a key. Other steps may use the original."""
+    """Return a copy of the stream that accepts NaN as a key. Other steps still use the original."""
     keying = stream._keying.with_nan()
     assert isinstance(stream._step, KeyByTransformation)
     return type(stream)(stream._env, replace(stream._step, partitioner=KeyGroupPartitioner(keying)), keying)
@@ -74,7 +74,7 @@ def sides_of_rows(
     right: KeyedStream[Any, Any],
     late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None],
 ) -> tuple[JoinSide, JoinSide] | None:
-    """Return both sides of a columnar join, or None if a function has changed the rows of a stream."""
+    """Return both sides of a columnar join, or None if a stream's rows are not a DataFrame's."""
     if not all(_is_untouched(stream._plain_step()) for stream in (left, right)):
         return None
     try:
@@ -151,7 +151,7 @@ def _can_be_compared(kind: spark.DataType) -> bool:
 
 
 def _check_keys(left: JoinSide, right: JoinSide) -> None:
-    """Check that both sides' keys have the same types. Integers of any size match."""
+    """Raise unless both sides' keys have the same types. Integers of any size match."""
     if len(left.keys) != len(right.keys):
         raise ProgramError(
             f"interval_join(): the left side is keyed by {', '.join(left.keys)}, the right side by"
@@ -169,7 +169,6 @@ def _check_keys(left: JoinSide, right: JoinSide) -> None:
 
 
 def _compared_as(kind: spark.DataType) -> Any:
-    """Return the part of a type that must match: nullability and an interval's units are left out."""
     if isinstance(kind, spark.StructType):
         return [(field.name, _compared_as(field.dataType)) for field in kind.fields]
     return type(kind) if isinstance(kind, spark.DayTimeIntervalType) else kind

@@ -42,11 +42,11 @@ _PROCESS = "process() of connected streams"
 
 
 class ConnectedStreams(Generic[T1, T2]):
-    """Two streams, of types ``T1`` and ``T2``, for an operator that processes both. As in PyFlink.
+    """Two streams, of types ``T1`` and ``T2``, that one operator processes. As in PyFlink.
 
-    If both streams are keyed, before ``connect`` or by :meth:`key_by`, records with the same key share a subtask and
-    keyed state. Streams without partitioning are rebalanced. The function has two methods: the method with the suffix 1
-    receives the first stream's records, the method with the suffix 2 the second stream's.
+    If both streams are keyed, before ``connect`` or with :meth:`key_by`, records with the same key share a subtask and
+    keyed state. Streams that are not partitioned are rebalanced. Functions have a method for each stream, such as
+    ``map1`` and ``map2``.
 
     ``output_type`` and ``on_error`` are as in :class:`DataStream`. Invalid arguments raise ``ProgramError``.
     """
@@ -61,11 +61,10 @@ class ConnectedStreams(Generic[T1, T2]):
         key_selector2: Callable[[T2], Any] | KeySelector[T2, Any] | str | Sequence[str],
         key_type: TypeInformation[Any] | None = None,
     ) -> ConnectedStreams[T1, T2]:
-        """Partition both streams by key. Each selector is a function, a ``KeySelector``, or column names.
+        """Partition both streams by key. A selector is a function, a ``KeySelector``, or column names.
 
         Args:
-            key_type: a type from ``Types``. Both streams' keys are converted to it; keys that cannot be converted are
-                refused.
+            key_type: a type from ``Types``. Both streams' keys are converted to it, or refused.
 
         Example:
             >>> class Both(KeyedCoProcessFunction):
@@ -139,7 +138,7 @@ class ConnectedStreams(Generic[T1, T2]):
         on_error: OnError = "fail",
         **options: Unpack[KeyedAsyncKeywords],
     ) -> DataStream[U]:
-        """Process both streams, with side outputs and, if both are keyed, keyed state and timers.
+        """Process both streams, with side outputs, and if both are keyed, with keyed state and timers.
 
         Event time is the minimum of both streams' event times, so timers wait for the slower stream. Options are as in
         :meth:`KeyedStream.process`.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class _Pair(Generic[T1, T2]):
-    """Two streams whose keys are being set."""
+    """Two streams, and the keys that match their records."""
 
     _method: str
 
@@ -115,7 +115,7 @@ class JoinedStreams(_Pair[T1, T2], Generic[T1, T2]):
     _method = "join"
 
     def window(self, assigner: WindowAssigner) -> JoinedWindows[T1, T2]:
-        """Window both streams, for instance with ``TumblingEventTimeWindows.of("1 minute")``."""
+        """Assign records of both streams to windows, such as ``TumblingEventTimeWindows.of("1 minute")``."""
         return JoinedWindows(*self._keyed(), assigner)
 
 
@@ -125,7 +125,7 @@ class CoGroupedStreams(_Pair[T1, T2], Generic[T1, T2]):
     _method = "co_group"
 
     def window(self, assigner: WindowAssigner) -> CoGroupedWindows[T1, T2]:
-        """Window both streams, for instance with ``TumblingEventTimeWindows.of("1 minute")``."""
+        """Assign records of both streams to windows, such as ``TumblingEventTimeWindows.of("1 minute")``."""
         return CoGroupedWindows(*self._keyed(), assigner)
 
 
@@ -156,7 +156,7 @@ class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
         func: Callable[[T1, T2], U] | JoinFunction[T1, T2, U] | FlatJoinFunction[T1, T2, U],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U]:
-        """Call a function with each pair of records of the same key and window, when the window ends.
+        """When a window ends, call a function with each pair of its records that have the same key.
 
         ``f(first, second)`` or a ``JoinFunction`` returns one result; a ``FlatJoinFunction`` returns any number.
 
@@ -184,9 +184,9 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
         func: Callable[[Sequence[T1], Sequence[T2]], Iterable[U] | None] | CoGroupFunction[T1, T2, U],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U]:
-        """Call a function with all records of a key and window, when the window ends.
+        """When a window ends, call a function with all its records of a key.
 
-        A stream may have no records in the window.
+        One of the streams may have no records.
 
         ``f(firsts, seconds)``, or a ``CoGroupFunction``, returns or yields the results.
 
@@ -204,7 +204,7 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
 
 
 class IntervalJoin(Generic[T1, T2]):
-    """Two keyed streams, of types ``T1`` and ``T2``, whose records are joined if their event times are close."""
+    """Two keyed streams, of types ``T1`` and ``T2``. Records are joined if keys are equal and event times close."""
 
     def __init__(self, left: KeyedStream[Any, T1], right: KeyedStream[Any, T2]) -> None:
         self._streams = (left, right)
@@ -262,17 +262,17 @@ class IntervalJoin(Generic[T1, T2]):
     ) -> DataStream[U]:
         """Call a function with each pair, when its second record arrives.
 
-        If both streams are DataFrame rows keyed by columns, pairs are computed with Arrow when event time advances or
-        the micro-batch ends: only rows with a partner become Python objects.
+        If both streams are DataFrame rows keyed by columns, Arrow finds pairs when event time advances or the
+        micro-batch ends, and rows without a partner never become Python objects.
 
-        A record is stored until event time, the minimum of both streams' event times, has passed its last possible
-        partner. A record that arrives after event time has passed its own timestamp is late: it is dropped and counted
+        A record is stored until event time (the minimum of both streams') has passed its last possible partner. A
+        record with a timestamp that event time has passed is late: it is dropped and counted
         (``late_records_dropped``), or emitted to a side output.
 
         Args:
             func: a ``ProcessJoinFunction``, or a function ``f(left, right, ctx)`` that returns or yields the results.
-            on_error: as in :meth:`DataStream.process`. The failing pair's second record is dropped, and one dead letter
-                replaces all its pairs.
+            on_error: as in :meth:`DataStream.process`. If a pair fails, its later record is dropped, and one dead
+                letter replaces all that record's pairs.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -306,12 +306,12 @@ class IntervalJoin(Generic[T1, T2]):
     def columns(
         self, how: Literal["inner", "left"] = "inner", *, suffixes: tuple[str, str] | None = None
     ) -> DataStream[Any]:
-        """Join the columns of both streams with Arrow: no row becomes a Python object.
+        """Join both streams' columns with Arrow, without converting rows to Python objects.
 
-        Both streams must have known columns, from a DataFrame or a declared ``output_type``, and be keyed by named
+        The columns must be known, from a DataFrame or a declared ``output_type``, and both streams keyed by named
         columns of the same types. As in Spark, a null key matches nothing, and NaN equals NaN. For late rows, see
-        :meth:`process`. A pair has the later of its two event times; a row without a partner has the event time of its
-        last possible partner. Results have the left stream's columns first.
+        :meth:`process`. A pair gets the later of its two event times; a row without a partner, the event time of its
+        last possible partner. The left stream's columns are first.
 
         Args:
             how: ``"inner"`` emits pairs. ``"left"`` also emits left rows without a partner, with nulls in the right

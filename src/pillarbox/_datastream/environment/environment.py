@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 class StreamExecutionEnvironment(ProgramSettings):
-    """Builds programs and runs them: on Spark if they read DataFrames, otherwise in this process.
+    """Builds programs, and runs them: on Spark if they read DataFrames, otherwise in this process.
 
-    Setters return the environment. Invalid arguments raise ``ProgramError``.
+    Setters return the environment. Methods raise ``ProgramError`` for invalid arguments.
 
     Example:
         >>> env = StreamExecutionEnvironment.get_execution_environment()
@@ -63,8 +63,8 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Return a new environment.
 
         Args:
-            spark: the session to run on; by default, the session of the DataFrames that the program reads. Flink's
-                method takes a configuration instead.
+            spark: the session to run on (Flink: a configuration). By default, the session of the DataFrames that the
+                program reads.
 
         Example:
             >>> StreamExecutionEnvironment.get_execution_environment().from_collection([1]).execute_and_collect()
@@ -122,8 +122,8 @@ class StreamExecutionEnvironment(ProgramSettings):
 
         Args:
             collection: any finite iterable except a string.
-            type_info: a type from ``Types``. Elements are converted to it, as in PyFlink: values of a ROW become named
-                rows, FLOAT is rounded to 32 bits. By default, elements are unchanged.
+            type_info: a type from ``Types``. Elements are converted to it, as in PyFlink: a ROW becomes a named row, a
+                FLOAT is rounded to 32 bits.
 
         Raises:
             TypeMismatchError: an element does not fit the type; the message names the element and the field.
@@ -145,7 +145,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         return DataStream(self, self._add(step))
 
     def get_execution_graph(self) -> Program:
-        """Return the program's plan. Its ``str()`` is text, its ``to_mermaid()`` a diagram.
+        """Return the program's plan. ``str()`` shows it as text, and its method ``to_mermaid()`` as a diagram.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).print()
@@ -168,8 +168,8 @@ class StreamExecutionEnvironment(ProgramSettings):
     def execute(self, job_name: str = "pillarbox") -> None:
         """Run the program's sinks, such as ``print()``, until its bounded sources end.
 
-        As in Flink, a branch that ends in an operator, such as ``stream.map(write)``, needs no sink to run. A second
-        call runs only sinks and branches that were added since.
+        As in Flink, a branch that ends in an operator, such as ``stream.map(write)``, also runs. A second call only
+        runs sinks and branches that were added since.
 
         Raises:
             ProgramError: the program has neither a sink nor such a branch.
@@ -198,9 +198,9 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Return a job that computes ``outputs`` in this process, epoch by epoch.
 
         Args:
-            clock: the clock of processing time; by default, the system clock.
+            clock: the processing-time clock. By default, the system clock.
             savepoint: the initial state, from :meth:`LocalJob.savepoint`. Overrides :meth:`from_savepoint`.
-            outputs: streams by name. Each epoch returns their records.
+            outputs: output name -> stream. Each epoch returns the records of these streams.
 
         Example:
             >>> with env.local_job(words=env.from_collection(["to", "be"])) as job:
@@ -217,14 +217,13 @@ class StreamExecutionEnvironment(ProgramSettings):
         function: Callable[[dict[str, DataFrame], int], None],
         outputs: Mapping[str, DataStream[Any] | tuple[DataStream[Any], SchemaLike | None]],
     ) -> DataStreamWriter:
-        """Return the writer of one streaming query with several outputs.
+        """Return a writer, to start one streaming query with several outputs.
 
         Args:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id.
-                For exactly-once results, its writes must replace earlier writes of the same batch id. The outputs are
-                cached during the call. Branches without a sink also run, as in :meth:`execute`.
-            outputs: output name -> a stream, or a tuple of a stream and its columns as in
-                :meth:`DataStream.to_dataframe`.
+                For exactly-once results, its writes must replace the writes of an earlier call with the same batch id.
+                Outputs are cached during the call. Branches without a sink also run, as in :meth:`execute`.
+            outputs: output name -> stream, or (stream, columns as in :meth:`DataStream.to_dataframe`).
 
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)

@@ -1,4 +1,4 @@
-"""The execution mode of a program."""
+"""The execution mode of a program: streaming or batch."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ class ProgramSettings:
     def set_parallelism(self, parallelism: int) -> Self:
         """Set the number of concurrent subtasks after a shuffle: Spark's partitions.
 
-        A query keeps the parallelism of its first start. :func:`pillarbox.rescale` or :meth:`set_auto_rescale` can
-        change it while the query is stopped, up to the max parallelism. :meth:`DataStream.set_parallelism` sets the
+        A query keeps the parallelism of its first start. While it is stopped, :func:`pillarbox.rescale` or
+        :meth:`set_auto_rescale` can change that, up to the max parallelism. :meth:`DataStream.set_parallelism` sets the
         parallelism of one operator.
 
         Example:
@@ -72,8 +72,8 @@ class ProgramSettings:
     def set_max_parallelism(self, max_parallelism: int) -> Self:
         """Set the number of key groups: the largest possible parallelism, at most 32768.
 
-        A streaming query has a subtask per key group, so additional key groups are cheap, but not free. A checkpoint
-        keeps the number of its first start; a program that does not set the number resumes with it.
+        A streaming query has a subtask for each key group, so more key groups cost a little time. A checkpoint keeps
+        the number of its first start, and a program without a setting resumes with it.
 
         Example:
             >>> env.set_max_parallelism(1024).get_max_parallelism()
@@ -90,8 +90,7 @@ class ProgramSettings:
     def get_max_parallelism(self) -> int:
         """Return the number of key groups.
 
-        The default is twice the parallelism (at most 128), or the highest parallelism of an operator if that is
-        greater.
+        By default, twice the parallelism (at most 128), or if an operator has a higher parallelism, that.
 
         Example:
             >>> env.set_parallelism(4).get_max_parallelism()
@@ -100,13 +99,13 @@ class ProgramSettings:
         return self._max_parallelism or default_max_parallelism(self.get_parallelism())
 
     def measure_mailbox_latency(self, interval: DurationLike = "1 second") -> Self:
-        """Measure in each task how long mails (timers, completed requests, checkpoints) wait in the mailbox.
+        """Measure how long mails (timers, completed requests, checkpoints) wait in each task's mailbox.
 
-        During an epoch, a probe mail is put into the mailbox at intervals; ``TaskReport.mailbox_latency_ms`` reports
-        how long it waited. A long wait means that functions take long for a run of records.
+        Probe mails measure it during epochs. ``TaskReport.mailbox_latency_ms`` reports the result. A long wait means
+        that functions take long for a run of records.
 
         Args:
-            interval: time from the run of a probe to the next probe; an int is milliseconds.
+            interval: time between two probes (an int is milliseconds).
 
         Example:
             >>> env.measure_mailbox_latency("500 ms") is env
@@ -118,9 +117,9 @@ class ProgramSettings:
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> Self:
         """Set the execution mode: streaming (default), batch, or automatic.
 
-        Batch mode needs bounded sources. In batch mode, a task holds the state of one key at a time; ``reduce``,
-        ``sum`` and similar methods emit only a key's last result; a key's timers fire after its last record; and no
-        watermark is emitted before the end.
+        Batch mode needs bounded sources. In it, a task holds the state of one key at a time, ``reduce``, ``sum`` and
+        similar methods only emit each key's last result, a key's timers fire after its last record, and no watermark is
+        emitted before the end.
 
         Example:
             >>> numbers = env.set_runtime_mode(RuntimeExecutionMode.BATCH).from_collection([3, 4, 10, 20])
@@ -135,7 +134,7 @@ class ProgramSettings:
     def disable_operator_chaining(self) -> Self:
         """Run each operator in its own tasks, as ``disable_chaining()`` does for one operator.
 
-        Each operator is then a level of the Spark plan, after a shuffle. Useful to find a slow operator.
+        This adds a shuffle before each operator. Use it to find a slow operator.
 
         Example:
             >>> _ = env.disable_operator_chaining().from_collection([1]).map(str).map(len).print()
@@ -157,10 +156,10 @@ class ProgramSettings:
     def enable_object_reuse(self) -> Self:
         """Emit values without copies, like Flink's ``enableObjectReuse()``.
 
-        By default, emitted values, and records for several operators, are copied unless their type is known to be
-        immutable (numbers, text, times, and tuples and rows of these). With object reuse, a function that changes
-        emitted values or received records makes results depend on micro-batch boundaries. :func:`pillarbox.immutable`
-        avoids the copies for one class.
+        By default, emitted values, and records for several operators, are copied, except numbers, text, times, and
+        tuples and rows of these. With object reuse, functions must not change values that they have emitted or
+        received: results would depend on micro-batch boundaries. :func:`pillarbox.immutable` avoids copies for a single
+        class.
 
         Example:
             >>> env.enable_object_reuse() is env
@@ -172,8 +171,8 @@ class ProgramSettings:
     def set_auto_rescale(self, enabled: bool = True) -> Self:
         """Rescale a checkpoint in :func:`pillarbox.start` if its parallelism differs from the program's.
 
-        Works like :func:`pillarbox.rescale`, before the query starts, and logs a message. If the last epoch is
-        uncommitted, a separate run finishes it first. Needs a classic session of Spark 4.2 or newer.
+        It works like :func:`pillarbox.rescale`, before the query starts, and logs a message. If the last epoch is
+        uncommitted, a separate run completes it first. Requires a classic session of Spark 4.2 or newer.
 
         Example:
             >>> env = env.set_parallelism(4).set_auto_rescale(True)
@@ -189,8 +188,8 @@ class ProgramSettings:
         Args:
             port: the port, or 0 for any free port.
             host: the address to listen on. By default, only programs on this machine can connect.
-            token: the credential for browsers. By default, a loopback address needs no token; for other addresses, a
-                random token is logged as part of the address.
+            token: the credential for browsers. By default, a loopback address needs no token; on other addresses, the
+                logged address contains a random token.
 
         Example:
             >>> env = env.enable_dashboard(8082)
@@ -202,8 +201,8 @@ class ProgramSettings:
     def set_time_zone(self, time_zone: str) -> Self:
         """Set the time zone of naive datetimes, such as ``"Europe/Berlin"``, for programs without a Spark session.
 
-        Naive datetimes may then be event times, watermarks, timer times and values of columns. Without a time zone,
-        they are refused. A session's time zone is ``spark.sql.session.timeZone``.
+        Without it, naive datetimes are refused as event times, watermarks, timer times and column values. With a Spark
+        session, ``spark.sql.session.timeZone`` applies.
 
         Example:
             >>> env = env.set_time_zone("Europe/Berlin")
@@ -212,10 +211,10 @@ class ProgramSettings:
         return self
 
     def add_class_alias(self, former: str, cls: type) -> Self:
-        """Declare a class's former name, so that state that was written under that name can be read.
+        """Declare a class's former name, to read state that was written under it.
 
-        The first epoch rewrites an operator's state under the new name. Once it is committed, only older checkpoints
-        and savepoints need the alias. ``pillarbox inspect`` shows the classes in a checkpoint.
+        The first epoch rewrites the state under the new name. After that, only older checkpoints and savepoints need
+        the alias. ``pillarbox inspect`` shows the classes in a checkpoint.
 
         Args:
             former: the former module and qualified name, as in ``"shop.model:Order"``.
@@ -252,24 +251,24 @@ class ProgramSettings:
     ) -> Self:
         """Start the program with the state of a savepoint, at any parallelism.
 
-        A streaming query restores the savepoint into a new checkpoint, in a separate epoch before its first; later
-        starts resume from that checkpoint. The savepoint is compared with the program before anything runs. Programs
-        that run in this process restore the state at each run, and ignore positions.
+        The savepoint is first compared with the program. A streaming query restores it into a new checkpoint, in an
+        additional epoch; later starts resume from that checkpoint. Programs that run in this process restore the state
+        in each run, and ignore positions.
 
         Args:
-            allow_non_restored_state: whether to skip state and positions without an operator or source in the program.
+            allow_non_restored_state: whether to skip state and positions of operators and sources that the program
+                lacks.
             renamed: former -> new uid of an operator, or former -> new name of a source.
-            positions: where sources begin. With ``"savepoint"``, sources begin at the savepoint's positions, matched by
-                source name; new sources begin as in a new query. With ``"none"``, all sources begin as in a new query.
-                A dict maps source names to positions as in Spark's offset log (a dict, an int, or None to begin as in a
-                new query); sources that it does not name begin as with ``"savepoint"``. A list has a position for each
-                of Spark's sources, in order.
+            positions: where sources begin. ``"savepoint"``: at the savepoint's positions, matched by source name; new
+                sources as in a new query. ``"none"``: all as in a new query. A dict: source name -> position as in
+                Spark's offset log (a dict, an int, or None to begin as in a new query); other sources as with
+                ``"savepoint"``. A list: a position for each of Spark's sources, in order.
 
         Raises:
             ProgramError: the program is in batch mode, a new uid belongs to no operator, or the query on Spark has no
                 checkpoint location, several programs, or Spark's stateful operators.
-            CheckpointMismatchError: (at the start) the savepoint is missing, damaged, or does not fit the program; or
-                the checkpoint was not begun from this savepoint with these arguments.
+            CheckpointMismatchError: the savepoint is missing or damaged, or does not fit the program; or the checkpoint
+                was not begun from this savepoint with these arguments. Raised when the program starts.
 
         Example:
             >>> env = env.from_savepoint("/savepoints/2026-05-01", renamed={"count": "count-cards"})

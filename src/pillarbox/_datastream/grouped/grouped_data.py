@@ -1,4 +1,4 @@
-"""``group_by``: Spark's stateful programs on pillarbox, with Spark's names, arguments and defaults."""
+"""``group_by``: runs Spark's stateful programs on pillarbox, with Spark's names, arguments and defaults."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _INITIAL_BYTES = 64 * 1024 * 1024
 def group_by(
     df: DataFrame, *cols: str | Column | Sequence[str | Column], env: StreamExecutionEnvironment | None = None
 ) -> GroupedData:
-    """Group a DataFrame by columns, to run stateful programs written for Spark's ``df.groupBy(...)`` on pillarbox.
+    """Group a DataFrame by columns, to run stateful code written for Spark's ``df.groupBy(...)`` on pillarbox.
 
-    The classes and functions need no change. Their state is held in Python, so that reading it is a dictionary look-up
-    and not a call to the JVM. The guide "From transformWithState" lists the differences.
+    Classes and functions need no change. Their state is in Python's memory, so reading it takes no call to the JVM. The
+    guide "From transformWithState" lists the differences.
 
     Args:
-        env: an environment with settings, such as parallelism or a savepoint.
+        env: an environment with settings such as the parallelism or a savepoint.
 
     Example:
         >>> from pyspark.sql import Row
@@ -92,12 +92,12 @@ class GroupedData:
         """Call a ``StatefulProcessor`` with the rows of each key, as PySpark rows.
 
         Args:
-            statefulProcessor: each subtask has its own copy in each micro-batch.
+            statefulProcessor: the processor. Each subtask uses a new copy in each micro-batch.
             outputStructType: the columns that the processor emits.
             outputMode: ``append``, ``update`` or ``complete``.
             timeMode: ``None``, ``ProcessingTime`` or ``EventTime``.
             initialState: rows for ``handleInitialState``.
-            eventTimeColumnName: the event-time column among the emitted columns, for later operators.
+            eventTimeColumnName: the emitted column with event times, for later operators.
 
         Raises:
             PySparkRuntimeError: ``init()`` declares states in a way that Spark refuses.
@@ -114,7 +114,7 @@ class GroupedData:
         initialState: GroupedData | None = None,
         eventTimeColumnName: str = "",
     ) -> DataFrame:
-        """Call a ``StatefulProcessor`` with the rows of each key as pandas frames. It emits pandas frames, too.
+        """Call a ``StatefulProcessor`` with the rows of each key as pandas frames. It also emits pandas frames.
 
         Arguments and errors are as in :meth:`transformWithState`.
         """
@@ -129,7 +129,7 @@ class GroupedData:
         outputMode: str,
         timeoutConf: str,
     ) -> DataFrame:
-        """Call ``func(key, frames, state)`` for each key with rows, as pandas frames, and for each key that times out.
+        """Call ``func(key, frames, state)`` for each key that has rows (as pandas frames) or times out.
 
         Args:
             func: returns an iterable of pandas frames.

@@ -2,5 +2,5 @@
 
 Imports `checks` and the layers below `_datastream`. Imports other packages of `_datastream` for types, and inside
 methods that return their streams. Start with `stream.py`, then `data_stream.py`. Weak spot: because of these imports,
-the modules cannot be understood one at a time.
+no module can be understood alone.
 """

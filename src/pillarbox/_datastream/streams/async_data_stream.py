@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 class AsyncDataStream:
     """Applies an :class:`AsyncFunction` or an :class:`AsyncBatchFunction` to a stream, as in PyFlink.
 
-    ``DataStream.map_async`` takes plain functions. In all methods, ``timeout`` is the longest duration of a request,
-    including retries (an int is milliseconds), ``capacity`` the maximum number of concurrent requests in a partition,
-    and ``output_type`` the results' columns. The keyword arguments ``options`` are as in ``map_async``: ``rate_limit``,
-    ``job_rate_limit``, ``budgets``, ``on_failure``, ``on_barrier``, and ``cache`` (single records) or ``retry``
-    (batches). Invalid arguments raise ``ProgramError``.
+    For plain functions, use ``DataStream.map_async``. In all methods, ``timeout`` limits the total time of a request,
+    including retries (an int is milliseconds), ``capacity`` limits the number of concurrent requests in a partition,
+    and ``output_type`` declares the columns of the results. ``options`` are keyword arguments of ``map_async``:
+    ``rate_limit``, ``job_rate_limit``, ``budgets``, ``on_failure``, ``on_barrier``; also ``cache`` in methods for
+    single records, and ``retry`` in methods for batches. Methods raise ``ProgramError`` for invalid arguments.
     """
 
     @staticmethod
@@ -138,7 +138,7 @@ class AsyncDataStream:
             batch_timeout: how long an incomplete batch waits for more records. By default, until the epoch ends or
                 event time advances.
             capacity: the maximum number of concurrent batches in a partition.
-            options: as in the class; retries, failures and timeouts apply to whole batches.
+            options: as described in the class. Retries, failures and timeouts apply to whole batches.
 
         Example:
             >>> class Lengths(AsyncBatchFunction[str, int]):
@@ -192,7 +192,6 @@ def _ask(
     keywords: WaitKeywords | BatchWaitKeywords,
     **more: Any,
 ) -> DataStream[Any]:
-    """Build the operator, and return the stream of its results."""
     batches = "batch" in method
     expected: type = AsyncBatchFunction if batches else AsyncFunction
     check_takes(stream, DataStream, f"{method}()", "a DataStream")

@@ -62,13 +62,13 @@ if TYPE_CHECKING:
 class DataStream(Stream[T1], Generic[T1]):
     """A stream of records of type ``T1``.
 
-    A method adds a step to the program; nothing runs until ``execute_and_collect()``, ``env.execute()``, or a query on
+    Methods add a step to the program. Nothing runs until ``execute_and_collect()``, ``env.execute()``, or a query on
     ``to_dataframe()``. Invalid arguments raise ``ProgramError``.
 
-    A function argument is a Python function or an instance of the interface that the method names. An instance has
-    keyed state on a keyed stream. ``output_type`` declares the results' columns; a type from ``Types`` also converts
-    the results. If a function raises, ``on_error="fail"`` fails the task; with an ``OutputTag``, a :class:`DeadLetter`
-    is emitted to that side output, and the stream continues.
+    A function argument is a Python function, or an instance of the interface that the method names, which can use keyed
+    state on a keyed stream. ``output_type`` declares the results' columns; a type from ``Types`` also converts the
+    results. If a function raises, the task fails; with ``on_error=OutputTag(...)``, it emits a :class:`DeadLetter` to
+    that side output instead, and continues.
     """
 
     _keying: Keying | None = None
@@ -109,10 +109,10 @@ class DataStream(Stream[T1], Generic[T1]):
         return self._apply_function("flat_map", FlatMapOperator, func, output_type, on_error)
 
     def filter(self, func: Callable[[T1], bool] | FilterFunction[T1], *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Keep a record if ``func``, a function or ``FilterFunction``, returns True for it.
+        """Keep a record if ``func`` (a function or ``FilterFunction``) returns True for it.
 
         Raises:
-            OperatorError: (at run time) a result is not a bool.
+            OperatorError: a result is not a bool. Raised at run time.
 
         Example:
             >>> env.from_collection([5, 500, 50]).filter(lambda amount: amount > 10).execute_and_collect()
@@ -193,13 +193,13 @@ class DataStream(Stream[T1], Generic[T1]):
         """Map each record to one result of a service, with many concurrent requests.
 
         Args:
-            func: ``async def f(record)``; or a plain function, which runs in a thread pool; or an object with such a
-                ``__call__``. If it is a :class:`Function`, its ``open`` and ``close``, which may be ``async def``, run
-                once per task in the event loop's thread. ``open`` may take at most ten minutes, ``close`` 30 seconds.
-                An exception of ``func`` fails the record. Requests have their own context variables but share asyncio
-                tasks, so ``asyncio.current_task()`` does not identify a request.
+            func: ``async def f(record)``, a plain function (which runs in a thread pool), or a callable object. The
+                ``open`` and ``close`` of a :class:`Function`, which may be ``async def``, run once per task in the
+                event loop's thread. ``open`` may take at most ten minutes, ``close`` 30 seconds. If ``func`` raises,
+                the record fails. Each request has its own context variables, but requests share asyncio tasks, so
+                ``asyncio.current_task()`` does not identify a request.
             capacity: the maximum number of concurrent requests in a partition.
-            timeout: the longest duration of a request, including retries (an int is milliseconds), or None for no
+            timeout: limits the total time of a request, including retries (an int is milliseconds), or None for no
                 limit.
             ordered: whether results keep the records' order. If False, they are emitted when they arrive, but never
                 cross a watermark.
@@ -286,8 +286,9 @@ class DataStream(Stream[T1], Generic[T1]):
         """Assign event time to records, and emit watermarks.
 
         Args:
-            watermark_strategy: the source of timestamps, the lateness of records, and when a silent partition is idle.
-            on_error: applies if the timestamp assigner raises or does not return a timestamp.
+            watermark_strategy: decides which timestamps records get, how late they may be, and when a partition without
+                records counts as idle.
+            on_error: used if the timestamp assigner raises or returns no timestamp.
 
         Example:
             >>> at = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner(int)
@@ -340,11 +341,11 @@ class DataStream(Stream[T1], Generic[T1]):
         Args:
             key_selector: a function of the record, a ``KeySelector``, or one or several column names. A key is a
                 string, a number, bytes, a date or time, a tuple of these, or None. Times with a time zone are compared
-                as instants, so all machines need the same time zone data (``tzdata``), also after a restart.
+                as instants, so all machines always need the same time zone data (``tzdata``).
             more: further column names. As in PyFlink, a type is accepted here as the ``key_type``.
-            key_type: a type from ``Types``. Keys are converted to it; keys that cannot be converted are refused.
-            on_error: applies if the key function raises or does not return a key. The function is then called a second
-                time for the record. The side output belongs to the keyed stream.
+            key_type: a type from ``Types``. Keys are converted to it, or refused.
+            on_error: used if the key function raises or returns no valid key. It is called twice for such a record.
+                Read the side output from the keyed stream.
 
         Example:
             >>> payments = env.from_collection([row(card="ann", amount=5), row(card="ann", amount=7)])
@@ -376,7 +377,7 @@ class DataStream(Stream[T1], Generic[T1]):
         return KeyedStream(self._env, keyed, keying)
 
     def window_all(self, window_assigner: WindowAssigner) -> AllWindowedStream[T1, Any]:
-        """Window the whole stream, in a single subtask at any parallelism.
+        """Assign the records of the whole stream to windows, in a single subtask.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -389,10 +390,10 @@ class DataStream(Stream[T1], Generic[T1]):
         return AllWindowedStream(self.key_by(_one_key), window_assigner)
 
     def count_window_all(self, size: int, slide: int = 0) -> AllWindowedStream[T1, CountWindow]:
-        """Window the whole stream by number of records, in a single subtask. Only full windows fire.
+        """Divide the whole stream into windows of ``size`` records, in a single subtask. Only full windows fire.
 
         Args:
-            slide: number of records between two windows' starts; 0 means ``size``.
+            slide: number of records from the start of a window to the next start. 0 means ``size``.
 
         Example:
             >>> env.from_collection([1, 2, 3, 4, 5]).count_window_all(3, 1).reduce(max).execute_and_collect()

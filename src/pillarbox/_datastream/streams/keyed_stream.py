@@ -69,29 +69,30 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     ) -> DataStream[U]:
         """Map each record to any number of results, with keyed state and timers.
 
-        Methods of ``func`` may be ``async def``, and await, for instance, requests to a service: records of one key are
-        processed one after another, different keys concurrently.
+        Methods of ``func`` may be ``async def`` and await, for instance, requests to a service. Records of one key are
+        then processed one after another, different keys concurrently.
 
         Args:
-            func: a ``KeyedProcessFunction``, or a function ``f(value, ctx)``, which cannot set timers; a
-                ``ProcessFunction`` has no state or timers.
+            func: a ``KeyedProcessFunction``; or a function ``f(value, ctx)``, without timers; or a ``ProcessFunction``,
+                without state and timers.
             processing_time: whether ``func`` sets processing-time timers, so that Spark must also run epochs without
-                new data. By default, :attr:`Function.uses_processing_time` decides or, if it is None, a search of the
+                new data. By default, :attr:`Function.uses_processing_time` decides, or if that is None, a search of the
                 function's code. If False, a streaming query fails when a processing-time timer is set.
-            on_error: if a dead letter is emitted, the changes that ``func`` made to state and timers are undone.
-            capacity: (for ``async def``, like all later options) the maximum number of records and timers in progress
-                in a partition; 100 by default.
-            timeout: the longest duration of a record or timer, which then fails with ``TimeoutError``; an int is
-                milliseconds. No limit by default. Time between epochs does not count.
-            ordered: whether results keep the records' order. By default, they are emitted on completion; results of one
-                key keep their order, and no result crosses a watermark.
-            on_barrier: ``"drain"`` (default) makes each epoch wait for its records. ``"carry"`` stores unfinished
-                records in the checkpoint and continues them in the next epoch; after a failure, they start again from
-                the state before them.
-            budgets: the budgets that ``ctx.call(..., budget=...)`` may name.
-            journal: a folder that all workers can write to, such as ``"s3://bucket/prefix"``. Answers of ``ctx.call``
+            on_error: as in :class:`DataStream`. Before a dead letter is emitted, the changes that ``func`` made to
+                state and timers are undone.
+            capacity: the maximum number of records and timers in progress in a partition; 100 by default. This option
+                and all below are for ``async def`` only.
+            timeout: limits the total time of a record or timer, not counting time between epochs (an int is
+                milliseconds). It then fails with ``TimeoutError``. By default, there is no limit.
+            ordered: whether results are in the records' order. By default, they are emitted on completion, but in order
+                for each key, and never across a watermark.
+            on_barrier: with ``"drain"`` (default), each epoch waits until its records are finished. With ``"carry"``,
+                unfinished records are stored in the checkpoint and continue in the next epoch; after a failure, they
+                start again, with the state from before them.
+            budgets: the budgets that ``ctx.call(..., budget=...)`` may use.
+            journal: a folder that all workers can write to, such as ``"s3://bucket/prefix"``. Answers to ``ctx.call``
                 are written there before they are used. If the epoch fails, its next attempt reads them instead of
-                repeating the calls.
+                calling again.
 
         Example:
             >>> class Count(KeyedProcessFunction[str, str, tuple[str, int]]):
@@ -131,7 +132,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
 
         Args:
             func: ``f(result_so_far, record)``, or a ``ReduceFunction``. A key's first record is emitted unchanged.
-            output_type: by default, the records' declared type if it is from ``Types``.
+            output_type: by default, the records' declared type, if it is from ``Types``.
 
         Example:
             >>> amounts = env.from_collection([3, 4, 10, 20]).key_by(lambda amount: amount < 10)
@@ -150,9 +151,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         The result is the key's first record with the sum in the field, as in Flink.
 
         Args:
-            position_to_sum: the field's position (tuples and rows) or name (rows, dictionaries and objects). A number
-                is its own field 0.
-            on_error: applies to records whose field is missing or cannot be added.
+            position_to_sum: the field's position (in tuples and rows) or name (in rows, dicts and objects). A number is
+                its own field 0.
+            on_error: for records whose field is missing or cannot be added.
 
         Example:
             >>> env.from_collection([("a", 3), ("b", 5)]).key_by(bool).sum(1).execute_and_collect()
@@ -163,11 +164,11 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def min(self, position_to_min: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
         """Compute the minimum of a field of each key's records. Emits the minimum so far after every record.
 
-        The field is given as in :meth:`sum`. The result is the key's first record with the minimum in the field, as in
-        Flink. :meth:`min_by` emits the whole record with the minimum. NaN counts as greater than all numbers.
+        Specify the field as in :meth:`sum`. The result is the key's first record with the minimum in the field, as in
+        Flink. :meth:`min_by` emits the record that has the minimum. NaN is greater than all numbers.
 
         Args:
-            on_error: applies to records whose field is missing or cannot be compared.
+            on_error: for records whose field is missing or cannot be compared.
 
         Example:
             >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
@@ -217,9 +218,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def deduplicate(self, within: DurationLike) -> DataStream[T1]:
         """Drop records whose key has already been seen.
 
-        A key is forgotten when event time has passed its first record's timestamp by ``within`` (an int is
-        milliseconds); the key's next record then counts as its first. Rows of a DataFrame are processed as columns,
-        without Python objects.
+        A key is forgotten when event time is more than ``within`` (an int is milliseconds) after its first record's
+        timestamp; the next record then counts as its first. Rows of a DataFrame are processed as columns, without
+        Python objects.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -235,9 +236,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def in_event_time_order(self) -> DataStream[T1]:
         """Sort the records of each key by their timestamps.
 
-        A record waits in state until the watermark reaches its timestamp. Records that arrive after the watermark has
-        passed them are dropped and counted (``late_records_dropped``). Records with equal timestamps keep their order
-        of arrival. The order survives a following ``key_by`` with the same key.
+        A record waits in state until the watermark reaches its timestamp. Late records are dropped and counted
+        (``late_records_dropped``). Records with equal timestamps stay in order of arrival. A following ``key_by`` with
+        the same key preserves the order.
 
         Example:
             >>> at = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner(int)
@@ -273,7 +274,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return IntervalJoin(self, other)
 
     def window(self, window_assigner: WindowAssigner) -> WindowedStream[T1, KeyOut, Any]:
-        """Window the stream, for instance with ``TumblingEventTimeWindows.of("1 minute")``.
+        """Assign records to windows, such as ``TumblingEventTimeWindows.of("1 minute")``.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -286,10 +287,10 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return WindowedStream(self, window_assigner)
 
     def count_window(self, size: int, slide: int = 0) -> WindowedStream[T1, KeyOut, CountWindow]:
-        """Window the stream by number of records per key. Only full windows fire.
+        """Divide each key's records into windows of ``size`` records. Only full windows fire.
 
         Args:
-            slide: number of records between two windows' starts; 0 means ``size``.
+            slide: number of records from the start of a window to the next start. 0 means ``size``.
 
         Example:
             >>> words = env.from_collection(["to", "be", "or", "not"]).key_by(len)

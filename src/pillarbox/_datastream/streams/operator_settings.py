@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class OperatorSettings:
-    """The settings that streams and sinks have in common. Most apply to operators only.
+    """Settings of the operator behind a stream or sink.
 
-    Invalid settings raise ``ProgramError``, as do settings of a stream that has no operator.
+    Methods raise ``ProgramError`` for invalid settings, and if the stream has no operator.
     """
 
     def __init__(self, step: Transformation) -> None:
@@ -44,8 +44,8 @@ class OperatorSettings:
     def uid(self, uid: str) -> Self:
         """Set the uid of this operator's or sink's state, unique in the program.
 
-        The default depends on the operator's position in the program. With a uid, an operator keeps its state if other
-        operators are added or removed.
+        By default, it depends on the operator's position in the program. With a uid, the operator keeps its state when
+        other operators are added or removed.
 
         Example:
             >>> totals = env.from_collection([3, 4]).key_by(bool).sum().uid("totals")
@@ -62,10 +62,9 @@ class OperatorSettings:
     def set_parallelism(self, parallelism: int) -> Self:
         """Set the number of subtasks of this operator or sink, at most the max parallelism.
 
-        Where the parallelism of two consecutive operators differs and no method partitions the stream between them, the
-        stream is rebalanced. Sinks have the parallelism of the operator before them. Operators before the first shuffle
-        run in the source's partitions unless their parallelism is set. A checkpoint keeps the number of its first
-        start.
+        Between operators of different parallelism, a stream that no method partitions is rebalanced. By default, a sink
+        has the parallelism of the operator before it, and operators before the first shuffle run in the source's
+        partitions. A checkpoint keeps the number of its first start.
 
         Example:
             >>> totals = env.set_parallelism(4).from_collection([3, 4]).key_by(int).sum()
@@ -87,8 +86,8 @@ class OperatorSettings:
     def disable_chaining(self) -> Self:
         """Run this operator or sink in its own tasks.
 
-        Adds a level to the Spark plan before and after the operator: records pass a shuffle to the subtask with the
-        same index. The metrics then show the operator's own busy times.
+        This adds a shuffle before and after the operator, to the subtask with the same index. Metrics then show how
+        busy the operator itself is.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).map(len).disable_chaining().print()

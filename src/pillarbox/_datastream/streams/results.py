@@ -13,14 +13,13 @@ _AHEAD = 10_000
 
 
 class CollectedResults(Generic[T]):
-    """The records that a program emits. The program runs while they are read, as with PyFlink's iterator.
+    """The records that a program emits. The program runs while they are read, as in PyFlink.
 
-    The program runs ahead until 10,000 records are unread, so a small program has ended, closed its functions and
-    raised its errors before the results are returned.
+    It runs ahead until 10,000 records are unread, so a small program ends, closes its functions and raises its errors
+    before results are returned.
 
-    ``next()`` removes a record. Other operations are a list's, on the stored records. In a ``with`` statement, the
-    results are an iterator that stores nothing, for results larger than memory, and leaving the statement ends the
-    program.
+    Results are stored, and can be used as a list; ``next()`` removes one. For results larger than memory, use a
+    ``with`` statement: in it, they are an iterator that stores nothing, and leaving it ends the program.
 
     Example:
         >>> results = env.from_collection([1, 2, 3]).map(str).execute_and_collect()
@@ -39,7 +38,6 @@ class CollectedResults(Generic[T]):
         self._run_ahead(0)
 
     def _run_ahead(self, position: int) -> bool:
-        """Run the program until 10,000 records after a position are available. Returns whether there is any."""
         while self._portions is not None and len(self._records) - position < _AHEAD:
             portion = next(self._portions, None)
             if portion is None:

@@ -1,4 +1,4 @@
-"""``Stream``: partitioning, combination and sinks. ``DataStream`` adds the transformations."""
+"""``Stream``: partitioning, combining streams, and sinks. ``DataStream`` adds transformations."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Stream(OperatorSettings, Generic[T1]):
-    """A stream of records of type ``T1``; :class:`DataStream` has its transformations."""
+    """A stream of records of type ``T1``. :class:`DataStream` adds transformations."""
 
     def __init__(self, env: StreamExecutionEnvironment, step: Transformation) -> None:
         super().__init__(step)
@@ -77,9 +77,9 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._step.name
 
     def start_new_chain(self) -> Self:
-        """Start new tasks with this stream's operator. Later operators may be chained to it.
+        """Do not chain this stream's operator to the operators before it. Later operators may be chained to it.
 
-        Adds a level to the Spark plan, as :meth:`disable_chaining` does.
+        This adds a shuffle before the operator.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).map(len).start_new_chain().print()
@@ -90,14 +90,13 @@ class Stream(OperatorSettings, Generic[T1]):
         return self
 
     def rebalance(self) -> DataStream[T1]:
-        """Spread the records evenly over the next operators' subtasks, which have the program's parallelism.
+        """Spread the records evenly over the next operators' subtasks.
 
-        Useful before slow operators if the source has few partitions, or partitions of different sizes. Records from
-        one subtask to another keep their order.
+        Use it before slow operators if the source has few partitions, or partitions of different sizes. Records from
+        one subtask to another stay in order.
 
-        When Spark repeats a failed task, it must read each source partition in the same order as before. Files and
-        Kafka guarantee that order; Spark's own shuffles and joins do not. After a shuffle or join of Spark, use
-        ``key_by``.
+        When Spark repeats a failed task, it must read each source partition in the same order again. Files and Kafka
+        guarantee this; Spark's own shuffles and joins do not, so use ``key_by`` after them.
 
         Example:
             >>> numbers = env.set_parallelism(2).from_collection(range(4)).rebalance()
@@ -107,11 +106,10 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._partition("rebalance", partitioners.RebalancePartitioner())
 
     def rescale(self) -> DataStream[T1]:
-        """Send each subtask's records to few subtasks of the next operators, or to one if both have equally many.
+        """Send each subtask's records to only some subtasks of the next operators.
 
-        As in Flink, if there are fewer senders than receivers, each sends to several receivers in turn; if there are
-        more, several senders share a receiver. Each partition of a source sends to a single subtask, so ``rebalance``
-        is better for few partitions.
+        As in Flink, if there are fewer senders than receivers, each sends to several receivers in turn; otherwise, each
+        sends to one. Each partition of a source sends to one subtask, so use ``rebalance`` for few partitions.
 
         Example:
             >>> env.set_parallelism(2).from_collection(range(4)).rescale().map(str).execute_and_collect()
@@ -122,7 +120,7 @@ class Stream(OperatorSettings, Generic[T1]):
     def shuffle(self) -> DataStream[T1]:
         """Spread the records at random over the next operators' subtasks.
 
-        A repeated epoch draws the same random numbers. For the order of records, see :meth:`rebalance`.
+        In a repeated epoch, the same records go to the same subtasks, under the condition in :meth:`rebalance`.
 
         Example:
             >>> sorted(env.set_parallelism(2).from_collection(range(4)).shuffle().map(str).execute_and_collect())
@@ -133,7 +131,7 @@ class Stream(OperatorSettings, Generic[T1]):
     def forward(self) -> DataStream[T1]:
         """Keep each record in its subtask (the default). Undoes a previous partitioning.
 
-        The next operator must have the same parallelism, otherwise the program is refused when it starts.
+        If the next operator has a different parallelism, the program is refused when it starts.
 
         Example:
             >>> env.from_collection([1, 2]).forward().map(str).execute_and_collect()
@@ -159,7 +157,7 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Args:
             partitioner: a ``Partitioner``, or ``f(key, n)``, which returns the index of one of the next operators'
-                ``n`` subtasks. A key must always have the same index.
+                ``n`` subtasks, always the same for a key.
             key_selector: as in :meth:`DataStream.key_by`.
 
         Example:
@@ -183,8 +181,8 @@ class Stream(OperatorSettings, Generic[T1]):
         """Send each record to all subtasks of the next operators.
 
         Args:
-            descriptors: the broadcast state for the records. The result must then be passed to ``connect``. Without
-                descriptors, each subtask of the next operator processes every record.
+            descriptors: broadcast state to store the records in; pass the result to ``connect``. Without descriptors,
+                each subtask of the next operator processes every record.
 
         Example:
             >>> env.set_parallelism(2).from_collection(["to", "be"]).broadcast().map(str.upper).execute_and_collect()
@@ -233,10 +231,10 @@ class Stream(OperatorSettings, Generic[T1]):
     def connect(
         self, ds: DataStream[T2] | BroadcastStream[T2]
     ) -> ConnectedStreams[T1, T2] | BroadcastConnectedStream[T1, T2]:
-        """Connect this stream with another: one operator processes both, with shared state.
+        """Connect this stream with another one, so that one operator processes both, with shared state.
 
-        Key both streams, before (``a.key_by("x").connect(b.key_by("y"))``) or after (``a.connect(b).key_by("x", "y")``)
-        the call, or neither.
+        Either key both streams, before this (``a.key_by("x").connect(b.key_by("y"))``) or after
+        (``a.connect(b).key_by("x", "y")``), or neither.
 
         Args:
             ds: a stream of the same environment, with records of any type; or a broadcast stream,
@@ -282,9 +280,9 @@ class Stream(OperatorSettings, Generic[T1]):
         return JoinedStreams(cast("DataStream[T1]", self), other)
 
     def co_group(self, other: DataStream[T2]) -> CoGroupedStreams[T1, T2]:
-        """Process together the records of two streams that have equal keys and the same window.
+        """Process the records of two streams that have equal keys and the same window together.
 
-        ``first.co_group(second).where(key).equal_to(key).window(assigner).apply(function)``. Unlike a join, it also
+        ``first.co_group(second).where(key).equal_to(key).window(assigner).apply(function)``. Unlike a join, this also
         calls the function if one stream has no record, as outer joins need.
 
         Example:
@@ -306,7 +304,7 @@ class Stream(OperatorSettings, Generic[T1]):
         """Print each record in the task. ``env.execute()`` runs the program.
 
         Args:
-            sink_identifier: prefix of each line. With several subtasks, the subtask's number follows.
+            sink_identifier: prefix of each line. If there are several subtasks, the subtask's number follows.
 
         Example:
             >>> _ = env.from_collection([1, 2]).print("numbers")
@@ -330,15 +328,15 @@ class Stream(OperatorSettings, Generic[T1]):
     def execute_and_collect(
         self, job_execution_name: str | None = None, limit: int | None = None
     ) -> CollectedResults[T1] | list[T1]:
-        """Run the program on its bounded sources and return this stream's records.
+        """Run the program, whose sources must be bounded, and return this stream's records.
 
         Args:
-            job_execution_name: ignored; PyFlink has it.
-            limit: maximum number of records. The program then ends. With a limit, the result is a list; otherwise, it
-                is a :class:`CollectedResults`, and the program runs while it is read.
+            job_execution_name: ignored, for compatibility with PyFlink.
+            limit: maximum number of records. The program then ends. With a limit, the result is a list, otherwise a
+                :class:`CollectedResults`, and the program runs while it is read.
 
         Raises:
-            OperatorError: a function raised. If there are many results, raised while they are read.
+            OperatorError: a function raised. With many results, raised while they are read.
 
         Example:
             >>> env.from_collection([1, 2, 3]).map(str).execute_and_collect(limit=2)
@@ -355,15 +353,15 @@ class Stream(OperatorSettings, Generic[T1]):
     def to_dataframe(self, schema: SchemaLike | None = None) -> DataFrame:
         """Return the stream as a DataFrame for Spark's sinks, triggers and SQL. It is streaming if a source is.
 
-        Records are converted to columns like values of ``Types.ROW_NAMED``. With a single column, a record can be its
-        value.
+        Records are converted to columns like values of ``Types.ROW_NAMED``. For a single column, a record may be the
+        column's value.
 
         Args:
             schema: the columns: a DDL string, ``StructType``, ``Types``, dataclass or ``NamedTuple``; by default the
                 previous operator's ``output_type``.
 
         Raises:
-            TypeMismatchError: (at run time) a record does not fit the columns.
+            TypeMismatchError: a record does not fit the columns. Raised at run time.
 
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)

@@ -31,7 +31,7 @@ class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut
         | None = None,
         output_type: SchemaLike | None = None,
     ) -> DataStream[Any]:
-        """Reduce the records of each window as they arrive: see :meth:`WindowedStream.reduce`.
+        """Reduce the records of each window as they arrive, as in :meth:`WindowedStream.reduce`.
 
         Example:
             >>> env.from_collection([1, 2, 3, 4]).count_window_all(2).reduce(max).execute_and_collect()
@@ -59,9 +59,9 @@ class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut
         output_type: Any = None,
         **aggregates: Any,
     ) -> DataStream[Any]:
-        """Aggregate the records of each window as they arrive: see :meth:`WindowedStream.aggregate`.
+        """Aggregate the records of each window as they arrive, as in :meth:`WindowedStream.aggregate`.
 
-        For aggregates of columns, results are rows of ``window_start``, ``window_end`` and the aggregates. Each
+        For aggregates of columns, results are rows of ``window_start``, ``window_end`` and the aggregates, and each
         partition is aggregated before the shuffle.
 
         Example:
@@ -77,7 +77,7 @@ class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut
     def apply(
         self, window_function: AllWindowFunction[T1, U, WindowOut], output_type: SchemaLike | None = None
     ) -> DataStream[U]:
-        """Call a function with all records of each window: see :meth:`WindowedStream.apply`.
+        """Call a function with all records of each window, as in :meth:`WindowedStream.apply`.
 
         Example:
             >>> class Join(AllWindowFunction):
@@ -93,7 +93,7 @@ class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut
         process_window_function: ProcessAllWindowFunction[T1, U, WindowOut],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U | SideOutput]:
-        """Call a function with all records of each window, with state and clocks: see :meth:`WindowedStream.process`.
+        """Call a function with all records of each window, with state and clocks, as in :meth:`WindowedStream.process`.
 
         Example:
             >>> class Number(ProcessAllWindowFunction):

@@ -1,4 +1,4 @@
-"""``Windowed``: the common part of windows of one and of two streams.
+"""``Windowed``: base class of windows of one and of two streams.
 
 ``sum``, ``min`` and similar methods are from Flink's Java API; PyFlink lacks them.
 """
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 class Windowed(Generic[T1, WindowOut]):
-    """The options of windows, and the choice of their operator. Invalid arguments raise ``ProgramError``."""
+    """Windows and their options. Methods raise ``ProgramError`` for invalid arguments."""
 
     _of_keys = True
     # Further streams whose records enter the windows.
@@ -83,7 +83,7 @@ class Windowed(Generic[T1, WindowOut]):
     def trigger(self, trigger: Trigger) -> Self:
         """Set the windows' trigger, instead of the assigner's default.
 
-        For windows of two streams, the trigger's elements are pairs of the stream's index (0 or 1) and the record.
+        For windows of two streams, the trigger's elements are (index of the stream, 0 or 1; record) pairs.
 
         Example:
             >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
@@ -119,13 +119,12 @@ class Windowed(Generic[T1, WindowOut]):
         return self
 
     def side_output_errors(self, tag: OutputTag[Any]) -> Self:
-        """Emit a dead letter for each exception of a function, and continue, like ``on_error`` of other operators.
+        """If a function raises, emit a dead letter and continue, like ``on_error`` of other operators.
 
-        If a function that aggregates elements or assigns windows raises, the dead letter contains the record, and no
-        window does. If a window function raises, the dead letter contains the window's contents (all elements, or the
-        accumulator in a tuple), and the window continues as if it had emitted nothing. For windows of two streams,
-        records are pairs of the stream's index (0 or 1) and the record. The windows always use the general operator,
-        which is slower.
+        If a function that aggregates elements or assigns windows raises, the dead letter contains the record, which is
+        added to no window. If a window function raises, it contains the window's contents (all elements, or the
+        accumulator in a tuple), and the window emits nothing. For windows of two streams, records are (index of the
+        stream, 0 or 1; record) pairs. This uses the general operator, which is slower.
 
         Example:
             >>> BAD = OutputTag[DeadLetter]("bad")
@@ -142,9 +141,8 @@ class Windowed(Generic[T1, WindowOut]):
     def evictor(self, evictor: Evictor) -> Self:
         """Remove elements from a window before or after its function is called.
 
-        The window then stores all elements with their timestamps, even with ``reduce`` or ``aggregate``: each firing
-        aggregates all elements again. For windows of two streams, elements are pairs of the stream's index (0 or 1) and
-        the record.
+        The window then stores all elements with their timestamps; ``reduce`` and ``aggregate`` process all of them each
+        time that it fires. For windows of two streams, elements are (index of the stream, 0 or 1; record) pairs.
 
         Example:
             >>> windows = env.from_collection(range(6)).window_all(GlobalWindows.create()).trigger(CountTrigger.of(3))
@@ -207,7 +205,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
     _kinds: tuple[type, type]
 
     def side_output_late_data(self, output_tag: OutputTag[Any]) -> Self:
-        """Emit records that are too late for all their windows to a side output, instead of dropping and counting them.
+        """Emit records that are too late for all windows to a side output, instead of dropping and counting them.
 
         Example:
             >>> at, LATE = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int), OutputTag("late")
@@ -225,8 +223,8 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         """Sum a field of each window's records. As in Flink, the other fields are from the window's first record.
 
         Args:
-            position_to_sum: the field's position (tuples and rows) or name (rows, dictionaries and objects). A number
-                is its own field 0.
+            position_to_sum: the field's position (in tuples and rows) or name (in rows, dicts and objects). A number is
+                its own field 0.
 
         Example:
             >>> env.from_collection([("a", 3), ("b", 5)]).count_window_all(2).sum(1).execute_and_collect()
@@ -255,7 +253,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("max", position_to_max)
 
     def min_by(self, position_to_min_by: int | str = 0) -> DataStream[T1]:
-        """Emit each window's record with the smallest value of a field, or the earliest such record (see :meth:`sum`).
+        """Emit each window's first record with the smallest value of a field (see :meth:`sum`).
 
         Example:
             >>> env.from_collection([(3, "x"), (2, "y")]).count_window_all(2).min_by(0).execute_and_collect()
@@ -264,7 +262,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("min_by", position_to_min_by)
 
     def max_by(self, position_to_max_by: int | str = 0) -> DataStream[T1]:
-        """Emit each window's record with the largest value of a field, or the earliest such record (see :meth:`sum`).
+        """Emit each window's first record with the largest value of a field (see :meth:`sum`).
 
         Example:
             >>> words = env.from_collection([{"word": "to", "n": 2}, {"word": "be", "n": 1}])
@@ -328,7 +326,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
 
 
 def _operator_for(program: WindowProgram) -> type[BaseWindowOperator]:
-    """Return the cheapest operator for a program's windows."""
+    """Return the fastest operator that supports a program's windows."""
     assigner, contents = program.assigner, program.contents
     if not isinstance(assigner, TimedAssigner) or not isinstance(contents, FoldedContents):
         return WindowOperator

@@ -20,8 +20,8 @@ from pillarbox._types.type_information import TypeInformation
 class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
     """Windows over a keyed stream of type ``T1``.
 
-    Records are added to their windows when they arrive; the trigger decides when a window's function is called. By
-    default, that is at the window's end. ``output_type`` is as in :class:`DataStream`.
+    Records are added to their windows on arrival. The trigger decides when a window's function is called: by default,
+    at the window's end. ``output_type`` is as in :class:`DataStream`.
     """
 
     _kinds = WindowFunction, ProcessWindowFunction
@@ -36,13 +36,12 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
     ) -> DataStream[Any]:
         """Reduce the records of each window as they arrive, so that a window stores one record.
 
-        Windows that overlap or merge also combine partial results, so the function must be associative: ``f(f(a, b),
-        c)`` equals ``f(a, f(b, c))``.
+        For windows that overlap or merge, the function also combines partial results, so it must be associative.
 
         Args:
             reduce_function: ``f(result_so_far, record)``, or a ``ReduceFunction``.
-            window_function: receives the key, the window and the result. By default, the result is emitted.
-            output_type: by default, the records' declared type if there is no window function.
+            window_function: called with the key, the window and the result. By default, the result is emitted.
+            output_type: by default and without a window function, the records' declared type.
 
         Example:
             >>> words = env.from_collection(["to", "be", "to", "go"]).key_by(len).count_window(2)
@@ -73,20 +72,20 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
     ) -> DataStream[Any]:
         """Aggregate the records of each window as they arrive, with a function or with named aggregates of columns.
 
-        A function adds each record to the window's accumulator. If the function has ``merge``, which merging windows
-        need, a record of overlapping windows is added only once, and accumulators are merged when a window fires.
+        A function adds each record to the window's accumulator. With a method ``merge``, which merging windows require,
+        a record of several overlapping windows is added only once, and accumulators are merged when a window fires.
 
-        Arrow computes aggregates of columns, such as ``total=sum_("amount")``, for whole runs of rows, before and after
-        the shuffle. The results are rows of the key columns, ``window_start``, ``window_end`` and the aggregates. The
-        key must be named columns, and the columns known: from a DataFrame, or declared by the previous function.
-        Aggregates of columns are fastest on rows that no Python function has read. They need event-time windows without
-        trigger, evictor or side output for late rows; with ``allowed_lateness``, all late rows of a run fire their
-        keys' windows together.
+        Arrow computes aggregates of columns, such as ``total=sum_("amount")``, before and after the shuffle. The
+        results are rows of the key columns, ``window_start``, ``window_end`` and the aggregates. The stream must be
+        keyed by named columns, and its columns known, from a DataFrame or a declared ``output_type``. This is fastest
+        for rows that no Python function has read. It requires event-time windows without trigger, evictor or side
+        output for late rows. With ``allowed_lateness``, late rows that are processed together fire their keys' windows
+        once.
 
         Args:
-            window_function: receives the key, the window and the result. By default, the result is emitted.
-            accumulator_type: the accumulators' type, from ``Types`` or a class; accumulators of other types are then
-                refused. If the key's type is declared as well, the state is plain data (docs/security.md).
+            window_function: called with the key, the window and the result. By default, the result is emitted.
+            accumulator_type: the type of accumulators, from ``Types`` or a class; others are then refused. If the key's
+                type is also declared, the state is plain data (docs/security.md).
             aggregates: result name -> aggregate of a column.
 
         Example:

@@ -9,11 +9,11 @@ from pillarbox._time.clock import ProcessingTimeService, ScheduledTimer
 
 
 class Batches:
-    """The open batch. Mailbox thread only.
+    """The batch that is being filled. Mailbox thread only.
 
     Args:
-        timeout: how long an incomplete batch waits (ms), or None if only a flush sends it.
-        put: called with each new batch, to queue it at the position of its first record. The batch is still growing.
+        timeout: how long an incomplete batch waits for more records (ms), or None to wait for a flush.
+        put: called with each new batch, to queue it at its first record's position. Records are added to it later.
         is_due: called when an incomplete batch has timed out.
     """
 

@@ -12,12 +12,12 @@ from pillarbox.mailbox import MailboxExecutor
 class Deadlines:
     """A timer for the earliest deadline of an operator's requests. Mailbox thread only.
 
-    A timeout begins with the request's first attempt. It is measured in relative time, because the wall clock may be
-    set. If the first attempt was made in another process, the wall clock must do.
+    A timeout begins with the request's first attempt. It is measured with the monotonic clock, because the wall clock
+    may be set. If the first attempt was made in another process, it is measured with the wall clock.
 
     Args:
         timeout: milliseconds, or None for no deadlines.
-        executor: runs ``expire`` for requests that are already overdue when they are watched.
+        executor: runs ``expire`` for requests that are already overdue when they are added.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ _SETTLED = RequestState.SETTLED
 
 
 class InFlight:
-    """The requests of an async operator, from input to output."""
+    """The requests of an async operator, from their input records to the emission of their results."""
 
     def __init__(
         self,
@@ -318,10 +318,10 @@ class InFlight:
     # -- checkpoints --
 
     def prepare_snapshot(self) -> None:
-        """Wait for the epoch's requests, or carry them over.
+        """Wait for the epoch's requests, or, with ``on_barrier="carry"``, carry them over.
 
-        If each epoch may create the task in another process, wait even with ``carry``, because requests might be
-        repeated forever.
+        If each epoch may run in another process, waits even with ``"carry"``, because requests might be repeated
+        forever.
         """
         if self._options.carries and self._context.shared.stay:
             self.flush_batch()
@@ -333,7 +333,7 @@ class InFlight:
         self._count()
 
     def snapshot(self) -> list[tuple[Any, ...]]:
-        """Return the records still in the queue, in order, with the times of their first attempts.
+        """Return the records in the queue, in order, with the times of their first attempts.
 
         Answers are included only if the operator records them.
         """

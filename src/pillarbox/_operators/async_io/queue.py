@@ -1,4 +1,4 @@
-"""The queue of an async operator: its entries and the watermarks between them.
+"""The queue of an async operator: requests (or elements), and the watermarks between them.
 
 Source: Flink's ``OrderedStreamElementQueue`` and ``UnorderedStreamElementQueue``. Mailbox thread only.
 """
@@ -17,7 +17,7 @@ _EVENTS = frozenset((Watermark, WatermarkStatus))
 
 
 class Entry(Protocol):
-    """A request, or an element of a keyed function."""
+    """A queued request, or a queued element (record or timer) of a keyed function."""
 
     state: RequestState
     segment: Segment | None
@@ -27,7 +27,7 @@ E = TypeVar("E", bound=Entry)
 
 
 class OrderedQueue(Generic[E]):
-    """Entries and events that have not left, in the order of arrival."""
+    """A queue that releases entries and events, such as watermarks, in the order of arrival."""
 
     def __init__(self) -> None:
         self._elements: deque[E | Event] = deque()
@@ -67,7 +67,7 @@ class OrderedQueue(Generic[E]):
 
 
 class Segment:
-    """The entries between two events. They are pending, or completed and waiting for an earlier event."""
+    """The entries between two events (such as watermarks) that are pending, or completed behind an earlier event."""
 
     __slots__ = ("completed", "event", "pending")
 
@@ -78,7 +78,7 @@ class Segment:
 
 
 class UnorderedQueue(Generic[E]):
-    """Entries in the order of completion. No entry crosses an event."""
+    """A queue that releases entries in the order of completion, but not across events (such as watermarks)."""
 
     def __init__(self) -> None:
         self._segments: deque[Segment] = deque([Segment()])

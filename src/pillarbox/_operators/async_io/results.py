@@ -14,7 +14,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 
 
 class Results:
-    """Checks the results of an operator's function, and converts them to the records to emit."""
+    """Checks the results of an operator's function, and converts them to records."""
 
     def __init__(self, context: OperatorContext, function: Any, options: AsyncOptions) -> None:
         self._context = context

@@ -1,7 +1,7 @@
-"""Unfinished elements in a snapshot.
+"""Stores unfinished elements (records and timers) in a snapshot.
 
-At the barrier, the state changes of running elements are undone, the state log is written, and the changes are made
-again. So the snapshot has each key's state after its last finished element. Mailbox thread only.
+At the barrier, the state changes of running elements are undone, the state log is written, and the changes are redone.
+So the snapshot contains each key's state after its last finished element. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 
 class CarriedElements:
-    """Undoes the changes of running elements at a barrier, and repeats the changes after the snapshot."""
+    """Undoes the state changes of running elements at a barrier, and redoes them after the snapshot."""
 
     def __init__(self, backend: KeyedStateBackend, undo: Undo) -> None:
         self._backend = backend
@@ -29,7 +29,7 @@ class CarriedElements:
         self._rewound: list[tuple[Any, list[Row], list[Step]]] = []
 
     def rewind(self, element: Element) -> None:
-        """Undo an element's changes until :meth:`repeat`."""
+        """Undo an element's state changes until :meth:`repeat`."""
         if element.notes is None:
             return  # it has not begun
         rows = element.notes.rows()
@@ -43,7 +43,7 @@ class CarriedElements:
             self._rewound.append((element.key, rows, again))
 
     def repeat(self) -> None:
-        """Repeat all changes that were undone, after the state log has been written."""
+        """Redo all undone changes, after the state log has been written."""
         rewound, self._rewound = self._rewound, []
         backend = self._backend
         for key, rows, again in rewound:
@@ -57,7 +57,7 @@ class CarriedElements:
 
 
 def entry_of(element: Element | Event) -> tuple[Any, ...]:
-    """Convert an element or event of the queue to an entry of a snapshot."""
+    """Convert a queued element or event (such as a watermark) to a snapshot entry."""
     if isinstance(element, Watermark):
         return "watermark", element.timestamp
     if isinstance(element, WatermarkStatus):
@@ -72,7 +72,7 @@ def entry_of(element: Element | Event) -> tuple[Any, ...]:
 
 
 def restored_from(entry: tuple[Any, ...], runner: ElementRunner) -> Element | Event:
-    """Convert an entry of a snapshot to an element or event."""
+    """Convert a snapshot entry to an element or event."""
     what, *content = entry
     if what == "watermark":
         return Watermark(content[0])

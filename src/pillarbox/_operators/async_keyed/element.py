@@ -1,6 +1,6 @@
-"""Elements: a record, or a visit of a key's due timers, that waits, runs, or has finished.
+"""Elements: an element is a record, or a visit (the firing of a key's due timers).
 
-An element is also the context object that the user's function receives, because several functions run concurrently.
+Each element is also the context object for its function call, because calls run concurrently.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LETTER = ""
 
 
 class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
-    """A record of a key.
+    """A record, and the context of the function that processes it.
 
     Args:
         number: the index of its input.
@@ -42,18 +42,18 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         current: the timestamp of the record or of the current timer.
         emitted: the timestamp of its results.
         watermark: the watermark when the record arrived.
-        state: SETTLED once the element has finished or was cut off. Then its outputs are complete, and its remaining
-            asyncio tasks have no key.
-        is_queued: whether the element is in the operator's queue and its key is busy. An element of a free key is
-            queued when it first waits; most elements never wait.
-        steps: its worker, once the element has waited.
+        state: SETTLED once the element has finished or was cut off (it ignored its cancellation). Its outputs are then
+            complete, and asyncio tasks that it left running have no key.
+        is_queued: whether the element is in the operator's queue, so that its key is busy. An element whose key is free
+            is only queued when it first awaits; most never do.
+        steps: the worker that runs it, once it has awaited something.
         is_cancelled: whether its timeout has passed.
-        original: the value before the function could change it.
-        notes: log of its changes, to undo them, or None if the operator never undoes changes.
-        arrival: the epoch of its arrival, or None for the current epoch.
-        calls: the service calls that it has made, or None.
-        outputs: outputs of completed calls, such as a visit's earlier timers, or None.
-        results: outputs of the running call, or None.
+        original: a copy of the value from before the function could change it.
+        notes: log of its state changes, to undo them. None if the operator never undoes changes.
+        arrival: the epoch when it arrived, or None for the current epoch.
+        calls: its service calls, or None before the first.
+        outputs: outputs of completed calls of the function, such as a visit's earlier timers, or None.
+        results: outputs of the running call of the function, or None.
     """
 
     domain = TimeDomain.EVENT_TIME
@@ -89,7 +89,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         return self.state is RequestState.SETTLED
 
     def _check(self) -> None:
-        """Refuse calls that are made outside of the element's steps."""
         runner = self.runner
         if runner.loop.current is not self or get_ident() != runner.rows.thread:
             raise ProgramError(
@@ -131,7 +130,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """The element's input and record, as data for a digest."""
+        """The element's input index and record, to compute a digest from."""
         return self.number, self.value if self.original is None else self.original
 
     def register_event_time_timer(self, timestamp: int) -> None:
@@ -156,7 +155,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         return self.arrival
 
     def collect(self, results: Iterable[Any]) -> None:
-        """Collect the results of the running call. ``(OutputTag, value)`` is for a side output."""
+        """Collect results of the running call. ``(OutputTag, value)`` is a side output."""
         if type(results) not in USUAL_RESULTS:
             check_results(results)
         emitted = self.emitted
@@ -219,14 +218,15 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
 
 class Visit(Element):
-    """A visit of a key's due timers. When its key is free, calls ``on_timer`` for each timer that still exists.
+    """Fires a key's due timers. When the key is free, calls ``on_timer`` for each timer that still exists.
 
     Args:
-        limit: timers up to and at this timestamp are due.
+        limit: timers up to this timestamp (inclusive) are due.
 
     Attributes:
         fired: arguments of ``put_back_timer``, which puts the running timer back into its row for a snapshot.
-        ends_key: whether the key ends, in batch mode. Its remaining timers then fire, and its state is dropped.
+        ends_key: whether this is the end of the key, in batch mode: its remaining timers fire, and its state is
+            dropped.
     """
 
     fired: tuple[Any, Row, int] | None = None

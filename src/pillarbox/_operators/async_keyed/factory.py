@@ -83,7 +83,7 @@ def keyed_process(
 
 
 def async_options(factory: OperatorFactory) -> AsyncKeyedOptions | None:
-    """Return the options of a keyed function with ``async def``, or None for another operator."""
+    """Return the options if the operator runs a keyed function with ``async def``, else None."""
     make = factory.make.function if isinstance(factory.make, Captured) else factory.make
     options = getattr(make, "keywords", {}).get("options")
     return options if isinstance(options, AsyncKeyedOptions) else None

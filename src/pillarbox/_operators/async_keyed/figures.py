@@ -13,12 +13,12 @@ _KEY = 60
 
 
 class Figures:
-    """Counts an epoch's elements. Mailbox thread only.
+    """Counts the elements (records and timers) of an epoch. Mailbox thread only.
 
     Attributes:
-        running: the number of elements that run and have waited at least once.
-        longest_key: the length of the longest queue of a key.
-        blocked_ms: the duration of the longest slow step, or 0.
+        running: the number of unfinished elements that have awaited something.
+        longest_key: the largest number of elements that waited for one key.
+        blocked_ms: the duration of the longest step that blocked the task, or 0.
     """
 
     __slots__ = ("_hot_key", "blocked_ms", "in_flight_max", "longest_key", "running", "timed_out")
@@ -33,7 +33,7 @@ class Figures:
         """Begin an epoch.
 
         Args:
-            lines: each key that carried elements wait for, with their number.
+            lines: (key, number of carried-over elements that wait for it) pairs.
         """
         self.in_flight_max = self.running
         self._hot_key, self.longest_key = max(lines, key=itemgetter(1), default=(None, 0))
@@ -45,7 +45,6 @@ class Figures:
             self.in_flight_max = self.running
 
     def add_line(self, key: Any, length: int) -> None:
-        """Save the longest queue so far."""
         self._hot_key, self.longest_key = key, length
 
     def add_slow_step(self, seconds: float) -> None:
@@ -53,7 +52,7 @@ class Figures:
 
     @property
     def hot_key(self) -> str | None:
-        """The key with the longest queue, as text. None if no record waited for its key."""
+        """The key that the most records waited for, as text. None if no record waited."""
         return shorten(self._hot_key, _KEY) if self.longest_key else None
 
     def counters(self) -> dict[str, int]:

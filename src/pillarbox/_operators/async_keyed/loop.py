@@ -1,6 +1,6 @@
-"""An asyncio event loop that runs in the mailbox thread, whenever that thread would wait.
+"""An asyncio event loop that runs in the mailbox thread whenever that thread would otherwise wait.
 
-All tasks of the thread share the loop, so while one task waits, the elements of all tasks progress.
+All tasks of the thread share the loop, so while one task waits, all tasks make progress.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LONGEST_WAIT = 1.0
 
 
 class _Selector(selectors.DefaultSelector):
-    """A selector that waits without holding the task's lock, so that its other threads can work."""
+    """A selector that releases the task's lock while it waits, so that the task's other threads can work."""
 
     def __init__(self, resting: Callable[[], AbstractContextManager[object]]) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class _Loop(asyncio.SelectorEventLoop):
         super().__init__(selector)
 
     def read_sockets(self) -> None:
-        """Make the next turn run the callbacks of sockets. During a pause, a connection may have been closed."""
+        """Make the next turn check sockets first: during a pause, a connection may have been closed."""
         loop: Any = self
         ready = list(loop._ready)
         loop._ready.clear()
@@ -56,7 +56,7 @@ class _Loop(asyncio.SelectorEventLoop):
         loop._ready.extend(ready)
 
     def use_real_time(self) -> None:
-        """Use the system's clock from now on: functions are being closed, and the manual clock no longer advances."""
+        """Switch to the system's clock: functions are being closed, and the manual clock no longer advances."""
         self.time = monotonic
 
     def next_due(self) -> float | None:
@@ -74,13 +74,13 @@ class OwnedLoop:
     """The event loop of one thread's tasks. Only that thread may use it, except for :meth:`wake`.
 
     Args:
-        clock: a manual clock for the loop, or None for the system's clock.
-        resting: returns a context manager for waiting, for example one that releases a lock.
+        clock: a manual clock, or None for the system's clock.
+        resting: returns a context manager to wait in, such as one that releases a lock.
 
     Attributes:
         current: the element whose step runs, or None.
-        raised_by_child: the SystemExit or KeyboardInterrupt that an element's asyncio task raised. asyncio also raises
-            it from the loop.
+        raised_by_child: the SystemExit or KeyboardInterrupt that an element's asyncio task raised, which asyncio also
+            raises from the loop.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class OwnedLoop:
             self._run()
 
     def wait_for_files(self, numbers: Iterable[int]) -> None:
-        """Run until one of the file descriptors is readable, or until :meth:`wake`."""
+        """Run the loop until one of the file descriptors is readable, or until :meth:`wake`."""
         loop = self.loop
         watched = list(numbers)
         for number in watched:
@@ -172,7 +172,7 @@ class OwnedLoop:
                 rows.thread = thread
 
     def wake(self) -> None:
-        """Make the current or next :meth:`wait` return. Any thread."""
+        """Make the current or next :meth:`wait` return. Thread-safe."""
         if self._is_running and threading.get_ident() == self._thread:
             self.loop.stop()
             return
@@ -182,7 +182,7 @@ class OwnedLoop:
             pass  # it is closed
 
     def waits_for_time(self) -> bool:
-        """Return whether the loop only waits for a timer: no socket or thread can wake it."""
+        """Return whether only a timer can wake the loop, and no socket or thread."""
         loop: Any = self.loop
         is_idle = not loop.has_ready() and len(loop._selector.get_map()) == 1
         is_idle = is_idle and not any(threads.is_busy for threads in self._threads)
@@ -215,7 +215,7 @@ class OwnedLoop:
 
 
 def lease_loop(context: OperatorContext) -> Lease[OwnedLoop]:
-    """Return a lease of the event loop that the tasks of this thread share."""
+    """Lease the event loop that the tasks of this thread share."""
     shared = context.shared
     return shared.of_thread.lease(EVENT_LOOP, lambda: OwnedLoop(context.processing_time_service, shared.resting))
 

@@ -1,7 +1,7 @@
-"""``process`` on a keyed stream with ``async def``: keyed state, timers, and any awaitable.
+"""``process`` with ``async def`` on a keyed stream: keyed state, timers, and any awaitable.
 
-The mailbox thread runs the functions in an event loop of the task: after each run of records without waiting, and
-whenever the thread would wait for mail. Plain functions have another operator.
+The functions run in an event loop in the mailbox thread: briefly after each run of records, and whenever the thread
+would wait for mail. Plain functions have another operator.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AsyncKeyedOperator(KeyedOperator):
     """Applies ``process_element`` and ``on_timer``, which may be ``async def``.
 
     Raises:
-        ProgramError: the function has operator state, which cannot be undone.
+        ProgramError: the function has operator state, whose changes cannot be undone.
     """
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying, options: AsyncKeyedOptions) -> None:
@@ -108,7 +108,7 @@ class AsyncKeyedOperator(KeyedOperator):
             with_context(self.context, "open()", self._complete, self.function.open, context)
 
     def use_state_here(self) -> None:
-        """Allow this thread, the mailbox thread, to use the state outside of the event loop."""
+        """Allow the calling thread (the mailbox thread) to use the state outside of the event loop."""
         self._rows.thread = get_ident()
 
     def _calls(self) -> list[Callable[..., Any]]:
@@ -124,7 +124,7 @@ class AsyncKeyedOperator(KeyedOperator):
             self.runner.loop.complete(outcome if seconds is None else wait_for(outcome, seconds))
 
     def close(self) -> None:
-        """Cancel the elements, close the user's function, and close the event loop."""
+        """Cancel running elements, then close the user's function and the event loop."""
         if self._opened is None:
             return
         runner = self.runner
@@ -183,7 +183,7 @@ class AsyncKeyedOperator(KeyedOperator):
         self._set_alarm()
 
     def run_ready(self) -> None:
-        """Run ready steps and the steps that follow, for a bounded number of turns. A mail emits finished elements."""
+        """Run ready steps of elements, for a bounded number of loop turns. A mail then emits finished elements."""
         loop = self.runner.loop
         for _ in range(TURNS):
             self.runner.start_workers()
@@ -217,14 +217,14 @@ class AsyncKeyedOperator(KeyedOperator):
             self.emit()
 
     def visit_processing_time(self, keys: Mapping[Any, int]) -> None:
-        """Visit the keys of processing-time timers that are due, even if the clock has been set back since."""
+        """Fire the due processing-time timers of ``keys``, even if the clock has been set back since."""
         self._visit(keys, self._timers.current_processing_time(), TimeDomain.PROCESSING_TIME)
 
     def _visit(self, keys: Mapping[Any, int], limit: int, domain: TimeDomain) -> None:
-        """Visit keys with due timers. Also visit keys with elements, because these may set timers that are due.
+        """Fire due timers of ``keys``, and of keys with unfinished elements, which may set due timers.
 
         Args:
-            keys: the latest due timer of each key.
+            keys: key -> its latest due timer.
         """
         self.backend.leave_key()
         if self._has_timers:
@@ -236,7 +236,7 @@ class AsyncKeyedOperator(KeyedOperator):
         self._turn()
 
     def _set_alarm(self) -> None:
-        """With a manual clock, schedule a run of the event loop for its next timer."""
+        """On a manual clock, schedule a run of the event loop for its next timer."""
         clock, loop = self.context.processing_time_service.manual, self.runner.loop.loop
         if clock is None:
             return
@@ -253,7 +253,7 @@ class AsyncKeyedOperator(KeyedOperator):
 
     @property
     def alarm_at(self) -> int | None:
-        """The time (epoch ms) of the event loop's next timer, with a manual clock."""
+        """On a manual clock: the time of the event loop's next timer (Unix time in ms)."""
         return None if self._alarm is None else self._alarm[1]
 
     def _post_turn(self, timestamp: int) -> None:
@@ -266,7 +266,7 @@ class AsyncKeyedOperator(KeyedOperator):
             pass  # the task is ending
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Process a run in batch mode. Keys run concurrently, and each key ends with its last record."""
+        """Process a run in batch mode: keys run concurrently, and each key ends after its last record."""
         records = Records(run.records.values, run.records.timestamps)
         for key, start, end, ended in run.stretches():
             if start < end:
@@ -288,7 +288,7 @@ class AsyncKeyedOperator(KeyedOperator):
             self._post(self.emit, "ended elements of %s")
 
     def emit(self) -> None:
-        """Emit the results of finished elements, in runs, as far as the order allows."""
+        """Emit the results of finished elements, unless they must wait for earlier elements."""
         self._is_announced = False
         if self.runner.failure is not None:
             raise self.runner.failure
@@ -333,10 +333,9 @@ class AsyncKeyedOperator(KeyedOperator):
         self.drain()
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Wait for the epoch's elements, or carry them over.
+        """Wait for the epoch's elements, or, with ``on_barrier="carry"``, carry them over.
 
-        If each epoch may create the task in another process, wait even with ``carry``, because elements might never
-        finish.
+        If each epoch may run in another process, waits even with ``"carry"``, because elements might never finish.
         """
         if self.options.carries and self.context.shared.stay:
             self.run_ready()  # answers may have arrived since the last epoch
@@ -356,7 +355,7 @@ class AsyncKeyedOperator(KeyedOperator):
         runner.figures.begin_epoch((key, len(line)) for key, line in runner.lines.items() if line)
 
     def _linger(self) -> None:
-        """In an epoch without records, wait briefly for an element to finish, which costs less than another epoch."""
+        """In an epoch without records, wait briefly for an element to finish: this costs less than another epoch."""
         count = len(self._queue)
         if not count or self.context.processing_time_service.manual is not None:
             return
@@ -368,7 +367,7 @@ class AsyncKeyedOperator(KeyedOperator):
         timer.cancel()
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return the elements still in the queue, or None. In a home, the elements continue between epochs."""
+        """Return the queued elements, or None if the queue is empty. In a home, they continue between epochs."""
         self.runner.loop.pause()
         epoch, elements = self.context.epoch, list(self._queue.elements())
         arrivals = [
@@ -420,7 +419,7 @@ class AsyncKeyedOperator(KeyedOperator):
 
 
 class _ProcessingTimers:
-    """A timer service's processing-time timers. When timers are due, their keys are visited."""
+    """Processing-time timers that, when due, fire through the operator's queue of elements."""
 
     def __init__(self, timers: Any, operator: AsyncKeyedOperator) -> None:
         self._timers = timers

@@ -25,10 +25,10 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
 
     Attributes:
         capacity: the maximum number of concurrent elements in a partition.
-        timeout: the longest duration of an element, or None.
-        on_barrier: whether an epoch waits for its elements or carries them over.
+        timeout: limits the total time of an element (record or timer), or None.
+        on_barrier: whether, at its end, an epoch waits for unfinished elements or carries them over.
         journal: the folder for records of service calls, or None.
-        replayed: in a replay, the recorded calls.
+        replayed: the recorded calls, in a replay.
 
     Raises:
         ProgramError: an option is invalid.
@@ -73,7 +73,7 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
 
 
 def is_async(function: Any, *methods: str) -> bool:
-    """Return whether a plain function, or one of a function object's methods, is an ``async def``."""
+    """Return whether a plain function, or one of the named methods of an object, is an ``async def``."""
     if isinstance(function, Function):
         return any(_is_async(getattr(function, method, None)) for method in (*methods, "open", "close"))
     return _is_async(function)

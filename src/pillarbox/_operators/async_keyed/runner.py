@@ -1,7 +1,7 @@
-"""Runs elements in the event loop: one at a time for each key, many keys concurrently.
+"""Runs elements (records and timers) in the event loop: one at a time per key, many keys concurrently.
 
-Everything runs in the mailbox thread. A step neither emits nor runs a mail. Finished elements wait in the operator's
-queue until a mail emits them.
+Everything runs in the mailbox thread. A step of an element neither emits records nor runs mails. Finished elements wait
+in the operator's queue until a mail emits them.
 """
 
 from __future__ import annotations
@@ -55,20 +55,19 @@ class ElementRunner:
     """Runs the elements of one operator.
 
     Args:
-        undo: logs the elements' changes, or None.
+        undo: logs the elements' state changes, to undo them, or None.
         calls: the function's method for each input.
-        queue: the elements that have not been emitted.
+        queue: the elements whose results have not been emitted.
         announce: called when there are finished elements to emit.
 
     Attributes:
         ready: elements that only wait for a call slot.
-        lines: by busy key: None while its only element runs or waits for a call slot, otherwise the elements that wait
-            for the key.
-        run: the remaining records of the current run, or None.
-        get_broadcast_state: returns a read-only broadcast state. None if no stream is broadcast.
-        is_turning: whether a turn is running, whose caller emits the elements that finish in it.
-        cut_off: workers whose elements ignored a cancellation. They still run, without a key and a slot.
-        dropped_timers: reports timers that are set when their key ends, in batch mode.
+        lines: busy key -> the elements that wait for it, or None.
+        run: the remaining records of the current run (slice of records), or None.
+        get_broadcast_state: returns a read-only broadcast state. None without a broadcast stream.
+        is_turning: whether :meth:`turn` is running, whose caller then emits finished elements.
+        cut_off: workers whose elements ignored a cancellation. They still run, but without a key or call slot.
+        dropped_timers: in batch mode, reports timers that are set while their key ends.
         count_last_timer: called for each timer that fires after the end of the data, to limit their number.
     """
 
@@ -152,11 +151,11 @@ class ElementRunner:
 
     @property
     def is_full(self) -> bool:
-        """Whether the operator has no room for another record. Visits need no room."""
+        """Whether the operator has no room for another record. Timers need no room."""
         return len(self._queue) - self._visits >= self._most
 
     def admit(self, element: Element) -> None:
-        """Accept an element. It runs after earlier elements of its key."""
+        """Accept an element (record or timer). It runs after earlier elements of its key."""
         element.is_queued = True
         self._visits += type(element) is Visit
         self._queue.put(element)
@@ -172,7 +171,6 @@ class ElementRunner:
                 self.figures.add_line(key, len(line))
 
     def _take_from_run(self) -> Element | None:
-        """Return the next record of the run whose key is free, or None without such a record or room."""
         run, lines = self.run, self.lines
         if run is None or self.is_full:
             return None
@@ -226,7 +224,7 @@ class ElementRunner:
         self._announce()
 
     def turn(self) -> None:
-        """Run ready steps. The caller emits the elements that finish."""
+        """Run ready steps of elements. The caller emits the finished elements."""
         self.start_workers()
         self.is_turning = True
         try:
@@ -252,7 +250,7 @@ class ElementRunner:
             self._undo.leave()
 
     def start_workers(self) -> None:
-        """Start more workers if elements are ready. The number of new workers doubles each time."""
+        """Start workers for ready elements: twice as many each time."""
         count = self._burst
         if self.run is None:
             count = min(count, len(self.ready) - self._starting)
@@ -469,14 +467,14 @@ class ElementRunner:
         self._announce()
 
     async def cancel(self) -> None:
-        """Cancel the running elements, which keep their keys, and wait a few seconds for them to finish."""
+        """Cancel the running elements and wait a few seconds for them to finish. Meanwhile, their keys stay busy."""
         self.closing = True
         await cancelled([steps.task for steps in (*self._workers, *self.cut_off)])
         for steps in list(self._workers):
             self.release_slot(steps)
 
     def close(self) -> None:
-        """Release the loop. The last task to release it cancels the remaining asyncio tasks, and closes the loop."""
+        """Release the shared loop. The last task to do so cancels the remaining asyncio tasks and closes the loop."""
         try:
             self.loop.complete(self.caller.close())
             self.loop.leave(self.rows)

@@ -1,8 +1,7 @@
-"""Coroutines that run each step of another coroutine under the key of its element: set the key, step, unset the key.
+"""Coroutines that wrap a user's coroutine, so that its element's key is current during each step.
 
-They are between an asyncio task and the user's coroutine, so they work with every awaitable of every library. They are
-not ``async def``: if a task were cancelled before its first step, Python would report a coroutine that was never
-awaited.
+The asyncio task only sees the wrapper, so this works with any library's awaitables. They are not ``async def``: for a
+task that is cancelled before its first step, Python would report a coroutine that was never awaited.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ class WorkerSteps(Coroutine[Any, Any, None]):
     """The steps of a worker, which runs one element after another.
 
     Attributes:
-        element: the running element. None between elements, and after the element was cut off.
+        element: the running element, or None between elements and after cutting one off.
         coroutine: the coroutine or generator of the element's function, or None.
-        has_waited: whether any element of this worker has waited.
+        has_waited: whether any element of this worker has awaited something.
         is_cut_off: whether its element ignored a cancellation and lost its call slot.
-        turn_began: when the step began (seconds).
-        began: when the step, or the element within the step, began (seconds).
+        turn_began: when the current step began (seconds).
+        began: when the current element began, but not before ``turn_began`` (seconds).
     """
 
     __slots__ = ("_inner", "_runner", "began", "coroutine", "element", "has_waited", "is_cut_off", "task", "turn_began")
@@ -86,7 +85,7 @@ class WorkerSteps(Coroutine[Any, Any, None]):
 
 
 class ChildSteps(Coroutine[Any, Any, Any]):
-    """The steps of an asyncio task that an element has created. After the element has finished, they have no key."""
+    """The steps of an asyncio task that an element created. Once the element has finished, they have no key."""
 
     __slots__ = ("_element", "_inner", "_runner")
 

@@ -1,4 +1,4 @@
-"""Timeouts of elements. They follow the event loop's time, which stops between epochs."""
+"""Timeouts of elements (records and timers), in the event loop's time, which stops between epochs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Timeouts:
             self._timer = loop.call_later(self._seconds, self._expire)
 
     def error(self) -> TimeoutError:
-        """Return the error of an overdue element, and count it."""
+        """Count an overdue element, and return its error."""
         self._runner.figures.timed_out += 1
         return TimeoutError(f"no end within {self._seconds:g} s")
 
@@ -57,7 +57,7 @@ class Timeouts:
                 loop.call_later(_HEED, self._cut_off, element)
 
     def _cut_off(self, element: Element) -> None:
-        """Report an element that ignores its cancellation as failed. It continues without key and slot."""
+        """Treat an element that ignores its cancellation as failed. It continues, but without its key and call slot."""
         runner, steps = self._runner, element.steps
         if element.is_over or steps is None or runner.closing:
             return

@@ -1,4 +1,4 @@
-"""Async keyed functions of two keyed streams, or of a keyed and a broadcast stream."""
+"""Async keyed functions for two keyed streams, or for a keyed and a broadcast stream."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class AsyncKeyedCoProcessOperator(AsyncKeyedOperator):
 class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
     """Applies ``process_element``, ``process_broadcast_element`` and ``on_timer``, which may be ``async def``.
 
-    A broadcast record waits for all earlier elements, and later records wait for it. So the broadcast state does not
-    change while an element runs.
+    A broadcast record waits until all earlier records and timers have finished, and blocks later records. So broadcast
+    state never changes during a call.
     """
 
     def __init__(
@@ -97,7 +97,6 @@ class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
                 self._undo.leave()
 
     def _results(self, outcome: Any) -> list[Any]:
-        """Collect the results of a call into a list. Awaits a coroutine first."""
         if isinstance(outcome, AsyncGeneratorType):
             outcome = _listed(outcome)
         if isinstance(outcome, CoroutineType):

@@ -1,4 +1,4 @@
-"""The arithmetic of one budget. All times are arguments, in seconds of a monotonic clock."""
+"""The arithmetic of one budget. It reads no clock: callers pass times, in seconds of a monotonic clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STOP = 1.0
 
 
 class Slots(NamedTuple):
-    """The slots of a booking.
+    """The answer to a booking: a slot for each request.
 
     Attributes:
         times: the earliest start of each request.
@@ -39,14 +39,14 @@ class Slots(NamedTuple):
 
 
 class RetryAt(NamedTuple):
-    """No slot is available until a time."""
+    """The answer to a booking: no slot is available before a certain time."""
 
     at: float
     why: str = ""
 
 
 class Refused(NamedTuple):
-    """No request may begin, and the budget is set to fail requests."""
+    """The answer to a booking: requests must fail, because the budget has ``when_exceeded="fail"``."""
 
     why: str
     is_open: bool
@@ -56,10 +56,10 @@ class Report(NamedTuple):
     """The outcome of requests.
 
     Attributes:
-        units: the cost beyond the estimates.
+        units: the requests' cost minus their estimates.
         outcomes: whether each completed request succeeded, in order.
-        probe: whether a breaker's probe succeeded, or None.
-        stop: the pause that the service requested (seconds), or None.
+        probe: whether a probe of the circuit breaker succeeded, or None without a probe.
+        stop: the pause that the service requested (seconds), if any.
     """
 
     units: float = 0.0
@@ -71,12 +71,12 @@ class Report(NamedTuple):
 
 @dataclass
 class Period:
-    """The units charged to a ceiling in the current period.
+    """The units charged against a ceiling in the current period.
 
     Attributes:
-        began: time of the period's first request (epoch ms), or -1 before that.
-        spent: the charged units. Running requests are charged with their estimates.
-        clock: the latest wall-clock time seen (epoch ms), which never decreases.
+        began: time of the period's first request (Unix time in ms), or -1 before it.
+        spent: the charged units. A running request is charged its estimate.
+        clock: the latest wall-clock time seen (Unix time in ms). It never decreases.
     """
 
     began: int = -1
@@ -84,7 +84,7 @@ class Period:
     clock: int = 0
 
     def merge(self, other: Period, length: int) -> None:
-        """Merge the charge from another checkpoint. The later period counts; within a period, the higher charge."""
+        """Merge the charge from another checkpoint: use the later period, or in the same period, the higher charge."""
         self.clock = max(self.clock, other.clock)
         began = max(self.began, other.began)
         live = [period.spent for period in (self, other) if period.began + length > began]
@@ -92,11 +92,11 @@ class Period:
 
 
 class Account:
-    """One budget's slots, debt, ceiling and breaker. One thread at a time.
+    """One budget's slots, debt, ceiling and circuit breaker. Not thread-safe.
 
     Args:
         now: the time of the first slot.
-        written: whether charges are written to a file, so that a ceiling may only be spent up to :attr:`allowance`.
+        written: whether charges are saved in a file. Spending is then limited to :attr:`allowance`, the amount saved.
     """
 
     def __init__(self, limits: Limits, now: float, *, written: bool = False) -> None:
@@ -119,7 +119,7 @@ class Account:
         return self._open is not None
 
     def book(self, estimates: Sequence[float], now: float, wall: int) -> Slots | RetryAt | Refused:
-        """Book slots for all requests, or for the first few of them."""
+        """Book slots for the requests, or for the first few of them."""
         if now < self._stopped:
             return RetryAt(self._stopped)
         if self._open is not None and now < self._open:
@@ -185,7 +185,7 @@ class Account:
         return count
 
     def next_allowance(self, estimate: float) -> float | None:
-        """Return the allowance to write to the file next, in units, or None while the last one suffices."""
+        """Return the allowance (units) to save next, or None while the saved allowance suffices."""
         ceiling = self.limits.ceiling
         if ceiling is None or self.allowance >= max(ceiling, self.period.spent):
             return None
@@ -195,7 +195,7 @@ class Account:
         return max(min(self.period.spent + part, ceiling), self.period.spent)
 
     def settle(self, report: Report, now: float) -> bool:
-        """Settle the outcome of requests. Returns whether all booked, unused slots are void."""
+        """Account for the outcome of requests. Returns whether this voids all slots that are booked but unused."""
         self.period.spent = max(0.0, self.period.spent + report.units)
         if self.limits.units is not None:
             self._solvent = max(self._solvent, now) + report.units / self.limits.units

@@ -1,4 +1,4 @@
-"""A user's budget: the rate of requests, their cost, and when requests stop."""
+"""Budgets: limits on the rate and cost of requests."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class CircuitBreaker:
     succeeds, the breaker closes; otherwise, it stays open for another ``pause``.
 
     Attributes:
-        failures: the number of failed requests that opens the breaker. Answers with a retry time (429, ``Retry-After``)
-            do not count.
-        of: the number of latest requests that are considered.
+        failures: the number of failed requests that opens the breaker. Answers that request a pause (429,
+            ``Retry-After``) do not count.
+        of: how many of the latest requests are considered.
         pause: how long the breaker stays open (an int is milliseconds).
 
     Raises:
-        ProgramError: (when created) an attribute is invalid.
+        ProgramError: an attribute is invalid.
     """
 
     failures: int = 5
@@ -45,7 +45,7 @@ class CircuitBreaker:
 
 
 class Limits(NamedTuple):
-    """The plain values of a budget, which processes exchange.
+    """A budget as plain values, for messages between processes.
 
     Attributes:
         name: the budget's name, or "" for an operator's ``job_rate_limit``.
@@ -69,21 +69,21 @@ class Limits(NamedTuple):
         return self if self.name else self._replace(name=f"\0{uid}")
 
     def shared_by(self, tasks: int) -> Limits:
-        """Return one task's limits if concurrent tasks divide these limits equally."""
+        """Return the limits of each of ``tasks`` concurrent tasks that divide these limits equally."""
         requests, units = (None if rate is None else rate / tasks for rate in (self.requests, self.units))
         return self._replace(requests=requests, units=units)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits the rate and cost of requests, for all operators and queries of a driver that use the same name.
+    """Limits the rate and cost of requests, over all operators and queries of a driver that use the same name.
 
     Args:
-        name: identifies the budget. Two budgets with the same name and different values are an error.
+        name: identifies the budget. Budgets with the same name must have the same values.
         requests: the rate of requests, such as ``"100 per second"`` or ``"5000 per hour"``. A number is per second.
-        units: the rate of their cost, such as ``"90000 per minute"``. The user chooses the unit, such as tokens or
-            cents.
-        unit_cost: a function that returns a request's cost, given the result (for batches, the list of results). By
+        units: the cost of requests per time, such as ``"90000 per minute"``. The user chooses the unit, such as tokens
+            or cents.
+        unit_cost: a function of a request's result (for batches, of the list of results) that returns its cost. By
             default, a request costs its estimate.
         estimate: the units that a request reserves before it begins: a number, or a function of the record (for
             batches, of the list of records). A failed request costs its estimate.
@@ -94,7 +94,7 @@ class Budget:
         breaker: stops requests when most of them fail.
 
     Raises:
-        ProgramError: (when created) an argument is invalid.
+        ProgramError: an argument is invalid.
 
     Example:
         >>> model = Budget("model", requests="100 per second", units="90000 per minute", estimate=50)
@@ -148,7 +148,7 @@ class Budget:
         )
 
     def estimate_of(self, argument: Any) -> float:
-        """Return a request's estimate in units.
+        """Return a request's estimated cost, in units.
 
         Raises:
             ProgramError: ``estimate`` did not return a number of units.

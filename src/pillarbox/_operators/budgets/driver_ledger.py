@@ -1,4 +1,4 @@
-"""The client of the driver's ledger, for event loops in executors."""
+"""A client of the driver's ledger (its accounts of budgets), for event loops in executors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _log = logging.getLogger("pillarbox")
 
 @dataclass(frozen=True)
 class DriverLedger(Ledger):
-    """The address of the driver's ledger. Only processes with the pickled program know it."""
+    """The address of the driver's ledger. It is part of the pickled program, so no other process knows it."""
 
     host: str
     port: int
@@ -43,13 +43,13 @@ class DriverLedger(Ledger):
 
 
 class _Offset:
-    """Bounds of the difference between the driver's clock and this process's clock, from message times."""
+    """Bounds on the difference between the driver's clock and this process's clock, derived from message times."""
 
     def __init__(self) -> None:
         self.low, self.high, self._at = float("-inf"), float("inf"), 0.0
 
     def update(self, sent: float, driver: float, received: float) -> None:
-        """Update the bounds with a driver's time that lies between two times of this process."""
+        """Narrow the bounds: the driver's clock read ``driver`` between ``sent`` and ``received`` here."""
         drift = (received - self._at) * _DRIFT
         low, high = max(self.low - drift, driver - received), min(self.high + drift, driver - sent)
         if low > high:  # one of the machines was suspended
@@ -75,7 +75,7 @@ class _DriverLedgerConnection(LedgerConnection):
         self._closed = False
 
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots. Waits while the driver pauses or has no slot."""
+        """Book slots. Waits until the driver has one."""
         while True:
             connection = await self._connected()
             number, sent = next(self._numbers), self.now()

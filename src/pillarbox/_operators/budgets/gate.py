@@ -1,4 +1,4 @@
-"""The slots of one budget that an event loop has booked and not used yet."""
+"""The slots that an event loop has booked from one budget."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _MOST = 500
 
 
 class BudgetGate:
-    """Admits requests during a budget's slots. Loop thread only.
+    """Admits requests when their slots in a budget begin. Loop thread only.
 
     Attributes:
-        stops: pauses that the service requested.
-        probes: probes of an open breaker.
-        lost: slots that expired unused.
+        stops: number of pauses that the service requested.
+        probes: number of probes of an open circuit breaker.
+        lost: number of slots that expired unused.
     """
 
     def __init__(self, budget: Budget, limits: Limits, end: LedgerConnection) -> None:
@@ -48,8 +48,8 @@ class BudgetGate:
             waiting: returns the estimates of the waiting requests, in order; at least one.
 
         Raises:
-            BudgetExceededError: the ceiling is reached, and the budget is set to fail requests.
-            CircuitOpenError: the breaker is open, and the budget is set to fail requests.
+            BudgetExceededError: the ceiling is reached, and the budget has ``when_exceeded="fail"``.
+            CircuitOpenError: the breaker is open, and the budget has ``when_exceeded="fail"``.
         """
         while not self.is_open(waiting()[0]):
             if self._slots:
@@ -82,7 +82,7 @@ class BudgetGate:
         return slot
 
     def book_ahead(self, waiting: Callable[[], Sequence[float]]) -> None:
-        """Book slots for half of the waiting requests, before the booked slots are used up."""
+        """Book slots for half of the waiting requests in advance, before the booked slots are used up."""
         self._start(waiting, ahead=True)
 
     def _start(self, waiting: Callable[[], Sequence[float]], *, ahead: bool) -> None:

@@ -21,12 +21,12 @@ NEARLY = 1e-6
 
 
 class Slot(NamedTuple):
-    """A time interval for a request to begin, by the event loop's clock.
+    """A time slot for the start of a request.
 
     Attributes:
-        begin: the earliest start (seconds).
+        begin: the slot's start on the event loop's clock (seconds).
         probes: whether the request is a probe of an open circuit breaker.
-        at: the slot's time by the ledger's clock.
+        at: the slot's start on the ledger's clock (seconds).
     """
 
     begin: float
@@ -37,14 +37,14 @@ class Slot(NamedTuple):
 
 
 class LedgerConnection(ABC):
-    """An event loop's access to a ledger. Loop thread only."""
+    """An event loop's end of a ledger. Loop thread only."""
 
     #: Seconds of the slots' clock.
     now: Callable[[], float]
 
     @abstractmethod
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots for all requests, or for the first few of them. Waits for the first slot."""
+        """Book slots for the requests, or for the first few of them. Waits until there is a slot."""
 
     @abstractmethod
     def report(self, limits: Limits, report: Report) -> None: ...
@@ -54,7 +54,7 @@ class LedgerConnection(ABC):
         """Sleep for ``seconds``, as measured by the slots' clock."""
 
     def on_void(self, limits: Limits, callback: Callable[[], None]) -> None:
-        """Set the function to call when booked, unused slots become void."""
+        """Call ``callback`` when slots of this budget that are booked but unused become void."""
 
     def close(self) -> None: ...
 
@@ -67,7 +67,7 @@ class Ledger(ABC):
 
 
 class LocalLedger(Ledger, LedgerConnection):
-    """Accounts in this process. Any thread may use it."""
+    """A ledger whose accounts are in this process. Thread-safe."""
 
     def __init__(self, clock: ProcessingTimeService | None = None) -> None:
         self._clock = clock
@@ -127,11 +127,11 @@ class LocalLedger(Ledger, LedgerConnection):
 
 @dataclass(frozen=True)
 class BudgetScope:
-    """The ledger of a task's budgets.
+    """Where the budgets of a task are accounted for.
 
     Attributes:
-        ledger: the ledger that all tasks of the query share, or None if the limits are divided equally among the tasks.
-        partitions: the maximum number of concurrent tasks of a vertex after a shuffle.
+        ledger: the ledger that all tasks of the query share, or None if the tasks divide the limits equally.
+        partitions: the most tasks of a post-shuffle vertex that can run concurrently.
     """
 
     ledger: Ledger | None = None
@@ -139,5 +139,5 @@ class BudgetScope:
     clock: ProcessingTimeService | None = field(default=None, compare=False)
 
     def tasks(self, parallelism: int, slots: int) -> int:
-        """Return the number of an operator's concurrent tasks."""
+        """Return how many tasks of an operator can run concurrently."""
         return min(parallelism, self.partitions) if parallelism else slots

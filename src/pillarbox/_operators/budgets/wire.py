@@ -1,8 +1,8 @@
 """Signed messages between executors' event loops and the driver's ledger.
 
-Both ends know a token, which is part of the pickled program. Each end first sends a nonce; the key of a connection is
-derived from the token and both nonces. Each message is JSON with a MAC over its number, direction and text, so that no
-other process can send or replay messages.
+Both ends know a token, which is part of the pickled program. Each end first sends a nonce. The connection's key is
+derived from the token and both nonces. A message is JSON with a MAC over its number, direction and text, so other
+processes can neither forge nor replay messages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ForgedError(Exception):
 
 
 def token_id(token: bytes) -> bytes:
-    """Return the name of a token in messages, which does not reveal the token."""
+    """Return an identifier of a token that does not reveal the token."""
     return hashlib.sha256(b"pillarbox budgets" + token).digest()[:16]
 
 

@@ -1,7 +1,6 @@
 """Makes service calls and records their answers, for async keyed functions.
 
-Everything runs in the event loop of the mailbox thread, except for plain functions and the journal's files, which use
-threads.
+Everything runs in the mailbox thread's event loop, except that plain functions and file access use other threads.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ class Caller:
     """Makes the service calls of one operator's elements.
 
     Args:
-        keeps_records: whether elements may run again, with the records of their calls.
-        journal: writes records before their answers are used, or None.
-        replayed: in a replay, the recorded calls.
+        keeps_records: whether to keep the recorded calls of elements, because elements may run again.
+        journal: saves each record before its answer is used, or None.
+        replayed: the recorded calls, in a replay.
 
     Attributes:
-        numbers: (key, digest) -> number of elements with this content so far.
+        numbers: (key, digest of an element's content) -> how many such elements there were so far.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Caller:
     async def call(
         self, element: CallingElement, function: Callable[..., Any], args: tuple[Any, ...], options: CallOptions
     ) -> Any:
-        """Return the recorded answer of a call, or make the call and record its answer."""
+        """Return a call's recorded answer. Without a record, make the call and record its answer."""
         turns = None if options.budget is None else self._turns_of(options.budget)
         callee = Callee.of(function)
         needs_key = callee.takes_key or options.reconcile is not None
@@ -121,14 +120,14 @@ class Caller:
             calls.in_flight.discard(name)
 
     async def _write(self, calls: ElementCalls, name: Name, record: Record) -> None:
-        """Add a record. The next snapshot contains it even if the journal has not been written yet."""
+        """Record a call. The next snapshot contains the record even if the journal has not been written yet."""
         calls.records[name] = record
         if self._journal is not None:
             assert calls.identity is not None
             await self._journal.write(calls.identity, name, record)
 
     def _identity(self, element: CallingElement, calls: ElementCalls, where: str) -> bytes:
-        """Return a digest that identifies an element each time it runs."""
+        """Return a digest that is the same whenever this element runs."""
         if calls.identity is None:
             context = self._context
             epoch = context.epoch if element.arrival is None else element.arrival
@@ -154,7 +153,7 @@ class Caller:
         return turns
 
     def snapshot(self, busy_keys: Collection[Any], first_arrival: int | None) -> tuple[Any, ...] | None:
-        """Return the arguments of :meth:`restore` as plain data, or None if there is nothing to restore.
+        """Return arguments for :meth:`restore` as plain data, or None if there is nothing to restore.
 
         Args:
             busy_keys: the keys with unfinished elements.
@@ -193,7 +192,6 @@ class Caller:
 
 
 def _fingerprint(callee: Callee, args: tuple[Any, ...], key: str | None, where: str) -> bytes:
-    """Return the digest of a function and its arguments. With a key, arguments that cannot be digested are left out."""
     if key is None and callee.name.endswith("<lambda>"):
         raise ProgramError(f"{where}: a lambda has no name by which its record could be found: pass key=...")
     try:

@@ -1,7 +1,7 @@
-"""Digests that are equal for equal data, in every process.
+"""Digests that are the same for equal data, in every process.
 
-A digest is a hash of a pickle without memo (which would depend on the identity of objects), with sets sorted, and with
-classes and functions replaced by their names.
+A digest is a hash of a pickle with sorted sets, and with names instead of classes and functions. The pickle has no
+memo, which would depend on the identity of objects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _SetPickler(pickle._Pickler):
-    """Pickles sets in a fixed order. Based on Python's pickler, because the pickler in C has its own form of sets."""
+    """Pickles sets in a fixed order. It is based on the pickler in Python, because the C pickler cannot be made to."""
 
     dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)
     reducer_override = _Pickler.reducer_override
@@ -56,7 +56,7 @@ def _pickled(pickler_class: Any, value: Any) -> bytes:
 
 
 def numbered(parts: bytes, number: int) -> bytes:
-    """Combine digests and a number into a digest."""
+    """Return the digest of concatenated digests and a number."""
     return blake2b(parts + number.to_bytes(8, "big"), digest_size=16).digest()
 
 

@@ -1,8 +1,8 @@
-"""The journal of an operator's calls: files with their records, which survive a failed epoch.
+"""The journal of an operator's service calls: files with the recorded answers, which survive a failed epoch.
 
 Files are ``<journal>/<query>/<uid>/<subtask>/<epoch>/<attempt>-<number>``. Records that arrive while a file is being
-written are put into the next file. A task reads the files of uncommitted epochs before its first call, or before it
-carries elements, and removes files when their epoch is committed. Mailbox thread only, except that another thread reads
+written go to the next file. Before its first call (and before it carries elements over), a task reads the files of
+uncommitted epochs. It removes an epoch's files after the commit. Mailbox thread only, except that another thread reads
 and writes the files.
 """
 
@@ -37,8 +37,7 @@ class Journal:
 
     Args:
         location: a folder in a file system, such as ``s3://bucket/prefix``.
-        threads: threads that read and write files. They are not the loop's threads, which calls of the user's function
-            may occupy.
+        threads: a pool for reading and writing files. Separate from the loop's pool, which user functions may exhaust.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Journal:
         self._writes_to: int | None = None
 
     def open(self) -> None:
-        """Read the records of the epoch's earlier attempts, on the first call."""
+        """Read the records of earlier attempts at the epoch. Does nothing if called again."""
         if not self._is_open:
             first = self._context.epoch
             with self._context.shared.resting(), self._errors("read"):
@@ -89,7 +88,7 @@ class Journal:
                 self.add(epoch, entries or ())
 
     def add(self, epoch: int, entries: Iterable[Entry]) -> None:
-        """Add records of earlier attempts, which belong to elements that arrived in ``epoch`` or earlier."""
+        """Add records of earlier attempts, for elements that arrived in ``epoch`` or before."""
         for identity, name, content in entries:
             records, record = self._records.setdefault(identity, {}), Record(*content)
             if name not in records or not records[name].is_answered:
@@ -100,7 +99,7 @@ class Journal:
         return self._records.pop(identity, {})
 
     def snapshot(self, first_arrival: int | None) -> tuple[int, list[Entry]]:
-        """Return the arguments of :meth:`add` for elements that have not run again yet."""
+        """Return arguments for :meth:`add`: the records of elements that have not run again yet."""
         # Later records belong to the next epoch: the commit of this one removes its files.
         self._ended = self._context.epoch
         if first_arrival is None or first_arrival > self._last_epoch:
@@ -113,7 +112,7 @@ class Journal:
         return self._last_epoch, entries
 
     async def write(self, identity: bytes, name: Name, record: Record) -> None:
-        """Write a record. Returns when it is in the file system."""
+        """Write a record, and wait until it is stored."""
         written: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(((identity, name, tuple(record)), written))
         if self._writing is None or self._writing.done():
@@ -162,7 +161,7 @@ class Journal:
             ) from error
 
     def commit(self, epoch: int) -> None:
-        """Remove the files of all epochs up to a committed epoch, in a thread."""
+        """Remove the files of all epochs up to a committed epoch, in another thread."""
         committed = {number for number in self._epochs if number <= epoch and number != self._writes_to}
         self._epochs -= committed
         if committed:
@@ -211,7 +210,7 @@ def _files_in(file_system: Any, folder: str) -> Iterator[tuple[int, str]]:
 def _entries_in(file_system: Any, path: str) -> list[Entry] | None:
     """Return the entries of a file, or None if it is incomplete.
 
-    A task that dies while writing a file has not used its entries.
+    An incomplete file can be ignored: the task died while writing it, and did not use its entries.
     """
     with file_system.open_input_stream(path) as stream:
         digest, content = stream.read(_DIGEST), stream.read()

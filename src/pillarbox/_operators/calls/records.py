@@ -1,4 +1,4 @@
-"""The recorded calls of one element."""
+"""The recorded service calls of one element (a record or timer)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Record(NamedTuple):
 
     @staticmethod
     def of(fingerprint: bytes, answer: Any, call: str) -> Record:
-        """Return the record of a result or an exception. Refuses an answer that cannot be pickled."""
+        """Return the record of an answer: a result or an exception. Raises if it cannot be pickled."""
         is_error = isinstance(answer, BaseException)
         try:
             payload = dumps(answer)
@@ -59,7 +59,7 @@ class Record(NamedTuple):
 
 
 class ElementCalls:
-    """The recorded calls of one element, kept until the element finishes.
+    """The service calls of one element (a record or timer), kept until it finishes.
 
     Args:
         identity: a digest that identifies the element, or None until it is needed.
@@ -85,7 +85,7 @@ class ElementCalls:
         return fingerprint, occurrence
 
     def release(self, name: Name) -> None:
-        """Release the name of a failed call. The next call with the same arguments gets it, as a repetition."""
+        """Release the name of a failed call, so that the next call with the same arguments counts as its repetition."""
         self._used.discard(name)
 
     def snapshot(self) -> tuple[Any, ...]:

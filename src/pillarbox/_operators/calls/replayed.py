@@ -1,4 +1,4 @@
-"""The calls of a recorded epoch in a replay. The recording has their answers."""
+"""Service calls in a replay: answered from the recording."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pillarbox._operators.calls.records import Name, Record
 
 @dataclass(frozen=True)
 class ReplayedCalls:
-    """An operator's calls in a replay.
+    """The service calls of an operator, in a replay of a recorded epoch.
 
     Attributes:
-        entries: epoch -> entries of the journal. None without a journal.
-        refuse: raises an error for a call without a recorded answer. If None, such calls are made.
-        may_carry: whether a call may outlast the epoch. If its answer is not in the journal, the answer had not
-            arrived.
+        entries: epoch -> entries of the call journal. None if the query had no journal.
+        refuse: raises an error, for a call without a recorded answer. If None, the service is called instead.
+        may_carry: whether calls may be carried into the next epoch. A call without a recorded answer was then still
+            running at the end of the epoch.
     """
 
     entries: Mapping[int, list[Entry]] | None
@@ -29,7 +29,7 @@ class ReplayedCalls:
     may_carry: bool
 
     async def before_call(self, callee: Callee, args: tuple[Any, ...]) -> None:
-        """Return if the call may be made. Otherwise refuse it, or wait until the epoch ends."""
+        """Return if the call may be made. Otherwise raise, or with ``may_carry``, wait until the epoch ends."""
         if self.refuse is None:
             return
         if not self.may_carry:
@@ -38,7 +38,7 @@ class ReplayedCalls:
 
 
 class ReplayedJournal(Journal):
-    """A journal that reads the recorded answers of the epoch, and writes nothing."""
+    """A read-only journal with the recorded answers of the epoch."""
 
     def __init__(self, entries: Mapping[int, list[Entry]], *arguments: Any) -> None:
         super().__init__("", *arguments)

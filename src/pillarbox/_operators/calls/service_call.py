@@ -55,7 +55,7 @@ NO_OPTIONS = CallOptions()
 
 
 class ServiceCall:
-    """A call of a service, with its retries.
+    """A call to a service, including retries.
 
     Args:
         turns: delays attempts to meet the budget, or None without a budget.
@@ -80,9 +80,9 @@ class ServiceCall:
         self._strategy = retry_strategy(options.retry)
 
     async def answer(self, *, was_begun: bool) -> Any:
-        """Return the service's answer. Raises ``TimeoutError`` if it does not arrive in time.
+        """Call the service and return its answer. Raises ``TimeoutError`` if it does not arrive in time.
 
-        If an earlier run has begun the call, calls ``reconcile`` first.
+        If the call may have been made before (``was_begun``), asks ``reconcile`` first.
         """
         timeout = self._options.timeout
         if self._options is NO_OPTIONS and self._callee.is_async:

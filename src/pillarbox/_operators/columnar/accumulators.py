@@ -1,6 +1,6 @@
-"""Computes aggregates in two steps: partial results of rows, which are then merged.
+"""Computes aggregates in two steps: partial results of rows, then merges of partial results.
 
-Arrow's grouping kernels merge most partial results. Functions that receive each row's group number merge the others.
+Most are merged by Arrow's grouping kernels, the others by functions that receive each row's group number.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class PartialColumn(NamedTuple):
     """A column of an aggregate's partial results.
 
     Attributes:
-        kernel: the Arrow kernel that merges the column: ``"sum"``, which must not overflow, ``"count"``, ``"min"`` or
-            ``"max"``. It is ``""`` if the aggregate merges all its columns together.
+        kernel: the Arrow kernel that merges the column: ``"sum"`` (fails on overflow), ``"count"``, ``"min"`` or
+            ``"max"``; ``""`` if the aggregate merges all its columns together.
     """
 
     kind: pa.DataType
@@ -50,7 +50,7 @@ class PartialColumn(NamedTuple):
 
 
 class Overflow(Exception):
-    """A result does not fit its type. ``index`` is the number of the group."""
+    """A result does not fit its type. ``index`` is the group's number."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -58,15 +58,15 @@ class Overflow(Exception):
 
 
 class Accumulator(ABC):
-    """An aggregate, bound to the types of its columns. ``parts`` are the columns of its partial results."""
+    """An aggregate for columns of certain types. ``parts`` are the columns of its partial results."""
 
     result_type: spark.DataType
     parts: tuple[PartialColumn, ...]
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
-        """Return the results, of a type that can be cast to theirs. By default, the first part.
+        """Return the results, which are then cast to the result type. By default, the first part.
 
-        ``rows`` has the number of rows of each group. Raises :class:`Overflow` if a result does not fit its type.
+        ``rows`` is the number of rows in each group. Raises :class:`Overflow` if a result does not fit its type.
         """
         return parts[0]
 
@@ -79,18 +79,18 @@ class ByKernels(Accumulator):
 
 
 class ByGroups(Accumulator):
-    """An aggregate that merges all its parts together, given each row's group number."""
+    """An aggregate that merges all its columns together, given each row's group number."""
 
     @abstractmethod
     def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return partial results of rows, with ``size`` values in each part. ``times`` are epoch ms."""
+        """Return partial results of rows: arrays of ``size`` values, one per group. ``times`` are Unix times in ms."""
 
     @abstractmethod
     def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]: ...
 
 
 class CountRows(ByKernels):
-    """The number of rows. Needs no partial results, because rows are always counted."""
+    """The number of rows. Needs no partial results: rows are always counted."""
 
     result_type: spark.DataType = spark.LongType()
     parts: tuple[PartialColumn, ...] = ()
@@ -164,7 +164,7 @@ class Average(ByKernels):
 
 
 def _half_up(sums: npt.NDArray[Any], factor: int, counts: Numbers, limit: int) -> npt.NDArray[Any]:
-    """Return quotients of scaled sums and counts, rounded half up as in Spark."""
+    """Return ``sums * factor / counts``, rounded half up as in Spark."""
     # The smallest 64-bit integer is its own absolute value.
     largest = max(-int(sums.min()), int(sums.max())) if len(sums) else 0
     if sums.dtype != object and largest <= (2**62) // (2 * factor):
@@ -183,7 +183,7 @@ def _half_up(sums: npt.NDArray[Any], factor: int, counts: Numbers, limit: int) -
 
 
 class MinOrMax(ByKernels):
-    """The minimum or maximum. Floats are compared as integers in the same order, with NaN last."""
+    """The minimum or maximum. Floats are mapped to integers of the same order, with NaN greatest."""
 
     def __init__(self, kind: spark.DataType, which: str) -> None:
         _check_compared(kind, f"{which}_", "it has no order")
@@ -201,7 +201,7 @@ class MinOrMax(ByKernels):
 
 
 class FirstOrLast(ByGroups):
-    """The value in the first or last row by event time. If several rows have this time, the smallest value."""
+    """The value of the row with the first or last event time. For several such rows, the smallest value."""
 
     def __init__(self, kind: spark.DataType, *, latest: bool) -> None:
         _check_compared(kind, "last_" if latest else "first_", "it has no order, for rows of one time")
@@ -225,7 +225,7 @@ class FirstOrLast(ByGroups):
 
 
 class ApproxCountDistinct(ByGroups):
-    """The approximate number of distinct values, from their smallest hashes."""
+    """The approximate number of distinct values, estimated from their smallest hashes."""
 
     result_type: spark.DataType = spark.LongType()
     parts: tuple[PartialColumn, ...] = (PartialColumn(pa.list_(pa.uint64())),)
@@ -375,7 +375,7 @@ def _nulls(column: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def int128_values(column: pa.Array) -> npt.NDArray[Any]:
-    """Return unscaled values of 128-bit decimals as int64, or as objects if a value does not fit. Null becomes 0."""
+    """Return the unscaled values of 128-bit decimals as int64, or as objects if one does not fit. Null becomes 0."""
     words = np.frombuffer(column.buffers()[1], np.uint64)[2 * column.offset : 2 * (column.offset + len(column))]
     low, high = words[0::2], words[1::2].view(np.int64)
     nulls = _nulls(column)

@@ -1,4 +1,4 @@
-"""The aggregates of columns that programs use. Nulls, overflow and decimals follow Spark SQL's ANSI mode."""
+"""The aggregates for columns. Nulls, overflow and decimals are handled as in Spark SQL's ANSI mode."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ def avg_(column: str) -> ColumnAggregate:
 
 
 def first_(column: str) -> ColumnAggregate:
-    """Take a column's value from the first row by event time (ms).
+    """Take a column's value from the row with the first event time.
 
-    If several rows have the first time, the result is their smallest value, or null if all are null.
+    Of several rows with this time (in ms), takes the smallest value, or null if all are null.
 
     Example:
         >>> first_("amount")
@@ -135,7 +135,7 @@ def first_(column: str) -> ColumnAggregate:
 
 
 def last_(column: str) -> ColumnAggregate:
-    """Take a column's value from the last row by event time (ms). Ties and nulls are as in :func:`first_`.
+    """Take a column's value from the row with the last event time. Ties and nulls are as in :func:`first_`.
 
     Example:
         >>> last_("amount")
@@ -145,10 +145,10 @@ def last_(column: str) -> ColumnAggregate:
 
 
 def approx_count_distinct_(column: str) -> ColumnAggregate:
-    """Count a column's distinct non-null values approximately. The result is a LONG.
+    """Estimate the number of a column's distinct non-null values. The result is a LONG.
 
-    The count is exact below 1,024 values. For more values, the relative standard error is 3.1 %, and a key stores 8 KiB
-    per window.
+    The number is exact below 1,024 values. Above, the relative standard error is 3.1 %, and each key stores 8 KiB per
+    window.
 
     Example:
         >>> approx_count_distinct_("shop")
@@ -158,11 +158,11 @@ def approx_count_distinct_(column: str) -> ColumnAggregate:
 
 
 class ArrowAggregateFunction(ColumnAggregate):
-    """A user-defined aggregate of columns, as functions on Arrow arrays.
+    """Base class of user-defined aggregates, which compute with Arrow arrays.
 
-    Each call processes many groups (pairs of key and window). ``groups`` is an Arrow array with each row's group
-    number, from 0 to ``size - 1``; each number occurs. A partial result has one value in each of several arrays, whose
-    types may only depend on the columns' types. The methods are also called with empty arrays.
+    Each call processes many groups (key and window). ``groups`` is an Arrow array of each row's group number; each
+    number from 0 to ``size - 1`` occurs. Partial results are several arrays with one value per group. Their types may
+    only depend on the columns' types. Arrays may be empty.
 
     Example:
         >>> import numpy as np, pyarrow as pa
@@ -194,11 +194,11 @@ class ArrowAggregateFunction(ColumnAggregate):
 
     @abstractmethod
     def merge(self, groups: Any, size: int, /, *partials: Any) -> Sequence[Any]:
-        """Merge partial results by group. Returns arrays of the same types, with ``size`` values."""
+        """Merge the partial results of each group. Returns arrays of the same types, with ``size`` values."""
 
     @abstractmethod
     def result(self, /, *partials: Any) -> Any:
-        """Return an array with the result of each partial result."""
+        """Convert partial results to results. Returns an array with one result per group."""
 
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
         declared: Any = getattr(self, "output_type", None)

@@ -1,8 +1,8 @@
-"""State of operators that store the rows of all keys together.
+"""State for operators that store the rows of all keys together.
 
-In the state store, it is filed under the smallest integer whose key group the subtask owns, in namespaces called
-*addresses*. Each epoch adds Arrow streams to an address. Streams of similar length are merged, as in a log-structured
-merge tree.
+The state store needs a key: the smallest integer whose key group the subtask owns. Namespaces, called *addresses*,
+divide the state. Each epoch adds Arrow streams to an address; streams of similar length are merged, as in a
+log-structured merge tree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T", bound=Sized)
 
 
 class AllKeysState:
-    """A state that has one value per address."""
+    """A state with one value per address (see module)."""
 
     def __init__(self, context: OperatorContext, backend: KeyedStateBackend, descriptor: StateDescriptor) -> None:
         self._backend = backend
@@ -38,7 +38,7 @@ class AllKeysState:
 
 
 def streams_to_merge(older: Iterable[T], rows: int, longest: Callable[[T], int] | None = None) -> list[T]:
-    """Return the stored streams to merge with a new stream of ``rows`` rows, latest first."""
+    """Return which stored streams, latest first, to merge with a new stream of ``rows`` rows."""
     merged: list[T] = []
     for stream in older:
         if len(stream) > 2 * rows or (longest is not None and rows + len(stream) > longest(stream)):

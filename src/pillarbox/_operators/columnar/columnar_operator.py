@@ -1,4 +1,4 @@
-"""The base of columnar windows after the shuffle. At each address, the state maps numbers to Arrow streams."""
+"""Base class of columnar window operators, which run after the shuffle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of columnar aggregates as columns that Arrow can group by. A struct is replaced by its fields.
+"""Converts keys of columnar aggregates to columns that Arrow can group by: a struct becomes one column per field.
 
 For example, ``part: STRUCT<a: INT, b: STRING>`` becomes the columns ``part?`` (whether it is not null), ``part.a`` and
 ``part.b``.
@@ -26,7 +26,7 @@ def grouped_fields(fields: Iterable[spark.StructField]) -> Iterator[spark.Struct
 
 
 def grouped_arrays(name: str, key: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """Yield the named columns that represent a key. NaNs and zeros of floats are normalized."""
+    """Yield (name, column) pairs that represent a key. In floats, -0.0 becomes 0.0, and all NaNs become one."""
     kind = key.type
     if pa.types.is_struct(kind):
         yield f"{name}?", key.is_valid()

@@ -1,6 +1,6 @@
-"""Partial results, as record batches with keys, numbers of rows, and the parts of each aggregate.
+"""Partial results: record batches with keys, row counts, and columns for each aggregate.
 
-The same columns pass through the shuffle, are stored as state, and are merged into results.
+They are sent through the shuffle, stored as state, and merged into results.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AggregateColumns:
 
     Attributes:
         keys: the key columns with their types, or :data:`ALL` for windows over all rows.
-        inputs: the columns that aggregates read, without the keys.
+        inputs: the non-key columns that aggregates read.
         sessions: whether each partial result has its own start and end.
     """
 
@@ -88,7 +88,7 @@ class _Bound(NamedTuple):
 
 
 class Partials:
-    """Creates and merges the partial results of one operator, and computes results."""
+    """Creates and merges an operator's partial results, and computes its results."""
 
     def __init__(self, columns: AggregateColumns, operator: str, windows: str | None = None) -> None:
         self._operator = operator
@@ -120,12 +120,12 @@ class Partials:
         starts: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64] | None = None,
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Return partial results, one per key and start, and their starts.
+        """Aggregate rows into partial results, one per key and start. Returns them and their starts.
 
         Args:
-            times: epoch milliseconds.
-            starts: the starts of the rows' panes or sessions.
-            ends: for sessions, the end of each row's session if no other row follows.
+            times: Unix times in ms.
+            starts: the start of each row's pane or session.
+            ends: for sessions, where each row's session ends unless another row extends it.
         """
         elements: dict[str, pa.Array] = {name: columns[name] for name in self._keys}
         elements[ROWS] = pa.array(np.ones(len(times), np.int64))
@@ -156,9 +156,9 @@ class Partials:
     def merged_apart(
         self, groups: Sequence[Sequence[pa.RecordBatch]], starts: Sequence[int]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Merge the partial results of several windows in one pass.
+        """Merge the partial results of several windows, separately but in one pass.
 
-        Windows may share batches. Returns one result per window and key, and the index of each result's window.
+        Windows may share batches. Returns one partial result per window and key, and the index of its window.
         """
         lengths = [sum(batch.num_rows for batch in batches) for batches in groups]
         numbers = np.repeat(np.arange(len(groups)), lengths)
@@ -168,7 +168,7 @@ class Partials:
         return merged, columns[_GROUP].to_numpy()
 
     def of_keys(self, batches: Sequence[pa.RecordBatch], others: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Filter partial results by the keys of other batches. A few other keys may remain."""
+        """Keep the partial results whose keys are in ``others``. A few other keys may remain."""
         values = self._different_keys(others)
         return [batch.filter(self._among(batch, values)) for batch in batches]
 
@@ -201,7 +201,7 @@ class Partials:
         return merged, columns[_MARK].to_numpy(zero_copy_only=False)
 
     def by_key(self, columns: Mapping[str, pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return row positions grouped by key, in order within each key, and each row's key number."""
+        """Return row positions grouped by key, in order within each key, and the key's number at each position."""
         positions, lengths = positions_by_key([columns[name] for name in self._keys])
         return positions, np.repeat(np.arange(len(lengths)), lengths)
 

@@ -1,4 +1,4 @@
-"""Aggregates rows before the shuffle. Each run gives one partial result per key and pane or session."""
+"""Aggregates rows before the shuffle: for each key and pane (or session), a run of rows becomes one partial result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ColumnarProgram``, and conversion of runs to columns."""
+"""``ColumnarProgram``, and the conversion of runs of records to columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ColumnarProgram:
 
     Attributes:
         lateness: allowed lateness, in milliseconds of event time.
-        encoder: converts rows that are Python objects to columns, or None.
+        encoder: converts Python rows to columns. None if the rows are columnar.
     """
 
     assigner: WindowAssigner
@@ -48,7 +48,7 @@ class ColumnarProgram:
 def columns_of_run(
     records: Records, fields: Iterable[spark.StructField], encoder: RowEncoder | None, operator: str
 ) -> dict[str, pa.Array]:
-    """Return columns of a run. Raises if a column is missing, or a value does not fit its column."""
+    """Convert a run of records to columns. Raises if a column is missing, or a value does not fit its column."""
     if isinstance(records, ArrowRecords):
         batch = records.batch
     elif encoder is None:
@@ -73,7 +73,7 @@ def columns_of_run(
 
 
 def times_of_run(records: Records, reader: str, before: str) -> npt.NDArray[np.int64]:
-    """Return the timestamps of a run (epoch ms)."""
+    """Return the records' timestamps (Unix time in ms)."""
     stamps = records.stamps if isinstance(records, ArrowRecords) else records.timestamps
     if stamps is None or (not isinstance(stamps, np.ndarray) and None in stamps):
         raise ProgramError(

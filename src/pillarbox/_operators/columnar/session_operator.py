@@ -1,7 +1,7 @@
-"""Columnar sessions: a key's partial sessions are sorted, and merged if they overlap or touch.
+"""Columnar session windows: partial sessions of a key are merged if they overlap or touch.
 
-One batch in memory has all open sessions. Each epoch appends its changed sessions to the state; if stored sessions
-overlap, the latest counts. There are no timers: each watermark checks all sessions.
+All open sessions are in one batch in memory. Each epoch appends the changed sessions to the state; a later session
+replaces the stored sessions that it overlaps. There are no timers: each watermark checks all sessions.
 """
 
 from __future__ import annotations

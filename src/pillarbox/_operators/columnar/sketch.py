@@ -1,7 +1,7 @@
 """Approximate counts of distinct values, from the smallest hashes of each group's values (k minimum values).
 
-With fewer than ``K`` distinct values, a sketch has the hashes of all. Hashes are part of the state, so their
-computation must never change.
+For fewer than ``K`` distinct values, a sketch contains all hashes. Hashes are stored in state, so their computation
+must never change.
 """
 
 from __future__ import annotations
@@ -101,7 +101,6 @@ def _of_texts(texts: pa.Array) -> Hashes:
 
 
 def _polynomials(content: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> Hashes:
-    """Return polynomials modulo 2**64. Their coefficients are the bytes between ``ends``."""
     powers, inverses = _powers()
     sums = np.zeros(len(content) + 1, np.uint64)
     np.cumsum((content.astype(np.uint64) + np.uint64(1)) * powers[: len(content)], out=sums[1:])

@@ -1,4 +1,4 @@
-"""The two stacks of columnar windows, with bounded memory."""
+"""``TwoStacks`` (see ``windowing/two_stacks.py``) for columnar windows, with bounded memory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FREE = 1 << 12
 class ColumnStacks(TwoStacks):
     """Merges panes that have many keys each.
 
-    If panes share most keys, the front's results have about as many rows as the panes. If few keys are in several
-    panes, each result has as many rows as its panes together. Then the front stores only some results, and a window
-    merges the next stored result with the panes before it.
+    If most keys are in every pane, each result in the front has about as many rows as a pane. If few keys are in
+    several panes, a result has as many rows as its panes together. In that case, the front stores only some results,
+    and a window merges the next stored result with the panes before it.
     """
 
     __slots__ = ("_partials", "_raw")

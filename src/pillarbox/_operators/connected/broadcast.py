@@ -32,7 +32,7 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class _Side(EmittingContext):
-    """The context of one stream, with its broadcast states by name."""
+    """The context for records of one of the streams. Has the broadcast states by name."""
 
     _instead: str
     _view: type[ReadOnlyBroadcastState[Any, Any]] = ReadOnlyBroadcastState
@@ -90,13 +90,13 @@ class _Writable(_Side, BroadcastProcessFunction.Context):
 
 
 class KeyedReadOnly(_Side, KeyedTimedContext, KeyedBroadcastProcessFunction.OnTimerContext):
-    """The context of the keyed stream's records and timers."""
+    """The context for records and timers of the keyed stream: broadcast state is read-only."""
 
     _instead = "the states of all keys are changed in process_broadcast_element() only, which runs in every subtask"
 
 
 class KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
-    """The context of the broadcast stream's records."""
+    """The context for records of the broadcast stream, which may change broadcast state."""
 
     _instead = "a record of the broadcast stream has no key; apply_to_keyed_state(...) reaches the state of all keys"
     _view = BroadcastState
@@ -118,7 +118,7 @@ class KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
 
 
 class _BroadcastOperator(FunctionOperator):
-    """The processing of the broadcast stream, for both operators."""
+    """Processes the broadcast stream. Base class of both operators."""
 
     _broadcast: _Side
 

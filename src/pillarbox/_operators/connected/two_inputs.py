@@ -1,6 +1,6 @@
 """Operators with two inputs: CoMap, CoFlatMap, CoProcess and keyed CoProcess.
 
-Event time is the minimum of both inputs' event times. Source: Flink's ``CoStreamMap``, ``CoStreamFlatMap``,
+The event time is the minimum of the inputs' event times. Source: Flink's ``CoStreamMap``, ``CoStreamFlatMap``,
 ``CoProcessOperator`` and ``KeyedCoProcessOperator``.
 """
 

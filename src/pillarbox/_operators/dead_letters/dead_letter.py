@@ -27,17 +27,17 @@ OnError = Literal["fail"] | OutputTag[Any]
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record or timer whose function raised, as emitted to a side output.
+    """A record or timer that a function failed to process, emitted to a side output.
 
     ``on_error=OutputTag(...)`` enables it. The function's changes to keyed state, timers and output are undone.
 
     Attributes:
-        value: the record before the call, or the elements of a window whose function raised. None for a timer.
-        key: the record's or timer's key. None for operators without keys.
-        timestamp: epoch milliseconds, or None.
+        value: the record, as it was before the call; for a window function, the window's elements; None for a timer.
+        key: the key of the record or timer. None on a non-keyed stream.
+        timestamp: the time of the record or timer (Unix time in ms), or None.
         error: type and message of the error.
         traceback: the traceback of the error and its causes, with frames of user code only.
-        timer: the timer's clock; None for a record.
+        timer: the clock of the timer. None for a record.
         COLUMNS: the columns of :meth:`as_text`.
 
     Example:
@@ -60,7 +60,7 @@ class DeadLetter:
     )
 
     def as_text(self) -> tuple[str, str | None, int | None, str, str, str, str | None]:
-        """Return the letter as columns of text. Value and key are their ``repr()``, of at most 10,000 characters.
+        """Return a row for text columns. Value and key become their ``repr()``, limited to 10,000 characters.
 
         Example:
             >>> DeadLetter({"id": 3}, "k", None, "parse", "ValueError: bad", "").as_text()
@@ -79,7 +79,7 @@ class DeadLetters:
     """Writes and counts the dead letters of one operator.
 
     Args:
-        has_key: whether letters contain the key. False if the program has not chosen the key.
+        has_key: whether letters contain the key. False if the key is internal, because the program did not specify one.
     """
 
     def __init__(
@@ -120,9 +120,9 @@ class DeadLetters:
 
 
 def cause_of(error: PillarboxError) -> Exception:
-    """Return the error to report in a dead letter: the exception of user code, or an error about the record.
+    """Return the error for a dead letter: the user code's exception, or an error about the record.
 
-    Raises ``error`` if it concerns the program or the environment instead of a record.
+    Raises ``error`` if it is not about a record, but about the program or environment.
     """
     if not isinstance(error, OperatorError):
         return error
@@ -144,13 +144,13 @@ def sort_out(
     *,
     in_halves: bool,
 ) -> Iterator[tuple[range, T]]:
-    """Yield the parts of a run that are between bad records, in order, each as positions and the result of ``check``.
+    """Split a run of records at its bad records. Yields (positions, result of ``check``) for each part, in order.
 
     Args:
         check: raises one of ``errors`` if a record is bad.
-        letters: emits a dead letter for each bad record.
-        in_halves: whether to check many records at once, which suits columns. If False, ``check`` is called once per
-            record, which suits user functions.
+        letters: receives the bad records.
+        in_halves: whether to check many records at once and bisect on errors, which suits columns. If False, checks
+            each record alone, which suits user functions.
     """
     pending = [range(len(records))] if in_halves else [range(at, at + 1) for at in reversed(range(len(records)))]
     while pending:

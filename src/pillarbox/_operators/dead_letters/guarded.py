@@ -1,4 +1,4 @@
-"""An operator that turns failing records into dead letters, and undoes their effects.
+"""An operator that turns failing records into dead letters and undoes their effects.
 
 It wraps the guarded operator and passes it one record at a time.
 """
@@ -48,9 +48,9 @@ def guarded(
     keying: Keying | None = None,
     unchanged: Collection[str] = (),
 ) -> OperatorFactory:
-    """Return the operator's factory, wrapped in a guard if the program requests it.
+    """Return the operator's factory, or if the program requests dead letters, a factory of a :class:`GuardedOperator`.
 
-    Arguments are as in :class:`GuardedOperator`. For a guard, the factory must create a :class:`FunctionOperator`.
+    Arguments are as in that class. The original factory must then create a :class:`FunctionOperator`.
     """
     check_on_error(on_error, method)
     if not isinstance(on_error, OutputTag):
@@ -60,14 +60,14 @@ def guarded(
 
 
 class GuardedOperator(StreamOperator):
-    """Guards an operator around one user function.
+    """Wraps an operator that calls one user function, and emits a dead letter if the function raises.
 
-    The guarded operator has the same context, but its output is held back until the function has returned.
+    The wrapped operator has the same context, but its output is held back until the function has returned.
 
     Args:
-        keying: computes the keys of records if the guarded operator does not.
-        unchanged: the operator's own states that a failing function has not changed.
-        has_key: whether letters contain the key.
+        keying: computes the keys of records, if the wrapped operator does not.
+        unchanged: names of states that the function cannot change, so there is nothing to undo in them.
+        has_key: whether dead letters contain the key.
 
     Raises:
         ProgramError: the function has operator state, which cannot be undone.
@@ -139,7 +139,7 @@ class GuardedOperator(StreamOperator):
         self.emit()
 
     def fire(self, call: Callable[[int, Any], None], timestamp: int, namespace: Any, timer: TimeDomain) -> None:
-        """Call a timer's handler for the current key. The timer is used up even if the handler raises."""
+        """Call a timer's handler for the current key. The timer is removed even if the handler raises."""
         assert self._backend is not None
         key = self._backend.key
         if self._undo is not None:
@@ -157,7 +157,7 @@ class GuardedOperator(StreamOperator):
         self.emit_timers()
 
     def emit_timers(self) -> None:
-        """Emit the results of timers if there are many. Otherwise, the last timer's call emits them."""
+        """Emit the results of timers, if there are many. Fewer results are emitted after the last timer."""
         if len(self._main) >= RUN_LIMIT:
             self.emit()
 

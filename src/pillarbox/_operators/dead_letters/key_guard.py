@@ -1,4 +1,4 @@
-"""Removes records without a valid key before the partitioner, which computes the key a second time."""
+"""Removes records without a valid key before they reach the partitioner, which computes the key again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""User functions, pickled when the program is built."""
+"""Pickles user functions when the program is built."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
 class _Pickler(cloudpickle.Pickler):
-    """A pickler that collects Spark's broadcast variables, which Spark sends separately."""
+    """A pickler that collects Spark's broadcast variables, because Spark sends their values separately."""
 
     broadcasts: dict[int, Any]
 
@@ -35,7 +35,7 @@ class _Pickler(cloudpickle.Pickler):
 
 
 class Pickled:
-    """A pickled user object, including classes and functions that workers cannot import.
+    """The pickle of a user object, including classes and functions that workers cannot import.
 
     Attributes:
         broadcasts: Spark's broadcast variables that the object refers to. Spark only sends variables that it finds when
@@ -54,7 +54,7 @@ class Pickled:
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler that uses this process's classes. A class from a pickle would have methods with copied globals."""
+    """An unpickler that prefers this process's classes to pickled classes, whose globals would be copies."""
 
     def find_class(self, module: str, name: str) -> Any:
         named = super().find_class(module, name)
@@ -86,9 +86,9 @@ def load(payload: bytes) -> Any:
 
 
 class BroadcastReferences:
-    """References to Spark's broadcast variables. Pickled by Spark, they make Spark send the variables to a worker.
+    """References to Spark's broadcast variables. When Spark pickles this, it sends the variables to the worker.
 
-    They are unpickled as an empty tuple, without importing pillarbox: user objects find the variables by number.
+    It is unpickled as an empty tuple, without importing pillarbox: user objects look up the variables by number.
     """
 
     def __init__(self, broadcasts: Iterable[Any] = ()) -> None:
@@ -103,11 +103,11 @@ class BroadcastReferences:
 class Captured(Generic[P, R]):
     """A function that is pickled as soon as it is passed to the program, as in PyFlink and PySpark.
 
-    So a function may use a loop variable. Each operator calls its own copy. If the function cannot be pickled, the
-    runtime, which knows the operator, reports that later.
+    So a function may refer to a loop variable. Each operator calls its own copy. A function that cannot be pickled is
+    only reported when the program runs, with the name of its operator.
 
     Attributes:
-        pickled: its pickle, or None if it cannot be pickled or has been unpickled.
+        pickled: its pickle. None if it cannot be pickled, and after unpickling.
     """
 
     __slots__ = ("function", "pickled")

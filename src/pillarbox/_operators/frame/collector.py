@@ -1,4 +1,4 @@
-"""Gathers an operator's results into runs."""
+"""Collects an operator's results into runs of records, which are emitted at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SAMPLE = 4
 
 
 def emit_run(output: Input, values: list[Any], timestamps: Sequence[int | None] | None) -> None:
-    """Emit a run of results. Marks errors of downstream operators, which are not the function's."""
+    """Emit a run of results. This frame in a traceback shows that the error is a downstream operator's."""
     output.process_records(Records(values, timestamps))
 
 
@@ -38,7 +38,7 @@ def is_from_downstream(error: BaseException) -> bool:
 
 
 def next_look(values: list[Any], limit: int = 2**63) -> int:
-    """Return the number of results for the next measurement of the run's size, or 0 to emit the run now.
+    """Return at how many results to measure the run's size again, or 0 to emit the run now.
 
     Args:
         limit: the maximum number of results in a run.
@@ -104,7 +104,7 @@ class _SideRun:
 class Collector:
     """Collects a function's results into runs, for the main output and the side outputs.
 
-    Consumers may keep the records, so values are copied here, before the function can change them.
+    Values are copied at once, because consumers may keep them and the function may change them.
     """
 
     __slots__ = ("_context", "_copied", "_emitted", "_look", "_side", "timestamps", "values")
@@ -119,7 +119,7 @@ class Collector:
         self._side: dict[str, _SideRun] = {}
 
     def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
-        """Collect the results of one call, with one timestamp. ``(OutputTag, value)`` is for a side output."""
+        """Collect the results of one call. All get the same timestamp. ``(OutputTag, value)`` is a side output."""
         values = self.values
         timestamps = self.timestamps
         if type(results) not in USUAL_RESULTS:
@@ -150,7 +150,6 @@ class Collector:
                 left = self._look - len(values)
 
     def _unfixed_tuple(self, result: tuple[Any, ...], timestamp: int | None) -> Any:
-        """Return the record to emit, or ``_TO_SIDE`` if it was collected for a side output."""
         if type(result[0]) is not OutputTag or type(result) is not tuple:
             return self._emitted(result)
         if len(result) != 2:

@@ -1,4 +1,4 @@
-"""Contexts of functions. A function has one context object, which the operator updates."""
+"""The context objects of functions: one per function, which the operator updates before each call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 
 class Clocks(TimerService):
-    """The clocks of a non-keyed stream. Timers are refused."""
+    """A timer service for non-keyed streams: clocks only, setting a timer raises."""
 
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
@@ -39,7 +39,7 @@ class Clocks(TimerService):
 
 
 class EmittingContext:
-    """The common part of contexts: an event time and side outputs."""
+    """Base class of contexts: has an event time, and emits to side outputs."""
 
     def __init__(self, collector: Collector) -> None:
         self.collector = collector

@@ -1,4 +1,4 @@
-"""An operator around one user function, keyed or not."""
+"""Base class of operators that call one user function."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def keyed_context(context: OperatorContext) -> KeyedContext:
 
 
 class FunctionOperator(StreamOperator):
-    """An operator around one user function: a :class:`Function`, or any callable."""
+    """An operator that calls one user function: a :class:`Function`, or any callable."""
 
     own_states: Collection[str] = ()
 
@@ -96,7 +96,7 @@ class FunctionOperator(StreamOperator):
         return call  # type: ignore[no-any-return]
 
     def each(self, records: Records, keying: Keying | None, *, timeless: bool = False) -> Pass:
-        """Return a pass over a run's values. With ``keying``, each value's key becomes the current key."""
+        """Return an iteration over a run's values. With ``keying``, each value's key is made current."""
         values = records.values
         pending = iter(values)
         # A function without states does not need the current key.
@@ -106,7 +106,7 @@ class FunctionOperator(StreamOperator):
 
 
 class Pass:
-    """A context manager around user code that processes values. Adds operator, key and record to errors.
+    """An iteration over records for user code. As a context manager, adds operator, key and record to errors.
 
     ``with operator.each(records, operator.keying) as values: for value in values: ...``
 
@@ -146,7 +146,7 @@ class Pass:
 
 
 def _misses_a_timestamp(error: BaseException) -> bool:
-    """Return whether an error was caused by a missing timestamp. Python's message only mentions ``NoneType``."""
+    """Return whether an error was probably caused by a missing timestamp: a TypeError that mentions ``NoneType``."""
     if not isinstance(error, TypeError) or "NoneType" not in str(error):
         return False
     *_, (frame, _) = walk_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Operators that buffer records, because processing many at once costs less."""
+"""Operators that buffer records, because processing many at once is faster."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pillarbox._operators.frame.operator import StreamOperator
 
 
 class GatheringOperator(StreamOperator):
-    """An operator that buffers records until it has many, or until a watermark, status change or barrier.
+    """An operator that buffers records until there are many, or a watermark, status change or barrier arrives.
 
-    As a base class, it must precede the class that forwards watermarks and status changes.
+    In a list of base classes, it must precede the class that forwards watermarks and status changes.
     """
 
     def work_off(self) -> None:

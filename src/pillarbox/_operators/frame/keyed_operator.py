@@ -1,4 +1,4 @@
-"""The base of keyed operators: keyed state and event-time timers."""
+"""Base class of operators with keyed state and event-time timers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATE_RECORDS_DROPPED = "late_records_dropped"
 
 
 class KeyedOperator(FunctionOperator):
-    """An operator with keyed state and possibly timers."""
+    """An operator with keyed state, and possibly timers."""
 
     keying: Keying
     drops_late: bool = False

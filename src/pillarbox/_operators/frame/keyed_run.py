@@ -9,15 +9,14 @@ from pillarbox._elements import Records
 
 
 class KeyedRun(NamedTuple):
-    """A run of one input, grouped by key and ordered by time within a key.
+    """A run (slice) of one input's records in batch mode, grouped by key, and by time within a key.
 
-    The first key may have begun in the previous run, and the last key may continue in the next run.
+    The first key's records may have begun in the previous run, and the last key's may continue in the next.
 
     Attributes:
         input_index: the index of the input.
         keys: the keys, in order; empty for a non-keyed stream.
-        ends: for each key that ends in this run, the number of the run's records before its end. 0 means that the
-            previous run's last key ends.
+        ends: the end position of each key that ends in this run. 0 if the previous run's last key has no more records.
     """
 
     input_index: int
@@ -26,9 +25,9 @@ class KeyedRun(NamedTuple):
     ends: Sequence[int] = ()
 
     def stretches(self) -> Iterator[tuple[Any, int, int, bool]]:
-        """Yield each key's records: key, first position, end position, and whether the key ends.
+        """Yield (key, start position, end position, whether the key has no more records) for each key.
 
-        The key is None if it ends without a record in this run.
+        The key is None if the run only ends it, without a record.
         """
         keys = iter(self.keys)
         start = 0

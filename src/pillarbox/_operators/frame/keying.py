@@ -1,4 +1,4 @@
-"""Key selectors: they compute the keys and subtasks of whole runs."""
+"""Computes the keys and subtasks of whole runs of records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _METHODS = frozenset({*dir(dict), *dir(Row)})
 
 
 class Keying:
-    """Computes the keys of a run with a function, or takes them from columns. Several columns make a tuple."""
+    """Computes the keys of a run of records: with a function, or from a column. Several columns give tuples."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Keying:
         return [field.dataType.simpleString() for field in resolve_schema(self.key_type).fields]
 
     def keeps_keys(self, records: Records) -> bool:
-        """Return whether a run's keys are column values, so that they are the same as before the shuffle."""
+        """Return whether keys are taken from columns, so that they are the same before and after the shuffle."""
         return self.columns is not None and isinstance(records, ArrowRecords)
 
     def keys_of(self, records: Records) -> list[Any]:
@@ -107,7 +107,7 @@ class Keying:
         return parts[0] if len(parts) == 1 else list(zip(*parts))
 
     def hashes_of_columns(self, records: Records, hashes: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
-        """Return each row's key hash of a columnar run, or None if keys must be hashed one by one.
+        """Return the hash of each row's key in a columnar run, or None if keys must be hashed one by one.
 
         Adds the hashes of new values to ``hashes``, a cache.
         """
@@ -161,7 +161,7 @@ class Keying:
 
 
 class Router:
-    """Computes the target subtasks of a run's records from their key groups."""
+    """Computes the subtask that each record of a run is sent to, from its key group."""
 
     def __init__(self, keying: Keying, parallelism: int, max_parallelism: int) -> None:
         self._keying = keying
@@ -211,7 +211,7 @@ class Router:
 
 
 def _nan_as_null(key: Any) -> Any:
-    """Replace NaN by None in a key. Both have the same hash in a column."""
+    """Replace NaN by None in a key, because a column gives them the same hash."""
     if isinstance(key, tuple):
         return tuple(map(_nan_as_null, key))
     return None if isinstance(key, float) and key != key else key

@@ -1,7 +1,7 @@
-"""The operator: it receives records, watermarks and status changes, and sends them to an output of the same interface.
+"""The base class of operators, which receive records, watermarks and status changes, and emit them.
 
-Operators of a chain call each other directly, with *runs* of records. The user's function is the only call per record
-in each operator. A factory creates an operator where it runs; the operator belongs to the mailbox thread.
+Operators of a chain call each other directly, with *runs* (slices) of records, so that the user's function is the only
+call per record. A factory creates an operator in the worker. Operators are only used in the mailbox thread.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class RecordInput(Protocol):
 
 
 class Input(RecordInput, WatermarkReceiver, Protocol):
-    """The receiver of an operator's output."""
+    """Receives an operator's output: the next operator, or a shuffle."""
 
 
 class Discard:
-    """The output of an operator without consumers."""
+    """An output that drops everything, for operators without consumers."""
 
     def process_records(self, records: Records) -> None: ...
 
@@ -56,7 +56,7 @@ class Fanout:
     """Sends every element to several consumers.
 
     Args:
-        owners: how many of the first consumers receive copies. The others share the original records.
+        owners: the first ``owners`` consumers receive copies, the others the original records.
     """
 
     def __init__(self, inputs: Sequence[Input], copier: Copier, owners: int) -> None:
@@ -80,12 +80,12 @@ class Fanout:
 
 
 class MicroBatch(NamedTuple):
-    """An epoch's micro-batch, for operators that follow Spark's time.
+    """Spark's data about an epoch, for operators that use Spark's watermark and clock.
 
     Attributes:
         number: its batch id, or None in a batch query.
-        time: epoch milliseconds.
-        watermark: Spark's watermark (epoch ms), or -1.
+        time: Unix time in ms.
+        watermark: Spark's watermark (Unix time in ms), or -1.
     """
 
     number: int | None
@@ -95,11 +95,11 @@ class MicroBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class SparkTime:
-    """Settings of Spark's operator that contains an operator with Spark's time.
+    """Settings of the Spark operator that runs an operator with Spark's watermark and clock.
 
     Attributes:
         time_mode: ``None``, ``ProcessingTime`` or ``EventTime``.
-        event_time_column: the event-time column of results, or "".
+        event_time_column: the event-time column of the results, or "".
     """
 
     output_mode: str
@@ -109,7 +109,7 @@ class SparkTime:
 
 @dataclass(frozen=True)
 class KeyedContext:
-    """Keyed state and timers of a keyed task. Only for its first operator."""
+    """The keyed state and timers of a task. Only a task's first operator can be keyed."""
 
     backend: KeyedStateBackend
     timers: InternalTimeServiceManager
@@ -117,23 +117,23 @@ class KeyedContext:
 
 @dataclass
 class OperatorContext:
-    """An operator's access to its task.
+    """An operator's view of its task.
 
     Attributes:
-        uid: identifies its stored state.
-        subtask: index of the parallel instance. In a source's task, it may differ from epoch to epoch.
-        parallelism: number of instances, or 0 before the first shuffle, where Spark decides it.
+        uid: identifies the operator's stored state.
+        subtask: the subtask's index. In a source, the index may differ from epoch to epoch.
+        parallelism: number of subtasks, or 0 before the first shuffle, where Spark decides it.
         processing_time_service: clock and timers. Callbacks run as mails.
-        side_outputs: outputs of connected side outputs, by tag.
-        keyed: keyed state and timers, for a keyed :class:`OperatorFactory`.
-        job_parallelism: number of instances of an operator after the shuffle.
-        micro_batch: the current or last micro-batch, or None if unknown, as in a replay.
+        side_outputs: tag -> receiver, for side outputs that the program uses.
+        keyed: keyed state and timers, if the :class:`OperatorFactory` is keyed.
+        job_parallelism: number of subtasks after the shuffle.
+        micro_batch: the current or latest micro-batch, or None if unknown, as in a replay.
         operator_state: declares operator state. None before the first shuffle.
-        epoch_time: returns the epoch's processing time (epoch ms), which is equal in all tasks and when the epoch is
-            repeated. None before the first shuffle.
-        shared: resources that the vertex's tasks in this process share.
-        read_elsewhere: tags that are missing in ``side_outputs`` because another query may read them.
-        zone: the time zone of naive datetimes, or None if they are not points in time.
+        epoch_time: returns the epoch's processing time (Unix time in ms). It is the same in all tasks, and if the epoch
+            is repeated. None before the first shuffle.
+        shared: resources shared by the vertex's tasks in this process.
+        read_elsewhere: tags that another query may read, so they may be missing in ``side_outputs``.
+        zone: the time zone of naive datetimes, or None to refuse them as times.
     """
 
     name: str
@@ -168,15 +168,15 @@ class OperatorContext:
 class StreamOperator:
     """Base class of operators.
 
-    An operator is created after its downstream operators. Its task calls ``open`` (which opens the user's function) and
-    ``restore_state``, then processes records. At the end of bounded input, it calls ``end_input`` and ``finish``.
-    ``close`` is last, and only called after ``open``. At the end of each epoch, the task calls
-    ``prepare_snapshot_pre_barrier``, then ``snapshot_state``.
+    An operator is created after its downstream operators. Its task calls ``open``, which opens the user's function, and
+    ``restore_state``, then processes records. At the end of each epoch, it calls ``prepare_snapshot_pre_barrier``, then
+    ``snapshot_state``; at the end of bounded input, ``end_input``, then ``finish``. If the task has called ``open``, it
+    finally calls ``close``.
 
     Attributes:
-        by_key: whether batch mode processes a keyed operator key by key. False if it stores the state of all keys
+        by_key: whether batch mode processes one key after the other. False if the operator stores all keys' state
             together.
-        hot_key: the key whose records waited in the epoch's longest queue, as text, or None.
+        hot_key: the key that the most records waited for in the epoch, as text, or None.
     """
 
     by_key: bool = True
@@ -206,17 +206,17 @@ class StreamOperator:
     def inputs(self) -> Sequence[RecordInput]:
         """The operator's inputs, one per stream.
 
-        The operator itself receives the minimum of their watermarks and statuses.
+        Watermarks and statuses are combined first: the operator receives their minimum.
         """
         return self._inputs or (self,)
 
     def open(self) -> None: ...
 
     def begin_epoch(self) -> None:
-        """Begin an epoch of a source, whose records may be from another partition than before."""
+        """Begin an epoch of a source. It may read a different partition than in the last epoch."""
 
     def end_key(self) -> None:
-        """End a key in batch mode: fire its timers. Its state is dropped afterwards."""
+        """Fire a key's remaining timers in batch mode, after its last record. Its state is then dropped."""
 
     def end_input(self) -> None:
         """Wait for pending requests at the end of bounded input. Timers still fire. Flink's ``endInput``."""
@@ -225,7 +225,7 @@ class StreamOperator:
         """Emit the last records. Afterwards, no timer fires and no mail runs."""
 
     def close(self) -> None:
-        """Release all resources. Called once, also after a failure."""
+        """Release all resources. Called once, even after a failure."""
 
     def process_records(self, records: Records) -> None:
         raise NotImplementedError
@@ -263,33 +263,33 @@ class StreamOperator:
 
     @property
     def next_wake_up(self) -> int | None:
-        """When the operator must run even without input (epoch ms), or None. Keyed timers are not included."""
+        """When the operator must run next even without input (Unix time in ms), or None. Ignores keyed timers."""
         return None
 
     def take_event_times(self) -> list[Any] | None:
-        """Return the event times that were assigned since the last call, for a :class:`TaskReport`, or None."""
+        """Return the event times assigned since the last call, for a :class:`TaskReport`, or None."""
         return None
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether requests of any epoch are pending, so that the task must run again at once."""
+        """Whether requests are pending, so that the next epoch must follow at once."""
         return False
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether the program needs no further output of this operator."""
+        """Whether the program needs no more output from this operator."""
         return False
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None: ...
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return the operator's own state without keyed state, or None."""
+        """Return the operator's state other than keyed state, or None for a stateless operator."""
         return None
 
     def resume_after_snapshot(self) -> None: ...
 
     def restore_state(self, state: Any) -> None:
-        """Restore the result of ``snapshot_state``, or None at the first start. Refuses another operator's state."""
+        """Restore the result of ``snapshot_state`` (None in a new query). Raises for another operator's state."""
         if state is not None:
             raise CheckpointMismatchError(
                 f"the checkpoint holds elements that operator {self.name!r} had not finished, and the program has"
@@ -298,9 +298,9 @@ class StreamOperator:
             )
 
     def snapshot_event_time(self) -> dict[str, Any] | None:
-        """Return the operator's event time and idleness as plain data, or None. Timers are not included.
+        """Return the operator's event time and idleness as plain data, without timers. None if it has neither.
 
-        A task after a shuffle writes it with the epoch, to continue its watermarks.
+        A task after a shuffle stores it with the epoch, so that its watermarks continue.
         """
         return None
 
@@ -316,18 +316,18 @@ class StreamOperator:
 
 @dataclass(frozen=True)
 class OperatorFactory:
-    """Creates an operator, and describes it before it exists (Flink's ``StreamOperatorFactory``).
+    """Creates an operator, and describes it in advance (Flink's ``StreamOperatorFactory``).
 
     Attributes:
-        make: creates the operator from its context: a ``Captured`` operator class or ``partial``.
-        wakes_up: whether the operator may act in an epoch without records.
+        make: creates the operator from its context. An operator class, or a ``partial`` of it.
+        wakes_up: whether the operator may have work in an epoch without records.
         stateful: whether ``snapshot_state`` returns a state, which needs a shuffle before the operator.
-        result_types: side output's tag (None for the main output) -> declared type or column names of results.
-        asked_tags: tags of the side outputs that the program reads, connected or not.
-        state_depends_on: conditions that its keyed state depends on, by subject (``_state/keys/state_note.py``).
+        result_types: tag of a side output, or None for the main output -> type or column names of its results.
+        asked_tags: tags of all side outputs that the program reads.
+        state_depends_on: subject -> setting without which stored state cannot be used (``_state/keys/state_note.py``).
         keeps_records: whether the operator emits its input records unchanged, so that their columns stay known.
         keeps_columns: whether columnar input stays columnar.
-        sides_are_fixed: whether the operator stores records per input, so that inputs must not be swapped.
+        sides_are_fixed: whether the inputs must not be swapped, because the operator stores records by input.
     """
 
     make: Callable[[OperatorContext], StreamOperator]

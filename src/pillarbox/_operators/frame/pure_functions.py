@@ -1,4 +1,4 @@
-"""Recognizes functions that cannot keep their results, so that results need no copy."""
+"""Recognizes functions that cannot keep a reference to their results, so that results need no copy."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ _REACHES_FURTHER = ("STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "LOAD_BUILD_
 
 
 def is_pure(function: Any) -> bool:
-    """Return whether a function cannot access its earlier results, given immutable arguments.
+    """Return whether a function with immutable arguments surely keeps no reference to its results.
 
-    True for a plain function without closure whose code names only builtins and constants. False if unsure.
+    True for a plain function without closure that only uses builtins and constants.
     """
     if type(function) is not FunctionType or function.__closure__:
         return False
@@ -95,5 +95,5 @@ def _is_pure_code(code: CodeType, names: Mapping[str, Any]) -> bool:
 
 
 def _is_constant(value: Any) -> bool:
-    """Return whether only immutable values can be reached from a value. Functions and classes have attributes."""
+    """Return whether a value only refers to immutable values. False for functions and classes: they have attributes."""
     return not isinstance(value, type) and not hasattr(value, "__dict__") and is_fixed(value)

@@ -1,7 +1,6 @@
-"""Resources that the tasks of a process share, because they are expensive or limited. They are not state.
+"""Resources that tasks in a process share, such as event loops and rate limits.
 
-Flink has such resources once per subtask. Here, a partition's key groups are subtasks that run one after another in one
-process.
+Flink has them once per subtask. Here, a Spark partition runs many subtasks one after another in one process.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ class _Held:
 
 
 class SharedResources:
-    """The named resources of one vertex's tasks in one partition. Only for their mailbox thread.
+    """The named resources that a vertex's tasks in one partition share. Mailbox thread only.
 
     Attributes:
-        stay: whether the tasks stay in this process. If False, other processes may run some of their epochs.
-        resting: returns a context manager for waits of the mailbox thread, so that other threads can run functions.
+        stay: whether all epochs of the tasks run in this process.
+        resting: returns a context manager for waits of the mailbox thread, which lets other threads run functions.
         query: the id of the query, or empty if unknown.
-        of_thread: resources that all tasks of the mailbox thread share, including tasks of other vertices.
+        of_thread: resources that all tasks in the mailbox thread share, of all vertices.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class SharedResources:
 
 
 class Lease(Generic[R]):
-    """A lease of a resource. Releasing the last lease calls the resource's ``close()``."""
+    """A reference to a shared resource. Releasing the last reference calls the resource's ``close()``."""
 
     def __init__(self, all_held: dict[Any, _Held], name: Any, held: _Held) -> None:
         self.resource: R = held.resource

@@ -1,4 +1,4 @@
-"""Calls user code, and adds operator, key and record to its exceptions."""
+"""Adds operator, key and record to exceptions of user code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 def raise_at_record(
     error: BaseException, where: str, values: Sequence[Any], pending: Iterator[Any], hint: str = "", **details: Any
 ) -> NoReturn:
-    """Re-raise an exception of user code that processed ``values``, with ``where``, the record and ``hint``."""
+    """Raise an OperatorError for an exception of user code, with ``where``, the record and ``hint``."""
     position = len(values) - length_hint(pending) - 1
     at = f"{where} {failed(error)}"
     if 0 <= position < len(values):

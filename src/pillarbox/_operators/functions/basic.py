@@ -1,4 +1,4 @@
-"""User functions and their contexts, as in PyFlink. Every operator also takes a plain function."""
+"""Base classes of user functions, as in PyFlink. Operators also accept plain functions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OutputTag(Generic[T]):
 
     Args:
         tag_id: a non-empty string, unique among an operator's side outputs.
-        type_info: the type that records are converted to, or None.
+        type_info: the type that records are converted to, or None for no conversion.
 
     Example:
         >>> LATE = OutputTag[str]("late")
@@ -67,15 +67,15 @@ class TimeDomain(Enum):
 
 
 class Function:
-    """Base class of functions. ``open`` and ``close`` run once per task.
+    """Base class of functions. ``open`` and ``close`` are called once per task.
 
-    The task of a batch DataFrame ends with its partition; a function without ``close`` stays open for the worker's next
-    partitions. In async operators, and in ``process`` of keyed streams, both methods may be ``async def``.
+    With a batch DataFrame, a task ends with its partition; a function without ``close`` stays open for the worker's
+    next partitions. Both methods may be ``async def`` in async operators, and in ``process`` of a keyed stream.
 
     Attributes:
-        uses_processing_time: whether the function sets processing-time timers. A streaming query then also runs epochs
-            without new data. (Flink's tasks always run.) If None, pillarbox searches the function's code and the
-            helpers that it calls; the search cannot see calls through ``getattr()``.
+        uses_processing_time: whether the function sets processing-time timers. If so, a streaming query also runs
+            epochs without new data. (Flink's tasks always run.) If None, pillarbox searches the code of the function
+            and of the functions that it calls, but cannot find calls through ``getattr()``.
     """
 
     uses_processing_time: bool | None = None
@@ -106,11 +106,11 @@ class KeySelector(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     def get_key(self, value: In, /) -> Out:
-        """Return the record's key. Its hash must be equal in all processes."""
+        """Return the record's key. Its hash must be the same in all processes."""
 
 
 class Partitioner(Function, ABC, Generic[Key]):
-    """Chooses a record's subtask by its key, for ``DataStream.partition_custom``.
+    """Chooses the subtask for a key, for ``DataStream.partition_custom``.
 
     Example:
         >>> class ByLength(Partitioner[str]):
@@ -122,7 +122,7 @@ class Partitioner(Function, ABC, Generic[Key]):
 
     @abstractmethod
     def partition(self, key: Key, num_partitions: int, /) -> int:
-        """Return the index of the key's subtask, below ``num_partitions``. It must always be the same for a key."""
+        """Return the index of a key's subtask, below ``num_partitions``. Must be the same on every call."""
 
 
 class MapFunction(Function, ABC, Generic[In, Out]):
@@ -186,7 +186,7 @@ class ReduceFunction(Function, ABC, Generic[T]):
 
     @abstractmethod
     def reduce(self, value1: T, value2: T, /) -> T:
-        """Combine the key's result so far, which begins as its first record, with another record."""
+        """Combine the key's result so far (initially its first record) with another record."""
 
 
 SideOutput: TypeAlias = tuple[OutputTag[Any], Any]
@@ -202,7 +202,7 @@ class RecordContext(ABC):
 
     @abstractmethod
     def timestamp(self) -> int | Any:
-        """Return the record's event time in epoch milliseconds, or None."""
+        """Return the record's event time (Unix time in ms), or None without one."""
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V) -> None:
@@ -290,19 +290,19 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
         """
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /) -> Results[Out]:
-        """Process a timer, with the state of its key. May be an ``async def``.
+        """Process a timer that fires, with the state of its key. May be an ``async def``.
 
-        Results are as in ``process_element``. Results of an event-time timer have its ``timestamp`` (epoch ms) as event
-        time; other results have no event time. ``ctx`` is only valid during the call.
+        Results are as in ``process_element``. The results of an event-time timer get its ``timestamp`` (Unix time in
+        ms) as event time; other results have no event time. ``ctx`` is only valid during the call.
         """
         return None
 
 
 def check_call(function: Any, names: Sequence[str], what: str) -> None:
-    """Refuse a function with the wrong number of parameters.
+    """Raise ProgramError if a function has the wrong number of parameters.
 
     Args:
-        what: the caller and the function for the message, such as ``"map() got f, which"``.
+        what: the caller and the function, for the error message, such as ``"map() got f, which"``.
     """
     try:
         signature = inspect.signature(function)
@@ -318,11 +318,11 @@ def check_call(function: Any, names: Sequence[str], what: str) -> None:
 
 
 def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False) -> None:
-    """Refuse a function that is declared to return coroutines or generators instead of results.
+    """Raise ProgramError if a function is an ``async def`` or a generator function.
 
     Args:
         method: the method to check, if ``function`` is an object.
-        asked_by: the caller for the message, such as ``"map()"``.
+        asked_by: the caller, for the error message, such as ``"map()"``.
         many: whether a generator is allowed.
     """
     called = getattr(function, method, function)

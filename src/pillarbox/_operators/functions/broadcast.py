@@ -1,4 +1,4 @@
-"""Functions of a stream and a broadcast stream, and broadcast state, as in PyFlink."""
+"""Functions for a stream and a broadcast stream, and broadcast state, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class ReadOnlyBroadcastState(Generic[K, V]):
-    """A map that broadcast records fill. Each subtask has a copy. Ordered like a dict, also after a restart."""
+    """A map with data from broadcast records. Each subtask has a copy. Keeps insertion order, even after a restart."""
 
     def __init__(self, state: MapState[K, V]) -> None:
         self._state = state
@@ -75,10 +75,10 @@ class ReadOnlyBroadcastState(Generic[K, V]):
 
 
 class BroadcastState(ReadOnlyBroadcastState[K, V], Generic[K, V]):
-    """Broadcast state as the broadcast side sees it, which may write it.
+    """Broadcast state that can be changed, for functions that process broadcast records.
 
-    All subtasks receive the same broadcast records and must compute the same state, so values may depend on nothing
-    else. Of a large map, an epoch only writes changed entries.
+    All subtasks receive the same broadcast records and must compute the same state, so the state may depend on nothing
+    else. Of a large map, an epoch only stores the changed entries.
     """
 
     def put(self, key: K, value: V) -> None:
@@ -107,7 +107,7 @@ class BroadcastState(ReadOnlyBroadcastState[K, V], Generic[K, V]):
 class _Context(RecordContext):
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Return the wall-clock time in epoch milliseconds."""
+        """Return the wall-clock time (Unix time in ms)."""
 
     @abstractmethod
     def current_watermark(self) -> int:
@@ -117,7 +117,7 @@ class _Context(RecordContext):
 class _ReadOnlyContext(_Context):
     @abstractmethod
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor[K, V]) -> ReadOnlyBroadcastState[K, V]:
-        """Return a broadcast state. It is read-only, so that the subtasks' copies stay equal.
+        """Return a broadcast state. It is read-only, because all subtasks' copies must be equal.
 
         Raises:
             ProgramError: the stream was broadcast without this descriptor.
@@ -137,8 +137,8 @@ class _BroadcastContext(_Context):
 class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     """Processes a non-keyed stream connected to a broadcast stream.
 
-    Each subtask receives every broadcast record once and may store it in broadcast state. The order between the two
-    streams is undefined. To wait for a broadcast record, a function must store its records in state.
+    Each subtask receives every broadcast record once, and may store it in broadcast state. The order between the two
+    streams is undefined: a function whose records must wait for a broadcast record has to store them in state.
 
     Example:
         >>> RULES = MapStateDescriptor[str, int]("rules")
@@ -228,10 +228,9 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
 
         @abstractmethod
         def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
-            """Call a function for each key of the subtask that has a state. Flink's ``applyToKeyedState``.
+            """Call a function for each of the subtask's keys that has a certain state (Flink's ``applyToKeyedState``).
 
-            The function is called for all keys that had the state before the first call. Their order only depends on
-            the keys.
+            These are the keys that have the state before the first call. Their order only depends on the keys.
 
             Args:
                 descriptor: a keyed state that ``open`` has declared.

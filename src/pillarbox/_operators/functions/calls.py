@@ -1,4 +1,4 @@
-"""``ctx.call``: recorded service calls of functions."""
+"""``ctx.call``: service calls whose answers are recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALL_AGAIN = CallAgain.CALL_AGAIN
 
 
 class CallContext:
-    """The context of a keyed function's record or timer."""
+    """Adds ``call`` to the contexts of keyed functions."""
 
     def call(
         self,
@@ -41,26 +41,25 @@ class CallContext:
     ) -> Awaitable[Any]:
         """Call a service and record its answer, as in ``await ctx.call(charge, order, cents)``.
 
-        Only for an ``async def``. If the record or timer runs again after a failure, the recorded answer is returned,
-        and the service is not called. Answers are recorded with ``on_barrier="carry"`` or ``journal=...``, until the
-        record or timer has finished. A recorded call is identified by its function and arguments, so calls may be
-        concurrent.
+        Only in an ``async def``. If the record or timer is processed again after a failure, this returns the recorded
+        answer instead of calling the service. With ``on_barrier="carry"`` or ``journal=...``, answers are kept until
+        the record or timer has finished. Calls may be concurrent: a call is identified by its function and arguments.
 
         Args:
             function: an ``async def``, or a plain function, which runs in a thread. If it has a parameter
-                ``idempotency_key``, that receives a string, which is the same whenever the call is repeated, in any
+                ``idempotency_key``, it receives a string that is the same whenever the call is repeated, in any
                 process.
             args: the function's arguments. They must be picklable plain data.
             key: identifies the call, and is its idempotency key. Required for a lambda, and for arguments that cannot
                 be pickled. Using the key for another function or other arguments is an error.
             retry: a strategy or a number of retries, as in ``map_async``.
-            timeout: the longest duration, including retries and waits for the budget. Raises ``TimeoutError`` when it
-                has passed.
+            timeout: limits the total time, including retries and waits for the budget. When it has passed, raises
+                ``TimeoutError``.
             budget: one of the budgets of ``process(..., budgets=[...])``. If its ``estimate`` is a function, it
                 receives the tuple of arguments.
-            record_errors: exceptions that are answers, such as ``Declined``. They are recorded and never retried.
+            record_errors: exception types that are answers, such as ``Declined``: they are recorded, and never retried.
             reconcile: ``f(idempotency_key, *args)``, which asks the service for the outcome of a call that may have
-                been made, and returns the result or ``CALL_AGAIN``. It is called before a retry, and after a failure if
-                no answer was recorded.
+                reached it. Returns the result or ``CALL_AGAIN``. Called before a retry, and after a failure if no
+                answer was recorded.
         """
         raise ProgramError("ctx.call() needs an async def, which awaits it: await ctx.call(...)")

@@ -1,4 +1,4 @@
-"""Functions with operator state, which belongs to a subtask instead of a key, as in Flink."""
+"""Functions with operator state: state of a subtask instead of a key, as in Flink."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def no_undo(name: str) -> str:
 
 
 class OperatorStateStore:
-    """Declares operator state: lists, one per subtask. Of a large list, an epoch only writes added elements."""
+    """Declares operator state: lists, one per subtask. Of a large list, an epoch only stores the added elements."""
 
     def __init__(self, backend: KeyedStateBackend, uid: str) -> None:
         self._backend = backend
@@ -37,7 +37,7 @@ class OperatorStateStore:
         """Return a list state. On rescaling, its elements are split among the new subtasks.
 
         Args:
-            descriptor: must have a unique name among the function's states.
+            descriptor: its name must be unique among the function's states.
 
         Raises:
             ProgramError: the descriptor is not a ``ListStateDescriptor``, or has a time-to-live.
@@ -47,18 +47,18 @@ class OperatorStateStore:
     def get_union_list_state(self, descriptor: ListStateDescriptor[V]) -> ListState[V]:
         """Return a list state. On rescaling, each new subtask receives all elements.
 
-        Without rescaling, each subtask restores only its own elements. (In Flink, it restores all elements.) Arguments
-        and errors are as in :meth:`get_list_state`.
+        Without rescaling, each subtask only receives its own elements (in Flink, all elements). Arguments and errors
+        are as in :meth:`get_list_state`.
         """
         return self._declared(descriptor, union=True)
 
     def delete_if_exists(self, name: str) -> None:
-        """Delete a list that a checkpoint contains and the function no longer declares. Spark's ``deleteIfExists``.
+        """Delete a list that is in the checkpoint, but no longer declared (Spark's ``deleteIfExists``).
 
-        Needed for as long as the program may start from checkpoints or savepoints with that list.
+        Needed as long as the program may start from checkpoints or savepoints that contain the list.
 
         Raises:
-            ProgramError: the function declares it.
+            ProgramError: the function declares the list.
         """
         self._backend.delete_operator_list(name, self._uid)
 
@@ -83,7 +83,7 @@ class FunctionInitializationContext:
         return self._is_restored
 
     def get_operator_state_store(self) -> OperatorStateStore:
-        """Return the store that declares states."""
+        """Return the store, whose methods declare states."""
         return self._store
 
 
@@ -94,7 +94,7 @@ class FunctionSnapshotContext:
         self._checkpoint_id = checkpoint_id
 
     def get_checkpoint_id(self) -> int:
-        """Return the number of the epoch and its checkpoint, counted from 1."""
+        """Return the number of the epoch, and of its checkpoint, from 1."""
         return self._checkpoint_id
 
 
@@ -123,5 +123,5 @@ class CheckpointedFunction(ABC):
         """Declare and read the states. Called once, after ``open()`` and before the first record."""
 
     def snapshot_state(self, context: FunctionSnapshotContext, /) -> None:
-        """Update the states before an epoch writes them. By default, does nothing."""
+        """Update the states before the epoch stores them. By default, does nothing."""
         return

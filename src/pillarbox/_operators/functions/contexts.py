@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class RuntimeContext:
     """A function's access to its task: name, subtask, metrics and keyed state.
 
-    The ``get_*state`` methods declare a state. They raise ``ProgramError`` if the descriptor is of another kind,
-    another kind of state has its name, or the stream has no key.
+    The ``get_*state`` methods declare a state. They raise ``ProgramError`` if the descriptor is for another kind of
+    state, if its name is already used for one, or if the stream has no key.
 
     Example:
         >>> class Tag(MapFunction[str, str]):
@@ -71,7 +71,7 @@ class RuntimeContext:
         return self._context.max_parallelism
 
     def get_task_name_with_subtasks(self) -> str:
-        """Return the name, the subtask's number (from 1) and the number of subtasks, in Flink's format."""
+        """Return the operator's name, the subtask's number (from 1) and the number of subtasks, as Flink does."""
         return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism or '?'})"
 
     def get_metrics_group(self) -> MetricGroup:
@@ -82,7 +82,7 @@ class RuntimeContext:
         """Return a logger that adds operator, subtask (from 0) and epoch to each message and log record.
 
         Args:
-            name: the standard logger whose handlers and level apply.
+            name: the name of the standard logger to log to.
 
         Example:
             >>> class Check(MapFunction[int, int]):
@@ -98,35 +98,34 @@ class RuntimeContext:
         return TaskLogger(logging.getLogger(name), self._context)
 
     def get_state(self, state_descriptor: ValueStateDescriptor[V]) -> ValueState[V]:
-        """Declare one value per key."""
+        """Declare a state with one value per key."""
         return self._declared(state_descriptor, "get_state", ValueStateDescriptor)  # type: ignore[no-any-return]
 
     def get_list_state(self, state_descriptor: ListStateDescriptor[V]) -> ListState[V]:
-        """Declare a list per key."""
+        """Declare a state with a list per key."""
         return self._declared(state_descriptor, "get_list_state", ListStateDescriptor)  # type: ignore[no-any-return]
 
     def get_map_state(self, state_descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
-        """Declare a map per key."""
+        """Declare a state with a map per key."""
         return self._declared(state_descriptor, "get_map_state", MapStateDescriptor)  # type: ignore[no-any-return]
 
     def get_reducing_state(self, state_descriptor: ReducingStateDescriptor[V]) -> ReducingState[V]:
-        """Declare a reduced value per key."""
+        """Declare a state with one value per key, which combines all added values with a reduce function."""
         return self._declared(state_descriptor, "get_reducing_state", ReducingStateDescriptor)  # type: ignore[no-any-return]
 
     def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor[T, Acc, U]) -> AggregatingState[T, U]:
-        """Declare an accumulator per key."""
+        """Declare a state with an accumulator per key. An aggregate function adds values to it."""
         return self._declared(state_descriptor, "get_aggregating_state", AggregatingStateDescriptor)  # type: ignore[no-any-return]
 
     def delete_if_exists(self, name: str) -> None:
-        """Delete a keyed state that the program no longer declares from a checkpoint. Spark's ``deleteIfExists``.
+        """Delete a keyed state that is in the checkpoint, but no longer declared (Spark's ``deleteIfExists``).
 
-        Without this call, pillarbox refuses such a checkpoint. Call it in ``open()``. The first epoch rewrites the
-        operator's state without that state, and without keys that had nothing else. From then on, only older
-        checkpoints and savepoints need the call.
+        Without this call, pillarbox refuses such a checkpoint. Call it in ``open()``. The first epoch removes the
+        state, and keys that had no other state. After that, only older checkpoints and savepoints need the call.
 
         Raises:
-            ProgramError: the program declares this name or has renamed a state from it, the task has already processed
-                records, or the stream has no key.
+            ProgramError: the program declares this name or has renamed a state that had it, the task has already
+                processed records, or the stream has no key.
         """
         self._backend_for(name).delete_if_exists(name)
 
@@ -154,9 +153,10 @@ class RuntimeContext:
 
 
 class TimerService(ABC):
-    """The clocks, and the timers of the current key. All times are epoch milliseconds.
+    """The clocks, and the timers of the current key. All times are Unix times in ms.
 
-    A key has at most one timer per time and clock, so registering it again has no effect. Timers are part of the state.
+    A key has at most one timer per timestamp and clock: registering a timer again has no effect. Timers are part of the
+    state.
 
     Example:
         >>> class Remind(KeyedProcessFunction[str, str, tuple[str, int]]):

@@ -1,4 +1,4 @@
-"""Functions of joins, as in Flink's Java API. PyFlink has no joins."""
+"""Functions for joins, as in Flink's Java API. PyFlink has no joins."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FlatJoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
 
 class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Processes the records of both streams with the same key and window. One stream may have no records.
+    """Processes all records of two streams with the same key and window. One stream may have no records.
 
     Example:
         >>> class Counts(CoGroupFunction[str, str, tuple[int, int]]):
@@ -59,7 +59,7 @@ class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
 
 
 class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Processes pairs of records of two keyed streams that have close event times. For ``interval_join``.
+    """Processes pairs of records from two keyed streams with close event times. For ``interval_join``.
 
     Example:
         >>> class Delay(ProcessJoinFunction[int, int, int]):
@@ -73,7 +73,7 @@ class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
     """
 
     class Context(ABC):
-        """The current pair. All times are epoch milliseconds."""
+        """The current pair of records. All times are Unix times in ms."""
 
         @abstractmethod
         def get_left_timestamp(self) -> int:
@@ -85,7 +85,7 @@ class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
         @abstractmethod
         def timestamp(self) -> int:
-            """Return the event time of the pair and its results, which is the later of both event times."""
+            """Return the event time of the pair's results: the later of the two event times."""
 
         @abstractmethod
         def get_current_key(self) -> Any:

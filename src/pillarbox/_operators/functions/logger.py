@@ -17,14 +17,14 @@ else:
 
 
 class TaskLogger(_Adapter):
-    """A logger that adds operator, subtask and current epoch. Any thread may use it."""
+    """A logger that adds operator, subtask and current epoch. Thread-safe."""
 
     def __init__(self, logger: logging.Logger, context: OperatorContext) -> None:
         super().__init__(logger, {})
         self._context = context
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Append the task to the message and to the record's fields. Does not replace fields of the caller."""
+        """Add the task to the message and the log record's fields. Does not overwrite the caller's fields."""
         context = self._context
         task = {"operator": context.name, "subtask": context.subtask, "epoch": context.epoch}
         kwargs["extra"] = {**task, **(kwargs.get("extra") or {})}

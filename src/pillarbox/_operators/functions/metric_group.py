@@ -1,7 +1,7 @@
 """Metrics of user functions, as in PyFlink: counters, meters, distributions and gauges.
 
-Metrics are reported at the end of each epoch, and then reset; totals belong in state. Functions of async operators may
-use metrics from their own threads.
+Metrics are reported at the end of each epoch, and then reset; keep totals in state. Functions of async operators may
+use metrics from their threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MetricT = TypeVar("_MetricT", bound="Counter | Meter | Distribution")
 
 
 class Counter:
-    """Counts events of an epoch. Reported in ``TaskReport.counters``."""
+    """Counts events in an epoch. Reported in ``TaskReport.counters``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,7 +43,7 @@ class Counter:
 
 
 class Meter:
-    """Counts events of an epoch, and reports events per second as the gauge ``<name>.rate``."""
+    """Counts events in an epoch. Reported as the gauge ``<name>.rate``, in events per second."""
 
     def __init__(self) -> None:
         self._events = Counter()
@@ -62,10 +62,10 @@ class Meter:
 
 
 class Distribution:
-    """Reports number, sum, minimum, maximum and mean of an epoch's values.
+    """Reports the number, sum, minimum, maximum and mean of the values in an epoch.
 
-    The number is the counter ``<name>.count``. If there are values, the others are the gauges ``<name>.sum``, ``.min``,
-    ``.max`` and ``.mean``.
+    The number is reported as the counter ``<name>.count``; the others, if there are values, as the gauges
+    ``<name>.sum``, ``.min``, ``.max`` and ``.mean``.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class _Gauge:
 class MetricGroup:
     """Creates metrics by name. ``runtime_context.get_metrics_group()`` returns it.
 
-    A name that is not a string, or belongs to another kind of metric, raises ``ProgramError``.
+    Methods raise ``ProgramError`` if a name is not a string, or is already used for another kind of metric.
     ``pillarbox.metrics(progress)`` reports the metrics, prefixed with the operator's uid.
 
     Example:
@@ -127,10 +127,10 @@ class MetricGroup:
         self._prefix = prefix
 
     def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
-        """Return a group that prefixes the names of its metrics with its own name and a dot.
+        """Return a group whose metrics' names start with the group's name and a dot.
 
         Args:
-            extra: if set, the name of a group inside the new group, which is returned instead.
+            extra: if set, returns a group with this name inside the new group.
         """
         parts = [_checked(part) for part in (name, extra) if part is not None]
         return MetricGroup(self._metrics, "".join([self._prefix, *(f"{part}." for part in parts)]))
@@ -152,10 +152,10 @@ class MetricGroup:
         return self._metrics.get(self._prefix + _checked(name), Distribution)
 
     def gauge(self, name: str, obj: Callable[[], int | float]) -> None:
-        """Report a function's result at the end of each epoch, in ``TaskReport.gauges``.
+        """Report the result of a function at the end of each epoch, in ``TaskReport.gauges``.
 
         Args:
-            obj: a function that returns a number. It is called in the mailbox thread; its errors fail the task.
+            obj: a function that returns a number. Called in the mailbox thread. If it raises, the task fails.
 
         Raises:
             ProgramError: the name is taken, or ``obj`` is not callable.
@@ -166,7 +166,7 @@ class MetricGroup:
 
 
 class UserMetrics:
-    """An operator's user metrics, by name."""
+    """The metrics that a user's function has created, by name."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator

@@ -1,4 +1,4 @@
-"""Functions of two connected streams, as in PyFlink."""
+"""Functions for two connected streams, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pillarbox._operators.functions.basic import Function, KeyedProcessFunction,
 
 
 class CoMapFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Maps each record of two streams to at most one result. Two keyed streams share keyed state.
+    """Maps each record of two streams to at most one result. If both are keyed, they share keyed state.
 
     Example:
         >>> class AsText(CoMapFunction[int, str, str]):
@@ -29,15 +29,15 @@ class CoMapFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def map1(self, value: In1, /) -> Out | None:
-        """Return the result for a first stream's record, or None."""
+        """Return the result for a record of the first stream, or None for no result."""
 
     @abstractmethod
     def map2(self, value: In2, /) -> Out | None:
-        """Return the result for a second stream's record, or None."""
+        """Return the result for a record of the second stream, or None for no result."""
 
 
 class CoFlatMapFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Maps each record of two streams to any number of results. Two keyed streams share keyed state.
+    """Maps each record of two streams to any number of results. If both are keyed, they share keyed state.
 
     Example:
         >>> class Blocked(CoFlatMapFunction[str, str, str]):
@@ -60,11 +60,11 @@ class CoFlatMapFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def flat_map1(self, value: In1, /) -> Iterable[Out] | None:
-        """Return or ``yield`` the results for a first stream's record, or None."""
+        """Return or ``yield`` the results for a record of the first stream. None means no results."""
 
     @abstractmethod
     def flat_map2(self, value: In2, /) -> Iterable[Out] | None:
-        """Return or ``yield`` the results for a second stream's record, or None."""
+        """Return or ``yield`` the results for a record of the second stream. None means no results."""
 
 
 class CoProcessFunction(Function, ABC, Generic[In1, In2, Out]):

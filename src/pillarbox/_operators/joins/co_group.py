@@ -1,7 +1,6 @@
 """``join`` and ``co_group``: records of two streams with equal keys, in the same window.
 
-A window's elements are pairs of a stream's index and a record. Source: Flink's ``CoGroupedStreams`` and
-``JoinedStreams``.
+A window's elements are (index of the stream, record) pairs. Source: Flink's ``CoGroupedStreams`` and ``JoinedStreams``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``interval_join``: pairs of records of two keyed streams with close event times.
 
 Source: Flink's ``IntervalJoinOperator``, which drops a record when the watermark reaches the time of its last possible
-partner. Here, the watermark must have passed that time, because such a partner is not late.
+partner. Here, the watermark must have passed that time: a partner with exactly that time is not late.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _TIME = itemgetter(0)
 
 
 class Interval(NamedTuple):
-    """Bounds of the right record's time minus the left record's time (ms), both inclusive."""
+    """Inclusive bounds on the right record's time minus the left record's time (ms)."""
 
     lower: int
     upper: int
 
 
 class JoinContext(EmittingContext, ProcessJoinFunction.Context):
-    """The current pair. The operator updates its fields."""
+    """The current pair of records. The operator updates its fields."""
 
     left: int = 0
     right: int = 0
@@ -62,7 +62,7 @@ class JoinContext(EmittingContext, ProcessJoinFunction.Context):
 
 
 class _Side:
-    """The records of one stream, by event time."""
+    """The stored records of one stream, by event time."""
 
     def __init__(self, operator: IntervalJoinOperator, name: str, keying: Keying, reach: Interval) -> None:
         self._operator = operator
@@ -106,7 +106,7 @@ class _Side:
         return [(time, self.state[time]) for time in times]
 
     def drop(self, watermark: int) -> int | None:
-        """Drop records that can no longer match. Returns the time of the next drop, or None."""
+        """Drop records that can no longer match. Returns when the next record must be dropped, or None."""
         state, times = self.state, self._in_order()
         # At the end of the data, also records whose last partner could still follow.
         over = len(times) if watermark == MAX_WATERMARK else bisect_left(times, watermark - self.wait + 1)

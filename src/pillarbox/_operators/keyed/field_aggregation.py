@@ -22,12 +22,12 @@ Method = Literal["sum", "min", "max", "min_by", "max_by"]
 class FieldAggregation(ReduceFunction[Any]):
     """Aggregates the records of a key by one field.
 
-    ``sum``, ``min`` and ``max`` put their result into the field of the key's first record; ``min_by`` and ``max_by``
-    choose a whole record, the earlier one of equal values. NaN is greater than all numbers, as in Flink and Spark.
+    ``sum``, ``min`` and ``max`` return the key's first record with the result in this field. ``min_by`` and ``max_by``
+    return a whole record; of equal values, the first. NaN is greater than all numbers, as in Flink and Spark.
 
     Args:
-        field: its position (tuples and rows) or name (rows, dictionaries and objects). A record without positions is
-            its own field 0.
+        field: its position (in tuples and rows) or name (in rows, dicts and objects). Any other record is its own field
+            0.
     """
 
     def __init__(self, method: Method, field: int | str) -> None:

@@ -18,7 +18,7 @@ from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 
 
 class InEventTimeOrderOperator(KeyedOperator):
-    """Buffers a key's records by timestamp, with a timer per timestamp. Drops late records."""
+    """Buffers each key's records until the watermark reaches their timestamp. Drops late records."""
 
     drops_late = True
 

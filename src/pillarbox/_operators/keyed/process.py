@@ -21,7 +21,7 @@ from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimer
 
 
 class _KeyTimers(Clocks):
-    """The current key's timers, as the user's function sets them: without a namespace."""
+    """The current key's timers that the user's function has set. They have no namespace."""
 
     def __init__(self, context: OperatorContext, internal: InternalTimerService) -> None:
         super().__init__(context)

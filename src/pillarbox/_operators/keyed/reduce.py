@@ -1,7 +1,7 @@
-"""``reduce`` on a keyed stream. Emits the new value after every record; in batch mode, only the last value.
+"""``reduce`` on a keyed stream. Emits the new value after every record; in batch mode, only each key's last value.
 
-Source: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``. There, the last value in batch mode
-has the timestamp 2**63 - 1; here, it has the timestamp of the last record.
+Source: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``. In batch mode, Flink emits with the
+timestamp 2**63 - 1; here, results have the last record's timestamp.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MANY = 1024
 class ReduceOperator(KeyedOperator):
     """Applies ``f(previous, value) -> value`` per key. Emits a key's first record unchanged.
 
-    A field aggregation also checks the first record's field: otherwise all later records would fail.
+    A field aggregation also checks the field of a key's first record, which would make all later records fail.
     """
 
     own_states: Collection[str] = ("reduced",)
@@ -70,7 +70,7 @@ class ReduceOperator(KeyedOperator):
         return reduced
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Reduce a run in batch mode. A key's value is only put into state between two runs."""
+        """Reduce a run of records in batch mode. Only a key that continues in the next run needs state."""
         backend, state, fold = self.backend, self._state, self._fold_one
         values, timestamps = run.records.values, run.records.timestamps
         pending = iter(values)

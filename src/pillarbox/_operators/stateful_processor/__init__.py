@@ -1,5 +1,6 @@
-"""Spark's stateful Python programs as operators: ``StatefulProcessor``, and functions with a ``GroupState``.
+"""Operators that run Spark's stateful Python code: ``StatefulProcessor``, and functions with a ``GroupState``.
 
 Start with `operator.py`. At the barrier, the processor is called once per key with the micro-batch's rows, then for
-expired timers. Weak spot: many of Spark's rules are undocumented, so only the differential test detects violations.
+expired timers. Weak spot: many of Spark's rules are undocumented, so only the test that compares with Spark detects
+violations.
 """

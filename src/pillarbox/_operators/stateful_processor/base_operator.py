@@ -1,4 +1,4 @@
-"""The base of operators of Spark's stateful programs.
+"""Base class of the operators that run Spark's ``StatefulProcessor`` and ``GroupState`` functions.
 
 Rows are buffered until the barrier. Spark's watermark decides which rows are late.
 """
@@ -90,13 +90,13 @@ class MicroBatchOperator(KeyedOperator):
         return {"watermark": watermark, "idle": None, "quiet_since": None, "silent": False, "batch": batch}
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Restore the watermark. After a change of parallelism, the number of its micro-batch is unknown."""
+        """Restore the watermark. After rescaling, it is not known which micro-batch it belongs to."""
         self._last = None if state is None else (state.get("batch"), state["watermark"])
 
     def _late_watermark(self, batch: MicroBatch) -> int:
-        """Return the watermark that decides which rows are late: as in Spark, the previous micro-batch's.
+        """Return the watermark for late rows. As in Spark, this is the previous micro-batch's watermark.
 
-        If this operator did not run in the previous micro-batch, return the current watermark.
+        If this operator did not run in the previous micro-batch, returns the current watermark.
         """
         last, self._last = self._last, (batch.number, batch.watermark)
         if last is None:

@@ -1,6 +1,6 @@
 """Converts rows to pandas frames, and results back, like PySpark.
 
-All keys are converted together if that gives the same types as converting each key.
+All keys are converted together if this gives the same types as converting them one by one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def has_conversions() -> bool:
-    """Return whether PySpark has the frame conversions that its workers use since Spark 4.3."""
+    """Return whether PySpark has the frame conversions that Spark 4.3 introduced."""
     from pyspark.sql import conversion
 
     return hasattr(conversion, "ArrowBatchTransformer") and hasattr(conversion, "PandasToArrowConversion")
@@ -64,11 +64,11 @@ class FrameOptions:
 
 
 class SortedFrames:
-    """The rows of each key as frames.
+    """Converts the rows of each key to a frame.
 
     Args:
         keeps_types: whether frames have the columns' types, as in ``applyInPandasWithState``. If False, pandas infers
-            types from the values.
+            types from values.
     """
 
     def __init__(self, rows: SortedRows, options: FrameOptions, *, keeps_types: bool) -> None:
@@ -106,7 +106,7 @@ class SortedFrames:
 
 
 class FrameResults:
-    """Converts emitted frames to columns. Consecutive frames with equal columns and types are concatenated first."""
+    """Converts emitted frames to Arrow columns. First concatenates consecutive frames with equal columns and types."""
 
     def __init__(self, schema: pa.Schema, options: FrameOptions) -> None:
         self._schema = schema

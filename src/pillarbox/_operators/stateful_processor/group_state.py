@@ -1,7 +1,7 @@
 """The operator of ``applyInPandasWithState``: a function with state and a timeout per group.
 
-A timeout is stored as a timer one millisecond later, because a group times out after that time. Source: Spark's
-``FlatMapGroupsInPandasWithStateExec``.
+A timeout is stored as a timer one millisecond later, because a group times out after its timeout, not at it. Source:
+Spark's ``FlatMapGroupsInPandasWithStateExec``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ class GroupStateOperator(MicroBatchOperator):
         self._emit()
 
     def _keys(self, keys: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-        """Return keys as PySpark passes them to the function, with numbers as numpy types."""
         columns = []
         for name in self.settings.key.names:
             column = keys.column(name)
@@ -100,7 +99,7 @@ class GroupStateOperator(MicroBatchOperator):
             self._emit()
 
     def _store(self, state: Any, timed_out: int | None) -> None:
-        """Store the state and the timeout. As in Spark, both are kept if the function changes neither."""
+        """Store the state and the timeout. As in Spark, if the function changes neither, both remain."""
         timeout = int(state._timeout_timestamp)
         if not (state._updated or state._removed or timeout != -1):
             if timed_out is not None:

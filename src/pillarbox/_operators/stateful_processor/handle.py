@@ -1,7 +1,7 @@
-"""The argument of ``StatefulProcessor.init``. ``DriverHandle`` declares states; ``TaskHandle`` returns them.
+"""The argument of ``StatefulProcessor.init``: ``DriverHandle`` on the driver, ``TaskHandle`` in tasks.
 
-A task declares the states that the driver's handle has recorded, because workers cannot parse DDL. Method names,
-arguments, conditions and error texts are Spark's.
+Tasks use the declarations that the driver's handle recorded, because workers cannot parse DDL. Method names, arguments,
+conditions and error texts are the same as in Spark.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Declarations:
 
 
 class _Handle:
-    """The common part of both handles. ``phase`` is Spark's name for the handle's state."""
+    """Base class of both handles. ``phase`` is the handle's state, with Spark's name."""
 
     def __init__(self, time_mode: str, phase: str, timers: HeapTimers | None = None) -> None:
         self._time_mode, self._phase, self._timers = time_mode, phase, timers
@@ -131,7 +131,7 @@ class _Handle:
 
 
 class DriverHandle(_Handle):
-    """Records the declarations of ``init``. Refuses the use of states and timers."""
+    """Records which states ``init`` declares. Using states or timers raises."""
 
     def __init__(self, time_mode: str, parse: Callable[[str], StructType]) -> None:
         super().__init__(time_mode, "PRE_INIT")
@@ -184,7 +184,7 @@ def declare(processor: Any, handle: DriverHandle) -> None:
 
 
 class TaskHandle(_Handle):
-    """Returns a processor's states, and the timers of the current key."""
+    """Gives a processor access to its states and the current key's timers."""
 
     def __init__(
         self, time_mode: str, declarations: Declarations, backend: KeyedStateBackend, timers: HeapTimers

@@ -1,4 +1,4 @@
-"""The operator of a ``StatefulProcessor``: Spark's order of events, with pillarbox's state and timers.
+"""The operator that runs a ``StatefulProcessor`` with pillarbox's state and timers, in Spark's order of events.
 
 In each micro-batch, a new copy of the processor receives the rows, then expired timers in time order, then ``close()``.
 """
@@ -96,7 +96,7 @@ class StatefulProcessorOperator(MicroBatchOperator):
         return zip(keys, (islice(pending, count) for count in rows.counts))
 
     def _handle_timers(self, processor: Any, batch: MicroBatch, times: TimerValues) -> None:
-        """Call the processor for expired timers. Timers that it sets fire in the next micro-batch at the earliest."""
+        """Call the processor for expired timers. A timer that it sets here fires in the next micro-batch or later."""
         limit = self._limit(batch)
         if limit is None:
             return
@@ -111,5 +111,4 @@ class StatefulProcessorOperator(MicroBatchOperator):
                 self._emit()
 
     def _timer_key(self, key: Any) -> Any:
-        """Return the key as Spark passes it to timers: a row from its state store."""
         return self._make_key(self._decode_key(key if len(self.settings.key) > 1 else (key,)))

@@ -1,4 +1,4 @@
-"""The rows of a micro-batch. They are columns until the barrier, then ordered by key, as in Spark."""
+"""The rows of a micro-batch: buffered as columns, and at the barrier ordered by key, as in Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def values_of(column: pa.Array) -> list[Any]:
 
 
 def without_late(table: pa.Table, column: str, watermark: int) -> pa.Table:
-    """Return the rows whose event time is null or after a watermark (epoch ms)."""
+    """Return the rows whose event time is null or after ``watermark`` (Unix time in ms)."""
     times = table.column(column)
     if pa.types.is_struct(times.type):
         times = pc.struct_field(times, "end")
@@ -59,9 +59,9 @@ class SortedRows:
 
 
 def _sorted_by(table: pa.Table, columns: Sequence[str]) -> tuple[pa.Table, list[tuple[str, str]]]:
-    """Return key columns and their sort order.
+    """Return the key columns, and an Arrow sort order for them.
 
-    A column of null flags precedes each key column, because Arrow sorts nulls last.
+    Before each key column, inserts a column of null flags, because Arrow sorts nulls last.
     """
     keys = {}
     for position, name in enumerate(columns):
@@ -78,7 +78,7 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 class RowResults:
-    """Converts the rows that a processor emits to columns by name, like PySpark. Missing columns are null."""
+    """Converts emitted rows to columns by name, like PySpark. Missing columns become null."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema

@@ -1,4 +1,4 @@
-"""Converts state from Spark's ``statestore`` source to a savepoint table."""
+"""Converts state that was read with Spark's ``statestore`` source to a savepoint."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ TIMERS_COLUMN = "timers"
 
 @dataclass(frozen=True)
 class SparkStateTable:
-    """Converts keys' rows to rows of a savepoint table.
+    """Converts Spark's state rows to the rows of a savepoint table.
 
-    If a state has a time-to-live, Spark stores a struct of value and expiry time. The table stores the time of the last
-    access instead.
+    For a state with a time-to-live, Spark stores the value and its expiry time; the savepoint, the value and its last
+    access time.
 
     Attributes:
         operator: the operator's entry in the manifest.
-        variables: the states by name, in the order of their columns.
+        variables: name -> state, in the order of their columns.
     """
 
     operator: OperatorTable

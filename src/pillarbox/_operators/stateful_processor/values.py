@@ -1,4 +1,4 @@
-"""Converts values to and from the form in the state store by their schema, like Spark.
+"""Converts values for storage according to their schema, and back, like Spark.
 
 Stored values are plain data. Sources: PySpark's ``StructType.toInternal`` and Spark's ``EvaluatePython``, which turn
 values of a wrong type into null.
@@ -45,7 +45,7 @@ def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
 
 
 class Codec(NamedTuple):
-    """Converts values of a type for storage. ``decode`` is None if stored values are returned unchanged."""
+    """Converts values of a type for storage, and back. ``decode`` is None if no conversion back is needed."""
 
     encode: Function
     decode: Function | None = None
@@ -166,7 +166,6 @@ def _timestamp(value: Any) -> dt.datetime | None:
 
 
 def _local(value: dt.datetime | None) -> dt.datetime | None:
-    """Convert a timestamp to PySpark's form: naive, in the process's time zone."""
     return None if value is None else value.astimezone().replace(tzinfo=None)
 
 

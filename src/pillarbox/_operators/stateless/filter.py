@@ -17,7 +17,7 @@ _BOOLEANS = frozenset({bool, np.bool_})
 
 
 class FilterOperator(FunctionOperator):
-    """Applies ``f(value) -> bool``. With ``keying``, the record's key is current."""
+    """Applies ``f(value) -> bool``. With ``keying``, the function can use the state of the record's key."""
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
         super().__init__(context, function, "filter", keying)
@@ -37,7 +37,7 @@ class FilterOperator(FunctionOperator):
         return keep
 
     def _judge_each(self, records: Records) -> Records:
-        """Filter mutable records, copying each at once, because the function may keep references to them."""
+        """Filter mutable records. Copies each at once, because the function may keep it and change it later."""
         call, copied = self.call, self.context.copier.copied
         values: list[Any] = []
         keep: list[Any] = []
@@ -54,7 +54,7 @@ class FilterOperator(FunctionOperator):
             self._refuse(values, keep)
 
     def _refuse(self, values: list[Any], keep: list[Any]) -> None:
-        """Refuse results that are not bools: a coroutine is always true, and None may be a forgotten return."""
+        """Raise for results that are not bools: coroutines are always true, None may be a forgotten ``return``."""
         position = next(index for index, answer in enumerate(keep) if type(answer) not in _BOOLEANS)
         answer = keep[position]
         for result in keep:

@@ -1,4 +1,4 @@
-"""The head of a source's chain, or the sink of a stream of Python objects."""
+"""An operator that forwards its input: the head of a source's chain, or a sink of Python objects."""
 
 from __future__ import annotations
 

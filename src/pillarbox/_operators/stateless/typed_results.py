@@ -1,7 +1,7 @@
 """Outputs that convert results to a declared type before emitting them.
 
 As in PyFlink, values of a ROW become named rows, FLOAT is rounded to 32 bits, and a value of another type fails the
-job. If columns are declared in Spark's notation, tuples become named rows, without a conversion of values.
+job. If the declared type is a Spark schema, tuples become named rows, and values are not converted.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _NamedOutput:
 
 
 class TypedReduce:
-    """Reduces two records of a declared type, and converts the function's result if it has another class."""
+    """A reduce function whose results are converted to the declared type."""
 
     def __init__(self, function: Callable[[Any, Any], Any], declared: TypeInformation[Any], where: str) -> None:
         self._parts = function, declared, where
@@ -84,7 +84,7 @@ class TypedReduce:
 
 
 def typed(output: Input, declared: TypeInformation[Any] | tuple[str, ...] | None, operator: str) -> Input:
-    """Return an output that converts results to ``declared``, a type or the names of columns, if needed."""
+    """Wrap an output to convert results to ``declared`` (a type or column names), if this is needed."""
     if declared is None or isinstance(output, Discard):
         return output
     if isinstance(output, ColumnsOperator) and (isinstance(declared, tuple) or output.encoder.is_of(declared)):

@@ -1,4 +1,4 @@
-"""The base of all window operators: user functions, late elements, results, errors."""
+"""Base class of all window operators: calls user functions, and handles late elements, results and errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 @dataclass(frozen=True)
 class WindowProgram:
-    """The user's settings of a window operator."""
+    """The user's specification of windows."""
 
     assigner: WindowAssigner
     trigger: Trigger
@@ -50,10 +50,10 @@ class WindowProgram:
 
     @property
     def depends_on(self) -> dict[str, str]:
-        """Properties of windows that their state depends on. With other values, a program cannot resume from the state.
+        """Properties of the windows. A program can only resume from state that was stored with the same properties.
 
-        Windows with the same clock are compatible, because each window stores its end. User-defined assigners have no
-        entry.
+        Windows on the same clock are compatible, because each window's end is stored. User-defined assigners are not
+        checked.
         """
         assigner, fold = self.assigner, self.contents.fold if isinstance(self.contents, FoldedContents) else None
         properties: dict[str, str] = {}
@@ -76,10 +76,10 @@ class WindowProgram:
 
 
 class BaseWindowOperator(KeyedOperator):
-    """Calls a window function with the elements of windows.
+    """Calls a window function with a window's elements.
 
     Attributes:
-        namespaced: whether timers belong to windows instead of keys.
+        namespaced: whether each window has its own timers; otherwise, each key has.
         shared: whether all keys share windows and their timers.
     """
 
@@ -147,7 +147,7 @@ class BaseWindowOperator(KeyedOperator):
         return self._is_event_time and self._cleanup_time(window) <= self._timers.current_watermark
 
     def _drop_if_late(self, value: Any, timestamp: int | None) -> None:
-        """Report an element without a window as late, unless it is in a gap between windows."""
+        """Handle an element without a window: it is late, unless its time is in a gap between windows."""
         if not self._is_event_time or timestamp is None or timestamp + self._lateness > self._timers.current_watermark:
             return
         self.take_late(value, timestamp, self._program.late_tag)

@@ -1,7 +1,7 @@
-"""Buffers columnar runs, so that all records of a key can be processed together.
+"""Buffers columnar runs (slices) of records, so that all records of a key are processed together.
 
-With many keys, most of a record's time is spent on looking up the key's state, because the processor waits for memory.
-A key's records keep their order.
+With many keys, looking up a key's state takes longest, because the processor waits for memory. Records of a key stay in
+order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class GroupedRecords(NamedTuple):
 
 
 class RunBuffer:
-    """Buffers runs. Mailbox thread only."""
+    """Buffers runs of records. Mailbox thread only."""
 
     def __init__(self, keying: Keying) -> None:
         self._keying = keying
@@ -41,7 +41,7 @@ class RunBuffer:
         self._bytes = 0
 
     def takes(self, records: Records) -> bool:
-        """Return whether a run can be buffered, because it has timestamps and Arrow can group by its keys."""
+        """Return whether a run can be buffered: it has timestamps, and Arrow can group by its keys."""
         columns = self._keying.columns
         if columns is None or not isinstance(records, ArrowRecords) or records.stamps is None:
             return False
@@ -95,7 +95,7 @@ def _grouping(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArr
 
 
 def positions_by_key(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return row positions grouped by key, in order within each key, and the size of each group."""
+    """Return row positions grouped by key, in order within a key, and the size of each group."""
     names = [str(number) for number in range(len(columns) + 1)]
     table = pa.table([*map(with_one_zero, columns), pa.array(np.arange(len(columns[0])))], names=names)
     groups = table.group_by(names[:-1], use_threads=False).aggregate([(names[-1], "list")])
@@ -104,7 +104,7 @@ def positions_by_key(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], np
 
 
 def with_one_zero(column: pa.Array) -> pa.Array:
-    """Normalize zeros and NaNs, because Arrow's grouping compares the bits of floats."""
+    """Make -0.0 and 0.0 equal, and all NaNs, because Arrow groups floats by their bits."""
     kind = column.type
     if not pa.types.is_floating(kind):
         return column

@@ -1,4 +1,4 @@
-"""The contents of a window: all elements, possibly with an evictor, or one accumulator."""
+"""The stored contents of a window: either all elements or one accumulator."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Fold:
     """Folds elements into an accumulator, and computes a result from it.
 
     Attributes:
-        first: returns the accumulator for a first element.
-        add: adds an element, possibly in place.
+        first: creates an accumulator from the first element.
+        add: adds an element to an accumulator, possibly in place.
         merge: merges two accumulators, possibly in place. None if accumulators cannot be merged.
     """
 
@@ -47,7 +47,7 @@ class Fold:
 
 
 def reducing(function: Callable[[Any, Any], Any], name: str | None = None) -> Fold:
-    """Return the fold of a reduce function, whose accumulator is an element."""
+    """Return the fold for a reduce function. Its accumulator is the reduced element."""
     return Fold(ReducingStateDescriptor(_NAME, function), _first_record, function, function, _itself, name)
 
 
@@ -74,7 +74,7 @@ def _itself(value: Any) -> Any:
 
 
 class FoldedContents:
-    """Contents with one accumulator per window. Shared by all windows: the state is passed to its methods."""
+    """Contents that are one accumulator per window. One object for all windows: methods receive the state."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
@@ -93,7 +93,7 @@ class FoldedContents:
 
 
 class ListContents:
-    """Contents with all elements of a window, in order of arrival."""
+    """Contents that are all elements of a window, in order of arrival."""
 
     def __init__(self, fold: Fold | None = None, evictor: Evictor | None = None) -> None:
         self.descriptor: StateDescriptor = ListStateDescriptor(_NAME)

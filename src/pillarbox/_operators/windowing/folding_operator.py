@@ -1,4 +1,4 @@
-"""The base of operators that fold elements into time windows, which fire at their end."""
+"""Base class of operators that fold elements into time windows, which fire at their end."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _FAR = 2**62
 class FoldingWindowOperator(BaseWindowOperator):
     """Folds elements into time windows.
 
-    Unless all keys share windows, a key has a single timer, for its next window. If another window is next when it
-    fires, the timer only registers that window's timer.
+    Unless all keys share windows, a key has a single timer: for the window that ends next. If a different window is
+    next when the timer fires, it only sets that window's timer.
     """
 
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:

@@ -1,4 +1,4 @@
-"""A window operator that emits dead letters and continues when a user function raises."""
+"""Window operators that emit a dead letter when a user function raises, and continue."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pillarbox._operators.windowing.operator import WindowOperator
 
 
 class GuardedWindowOperator(GuardedOperator):
-    """Guards a :class:`WindowOperator`.
+    """Wraps a :class:`WindowOperator`, and emits dead letters for failures in user functions.
 
-    A record that cannot be added is in no window. A window whose function raises emits nothing, and is purged and
-    cleaned up as usual. An error outside the window function, such as a user-defined trigger's, fails the task.
+    If adding a record fails, it is in no window. If the window function raises, the window emits nothing, and is purged
+    and removed as usual. Other errors at that time, such as in a user-defined trigger, fail the task.
     """
 
     _guarded: WindowOperator

@@ -1,6 +1,6 @@
-"""A key's merging windows (Flink's ``MergingWindowSet``).
+"""The merging windows (such as sessions) of a key, as in Flink's ``MergingWindowSet``.
 
-When windows merge, the state stays in the namespace of the first window, which is their *state window*.
+When windows merge, their state stays in the namespace of the first one, their *state window*.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class MergingWindowSet:
         self._state.remove(tuple(window))
 
     def _near(self, window: Any) -> list[Any]:
-        """Return the windows, as plain tuples, that may merge with ``window``.
+        """Return the windows that may merge with ``window``, as plain tuples.
 
-        For sessions, these are windows that overlap ``window``, and windows that overlap these, because another
-        version of the program may have merged by another rule.
+        For sessions, these are the windows that overlap it, directly or through other windows: a different version of
+        the program may have left overlapping windows.
         """
         near: list[Any] = list(self._state)
         if not self._merges_overlapping or not near:

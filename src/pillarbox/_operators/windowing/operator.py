@@ -1,7 +1,7 @@
 """The general window operator. Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator``.
 
-The elements of merged windows are stored under the first window, the *state window*. Trigger state and timers belong to
-the merged window.
+When windows merge, their elements are stored under the first of them, the *state window*; trigger state and timers,
+under the merged window.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class WindowOperator(BaseWindowOperator):
     """Adds records to their windows, and calls the window function when the trigger fires.
 
     Attributes:
-        guard: calls the window function and handles its errors. Arguments: the call, the window's last timestamp, and
-            the namespace of its elements.
+        guard: calls the window function and handles its errors. Receives the call, the window's last timestamp, and the
+            namespace of its elements.
     """
 
     namespaced = True
@@ -70,7 +70,7 @@ class WindowOperator(BaseWindowOperator):
         self._collector.flush()
 
     def _add(self, value: Any, timestamp: int | None, windows: Any) -> bool:
-        """Add an element to its windows, which may merge. Returns whether it was early enough for any window."""
+        """Add an element to its windows, which may merge. Returns False if it was too late for all."""
         added, merging, ends = False, self._merging, self._is_event_time
         if self._shares_elements:
             windows = list(windows)
@@ -95,7 +95,6 @@ class WindowOperator(BaseWindowOperator):
         return added
 
     def _own_values(self, value: Any, count: int) -> Iterable[Any]:
-        """Return a copy of the element per window, because an accumulator may change its first element."""
         if count < 2 or is_fixed(value):
             return repeat(value)
         return [*(self.context.copier.copied(value) for _ in range(count - 1)), value]

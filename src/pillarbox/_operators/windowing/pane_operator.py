@@ -1,7 +1,7 @@
-"""Overlapping (sliding or cumulating) windows in panes. An element is folded once, however many windows contain it.
+"""Overlapping (sliding or cumulating) windows, divided into panes, so that each element is folded only once.
 
-A checkpoint has one row per key and pane. Timers belong to keys. When a window fires, two stacks merge its panes. The
-stacks are a cache in memory: rebuilt after a restart, and partly when a pane changes.
+A checkpoint has one row per key and pane, and timers per key. When a window fires, two stacks merge its panes
+(`two_stacks.py`). The stacks are a cache in memory: they are rebuilt after a restart, and in part when a pane changes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _KeyPanes:
 
 
 class _PaneTime(NamedTuple):
-    """The windows around a time."""
+    """The pane and windows that contain a time."""
 
     time: int
     window: tuple[int, int] | None

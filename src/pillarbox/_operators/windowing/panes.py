@@ -1,7 +1,6 @@
 """Panes: slices of time between window boundaries. Each window consists of whole panes.
 
-All times are epoch milliseconds. A pane is identified by its start, a window by its end. Windows of days are identified
-differently.
+All times are Unix times in ms. A pane is identified by its start, a window by its end (but see `DayPanes`).
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ _NO_CLOCK: Any = None
 class EvenPanes:
     """Panes of all windows except windows of days.
 
-    A pane extends from one start or end of a window to the next. If every end of a window is also a start, panes have
-    one length; otherwise, they have two alternating lengths.
+    Every start or end of a window is a boundary of panes. If each end is also a start, all panes have the same length;
+    otherwise, they have two alternating lengths.
 
     Attributes:
         name: describes the windows. Panes with equal names have the same boundaries.
@@ -52,7 +51,7 @@ class EvenPanes:
         return starts
 
     def end_after(self, time: int) -> int:
-        """Return the first window end after ``time``. For a pane's start, it ends the first window with that pane."""
+        """Return the first window end after ``time``. If a pane starts at ``time``, that window contains it."""
         return time + self._ends_every - (time - self._end) % self._ends_every
 
     def window_start(self, end: int) -> int:
@@ -72,7 +71,7 @@ class EvenPanes:
 
 
 class DayPanes:
-    """Panes of one or more days in a time zone. A day may have 23 or 25 hours, or not exist.
+    """Panes of one or more days in a time zone. A day may have 23 or 25 hours, or be skipped.
 
     A window contains a pane if it contains the pane's start. Only for event time.
     """

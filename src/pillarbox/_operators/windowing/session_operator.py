@@ -1,8 +1,8 @@
-"""Session windows that fold elements and fire at their end. A key's sessions are one short tuple.
+"""Session windows that fold elements and fire at their end.
 
-A session is ``(start, end, accumulator)``. Sessions are ordered, and never overlap or touch. When the last session's
-end moves, its timer is kept and registers the next timer when it fires. Tuples are contiguous in memory, because with
-many keys, access to memory takes longest.
+The sessions of a key are a tuple of ``(start, end, accumulator)``, ordered, which never overlap or touch: with many
+keys, memory access takes longest, and a tuple is contiguous. When the last session's end moves, its timer is not moved;
+when it fires, it sets the next timer.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
             self._fold_portion(portion)
 
     def _fold_portion(self, portion: GroupedRecords) -> None:
-        """Fold records that are ahead of event time, grouped by key. Each key's state is read and written once."""
+        """Fold records that are not late, grouped by key, so that each key's state is read and written once."""
         values = portion.records.values
         assert portion.records.stamps is not None and self._gap is not None
         times: Iterator[int] = iter(portion.records.stamps.tolist())
@@ -152,7 +152,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         self._collector.flush()
 
     def _put(self, sessions: list[Session], unfired: int, *, timed: bool) -> None:
-        """Store the current key's sessions. Unless ``timed``, register a timer for the first unfired session."""
         self._state.update(tuple(sessions))
         if not timed:
             for _, end, _ in sessions:

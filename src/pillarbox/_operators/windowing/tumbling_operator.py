@@ -1,7 +1,7 @@
 """Tumbling windows that fold elements and fire at their end.
 
-All keys share a window's timer. State and timers in a checkpoint are the same as with :class:`WindowOperator`, so a
-program may change to options that need that operator, and back.
+A window has one timer for all keys. Checkpoints have the same state and timers as with :class:`WindowOperator`, so a
+program may switch to options that need that operator, and back.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class TumblingWindowOperator(SharedWindowOperator):
         self._state = self.backend.get_state(program.contents.descriptor, namespaced=True)
 
     def restore_state(self, state: Any) -> None:
-        """Register a timer for each live window. Drop windows that have already been removed.
+        """Set a timer for each live window. Drops windows whose lifetime has ended.
 
-        When a savepoint is restored, the event time is the minimum of the subtasks' watermarks. So an open window may
-        already have fired for some keys, whose rows only have the removal timer.
+        After restoring a savepoint, the event time is the minimum of the old subtasks' watermarks. So a window that is
+        still open may have fired for some keys: their rows only have a timer to remove them.
         """
         for namespace in self._state.namespaces():
             window = TimeWindow(*namespace)

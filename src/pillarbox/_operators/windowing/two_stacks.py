@@ -1,9 +1,9 @@
 """Two stacks that merge the panes of sliding windows, with a constant number of merges per pane.
 
-A window's panes are the *front*, followed by the *back*. The front is a stack that stores each pane merged with all
-later front panes, the earliest pane on top; a window that begins later pops some. The back is a single merge of its
-panes. When the front is empty, the back's panes become the front. Cumulating windows, which share a start, only use the
-back.
+A window's earlier panes are the *front*, its later panes the *back*. The front is a stack: for each pane, it stores the
+merge of this pane and all later front panes, the earliest on top. A window that begins later pops panes. The back is a
+single merge of its panes. When the front is empty, the back's panes become the front. Cumulating windows share a start,
+so they only use the back.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _UNSETTLED = 8
 
 
 class TwoStacks:
-    """Merges the panes of windows whose starts and ends ascend.
+    """Merges the panes of windows. Each window must start and end no earlier than the previous window.
 
     Args:
         merge: merges two accumulators, possibly in place.
-        read: returns a pane's accumulator, which must not be changed, or None.
+        read: returns a pane's accumulator, which must not be changed, or None for an empty pane.
         copied: returns an independent copy of an accumulator.
     """
 
@@ -48,7 +48,7 @@ class TwoStacks:
         self._window = (0, 0)
 
     def window(self, start: int, end: int, panes: Sequence[int]) -> Any:
-        """Return a window's accumulator, which the caller may change, or None. ``panes`` are all starts."""
+        """Return a window's accumulator, which may be changed, or None if it is empty. ``panes`` are all starts."""
         front = self._front
         while front and front[-1][0] < start:
             front.pop()
@@ -87,9 +87,9 @@ class TwoStacks:
             self._unsettled = max(self._unsettled, end - pane)
 
     def _from(self, start: int, panes: Sequence[int]) -> Any:
-        """Return the accumulator from a start to the front's end, which the caller may change, or None.
+        """Return the accumulator from ``start`` to the front's end, or None without elements.
 
-        ``panes`` are the starts of panes, from ``start`` on, that are not in the front yet.
+        ``panes`` are the starts of panes from ``start`` that are not in the front yet.
         """
         front = self._front
         result = front[-1][1] if front else None

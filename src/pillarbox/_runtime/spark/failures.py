@@ -1,6 +1,6 @@
 """Passes a task's error from a worker through Spark to the user.
 
-Spark only passes the printed exception, so its message must contain everything that the user needs.
+Spark only passes on the printed exception, so its message must contain everything.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from pillarbox._tracebacks import user_traceback
 def failures_in_worker(
     task: str, subtask: int, attempt: Attempt | None = None, clock: Callable[[], str | None] = lambda: None
 ) -> Iterator[None]:
-    """Convert errors that are raised in a task to errors with a complete message.
+    """Within the block, convert errors of a task to errors with a complete message.
 
     Args:
-        attempt: the query's attempt at the task, or None without a query. If set, the failure is appended to the
-            message as data.
-        clock: returns the readings of the task's clock in the epoch, or None if unknown.
+        attempt: the query's attempt at the task, whose failure is then appended to the message as data; or None.
+        clock: returns the readings of the task's clock in this epoch, or None if unknown.
     """
     try:
         yield
@@ -38,7 +37,7 @@ def failures_in_worker(
 
 
 def remote_error(kind: str, text: str) -> PillarboxError:
-    """Recreate a task's error from another process."""
+    """Recreate an error that a task raised in another process."""
     _hide_traceback()
     return _kinds().get(kind, OperatorError)(text)
 
@@ -68,7 +67,7 @@ def message_for_user(error: Exception) -> str:
 
 @contextmanager
 def unwrapped_failures() -> Iterator[None]:
-    """Replace Spark's errors by the error of the task that caused them."""
+    """Within the block, replace Spark's errors by the task errors that caused them."""
     try:
         yield
     except PillarboxError:
@@ -82,10 +81,10 @@ def unwrapped_failures() -> Iterator[None]:
 
 
 def end_with_message(error: Exception, message: str | None = None) -> None:
-    """Put a task's error message at the end of the query's failure text.
+    """Move a task's error message to the end of the query's failure text.
 
     Args:
-        message: the message to use if no pillarbox task raised the error.
+        message: used if the error is not from a pillarbox task.
     """
     for field in ("_desc", "_message"):
         text = getattr(error, field, None)

@@ -1,4 +1,4 @@
-"""Notices to users. They are neither results nor warnings."""
+"""Notices to users: messages that are neither results nor warnings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _log = logging.getLogger("pillarbox")
 
 
 def notify(text: str) -> None:
-    """Log a notice as INFO if such messages are shown, otherwise print it to standard error."""
+    """Log a notice if INFO messages are shown, otherwise print it to standard error."""
     if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
         _log.info("%s", text)
     else:

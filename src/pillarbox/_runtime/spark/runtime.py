@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class SparkRuntime:
-    """Runs programs in a session. Programs whose sources are all collections run in this process."""
+    """Runs programs in a Spark session. Programs whose sources are all collections run in this process instead."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
 
     @property
     def parallelism(self) -> int:
-        """Return ``spark.sql.shuffle.partitions`` unless it is Spark's 200, otherwise the cores, at most 16."""
+        """Return ``spark.sql.shuffle.partitions``, or if that is 200 (the default), the number of cores, up to 16."""
         return default_parallelism(self._session)[0]
 
     @property

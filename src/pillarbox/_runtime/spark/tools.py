@@ -1,7 +1,7 @@
 """The interface between the core and ``pillarbox_tools``, which the core does not import.
 
-The tools observe queries through three hooks, ``on_*``. Each query calls them in a separate thread with a bounded
-queue, so that hooks can neither fail nor delay the query.
+The tools observe queries through three hooks, ``on_*``. For each query, a separate thread with a bounded queue calls
+them, so hooks can neither fail nor delay the query.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def provide(load: Callable[[], Tools | None]) -> None:
 
 
 def installed_tools() -> Tools | None:
-    """Return the tools, or None if they are not installed. Any thread."""
+    """Return the tools, or None if they are not installed. Thread-safe."""
     return _loaders[0]() if _loaders else None
 
 
 def needed_tools(method: str) -> Tools:
-    """Return the tools for a public method, which fails without them. Any thread."""
+    """Return the tools. If they are not installed, raises an error that names ``method``. Thread-safe."""
     tools = installed_tools()
     if tools is None:
         raise ConfigurationError(
@@ -76,9 +76,9 @@ def needed_tools(method: str) -> Tools:
 
 
 class Hooks:
-    """Calls the tools' hooks for one query, in order. Its thread runs only while calls are queued.
+    """Calls the tools' hooks for one query, in order, in a thread that only runs while calls are queued.
 
-    The first error of a hook is logged. If a hook hangs, only reports are lost.
+    Only the first error of a hook is logged. If a hook hangs, reports are lost, but nothing else.
     """
 
     def __init__(self, started: StartedQuery, tools: Tools) -> None:
@@ -94,7 +94,7 @@ class Hooks:
         self._put("on_progress", reports)
 
     def ended(self, failure: Exception | None) -> None:
-        """Queue the query's end, and wait a few seconds. Any thread."""
+        """Queue the call for the query's end, and wait a few seconds for it. Thread-safe."""
         self._put("on_ended", failure)
         if not self.wait(_PATIENCE):
             _log.warning(
@@ -104,7 +104,7 @@ class Hooks:
             )
 
     def wait(self, seconds: float) -> bool:
-        """Wait for all queued calls. Returns whether they are done. Any thread."""
+        """Wait up to ``seconds`` for all queued calls. Returns whether they are done. Thread-safe."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._is_calling, seconds)
 

@@ -1,4 +1,4 @@
-"""The input of a task in batch mode: first broadcast records, then other records without keys, then records by key.
+"""The input of a task in batch mode: broadcast records first, then other records without keys, then keyed records.
 
 Follows Flink's batch execution mode.
 """
@@ -16,7 +16,7 @@ from pillarbox._task.vertex import InputEdge
 
 
 class BatchInput:
-    """Stores records until earlier kinds of input are complete. Mailbox thread only."""
+    """Stores records until all records that must precede them are complete. Mailbox thread only."""
 
     def __init__(self, operator: str, edges: Sequence[InputEdge], *, by_key: bool) -> None:
         self._by_key = by_key
@@ -26,7 +26,7 @@ class BatchInput:
         self.complete: bool = False
 
     def takes(self, edge: InputEdge, records: Records, size: int) -> bool:
-        """Store records that must wait. Returns False for other records."""
+        """Store records, if they must wait. Returns whether they must."""
         if self._by_key and isinstance(edge.partitioner, KeyGroupPartitioner):
             self._sorter.add(edge.index, records, edge.partitioner.keying, size)
         elif self._has_broadcast and not isinstance(edge.partitioner, BroadcastPartitioner):

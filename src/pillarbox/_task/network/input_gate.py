@@ -1,11 +1,11 @@
-"""The input of a task: it restores the order of each channel's buffers, which arrive in any order.
+"""The input of a task. Buffers arrive in any order; the gate restores the order within each channel.
 
 A channel numbers its buffers of an epoch from 0 and ends with its barrier. The gate
 
 - restores the order of a channel's buffers;
 - blocks a channel after its barrier until all barriers have arrived;
-- passes watermarks to the valve, whose channels are the subtasks of vertices. All partitions of a source are one
-  channel; its watermark is their minimum when the epoch's input is complete.
+- passes watermarks to the valve, which has a channel for each sending subtask, but one channel for all partitions of a
+  source: its watermark is their minimum when the epoch's input is complete.
 
 A channel belongs to one edge. A missing or duplicate buffer raises an error. Mailbox thread only.
 """
@@ -51,7 +51,7 @@ class _Channel:
 
 
 class InputGate:
-    """Orders the buffers that one task receives, and combines their watermarks."""
+    """Orders the buffers that a task receives, and combines the watermarks in them."""
 
     def __init__(self, name: str, inputs: list[InputEdge]) -> None:
         self._name = name
@@ -74,7 +74,7 @@ class InputGate:
         self._valve.begin_epoch()
 
     def receive(self, buffer: Buffer) -> Iterator[tuple[int, Element]]:
-        """Accept a buffer, and yield the next elements of its channel, in order."""
+        """Accept a buffer. Yields the elements that can now be processed, in order, with their edge."""
         channel = self._channels.get(buffer.channel)
         if channel is None:
             if edge_of_channel(buffer.channel) not in self._edges:
@@ -115,7 +115,7 @@ class InputGate:
         return f"task {self._name!r}, epoch {self._epoch}"
 
     def aligned(self) -> bool:
-        """Check that every buffer has arrived. Returns whether all channels have reached the end of their data."""
+        """Raise if a buffer is missing. Returns whether all channels have reached the end of their data."""
         for number, channel in self._channels.items():
             if channel.early:
                 raise ExchangeError(
@@ -128,7 +128,7 @@ class InputGate:
         return bool(self._channels) and all(channel.ended for channel in self._channels.values())
 
     def watermark(self, number: int, timestamp: int, output: WatermarkReceiver) -> None:
-        """Process a channel's watermark: emit it, or store it until the end of the epoch's input."""
+        """Process a watermark from a channel: emit it, or store it until the end of the epoch's input."""
         if number in self._known:
             self._valve.watermark_came(number, timestamp, output)
         else:
@@ -141,13 +141,13 @@ class InputGate:
             self._channels[number].idle = idle
 
     def advance(self, now: int, output: WatermarkReceiver) -> None:
-        """Apply the watermarks and statuses that were stored until the end of the epoch's input.
+        """At the end of the epoch's input, apply the stored watermarks and statuses.
 
-        Idle partitions of a source do not hold back the others. If all partitions are idle, the source is idle, with
-        the maximum of their watermarks (as in Flink's valve). For a source without records, see :meth:`_in_silence`.
+        Idle partitions of a source do not hold back its watermark. If all are idle, so is the source, and its watermark
+        is their maximum (as in Flink's valve). For a source without records, see :meth:`_in_silence`.
 
         Args:
-            now: the epoch's time (epoch ms), which is the same when the epoch is repeated.
+            now: the epoch's time (Unix time in ms), which is the same if the epoch is repeated.
         """
         changes: dict[Hashable, tuple[int | None, bool | None]] = {}
         silent: list[InputEdge] = []
@@ -180,8 +180,8 @@ class InputGate:
     def _in_silence(self, edges: list[InputEdge], now: int, output: WatermarkReceiver) -> None:
         """Advance the watermarks of sources without records.
 
-        After ``progress_timeout``, a source's watermark advances with the clock. After ``idle_timeout``, the source is
-        idle: its watermark is ignored unless all sources are idle.
+        After ``progress_timeout`` without records, a source's watermark advances with the clock. After
+        ``idle_timeout``, the source is idle: its watermark is ignored, unless all sources are idle.
         """
         for edge in edges:
             silent_for = now - self._last_active.setdefault(edge.id, now)
@@ -205,7 +205,7 @@ class InputGate:
         self._valve.input_watermark(("source", number), watermark, output)
 
     def next_wake_up(self, now: int) -> int | None:
-        """Return when a source without records will become idle or its watermark will advance (epoch ms), or None."""
+        """Return when a source without records will next become idle or advance (Unix time in ms), or None."""
         times = []
         for number, edge in self._edges.items():
             if not edge.reacts_to_silence:
@@ -218,9 +218,9 @@ class InputGate:
         return min((time for time in times if time > now), default=None)
 
     def held_by(self) -> list[int] | None:
-        """Return the [vertex, subtask] that holds the watermark back, or None.
+        """Return the [vertex, subtask] that holds the watermark back, or None if nothing does.
 
-        For a source that has reported nothing, the subtask is -1.
+        The subtask is -1 for a source that has reported nothing.
         """
         valve = self._valve
         counted = [channel for channel in valve.channels if not valve.is_idle_channel(channel)]
@@ -254,7 +254,7 @@ class InputGate:
         }
 
     def restore(self, state: Any, *, repeat_status: bool = False) -> None:
-        """Restore a snapshot. With ``repeat_status``, an idle status is emitted again."""
+        """Restore a snapshot. With ``repeat_status``, emits an idle status again."""
         self._valve.restore(state["valve"], repeat_status=repeat_status)
         self._last_active = dict(state["last_active"])
         self._last_watermark = dict(state["last_said"])

@@ -1,9 +1,9 @@
-"""Sorts records by key, and by time within a key, with an external merge sort. For batch mode.
+"""Sorts records by key, and by time within a key, for batch mode: an external merge sort.
 
 A task holds a bounded number of records in memory, and one key at a time.
 
 The order of keys does not matter, so records are sorted by the hash of their key. If two keys have the same hash, the
-records of the second are set aside. The idea is from Flink's sorted inputs (``SortingDataInput``).
+second key's records are set aside until the first key is done. As in Flink's sorted inputs (``SortingDataInput``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NO_KEY = object()
 
 
 class _Run:
-    """A sorted run, which is read block by block."""
+    """A sorted run of records, which is read block by block."""
 
     def __init__(self, index: int, blocks: Iterable[Portion]) -> None:
         self.index = index
@@ -59,7 +59,7 @@ class _Run:
         return self.block.hashes[-1], self.block.times[-1]
 
     def take(self, bound: tuple[np.uint64, np.int64], *, inclusive: bool) -> Portion | None:
-        """Remove and return the records before a bound. With ``inclusive``, also the records at the bound."""
+        """Remove and return the records before a bound, or with ``inclusive``, up to it."""
         block = self.block
         assert block is not None
         first, last = (int(np.searchsorted(block.hashes, bound[0], side)) for side in ("left", "right"))
@@ -73,7 +73,7 @@ class _Run:
 
 
 def _merged(runs: Sequence[_Run]) -> Iterator[Portion]:
-    """Merge runs into sorted portions. If hash and time are equal, records of earlier runs are first."""
+    """Merge sorted runs. For equal hash and time, records of earlier runs are first."""
     while True:
         ends = [(run.last, number) for number, run in enumerate(runs) if run.block is not None]
         if not ends:
@@ -88,7 +88,7 @@ def _merged(runs: Sequence[_Run]) -> Iterator[Portion]:
 
 
 class KeySorter:
-    """Accepts records in any order, and returns them by key. Mailbox thread only."""
+    """Accepts records in any order, and returns them sorted by key. Mailbox thread only."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator
@@ -105,7 +105,7 @@ class KeySorter:
         self._aside: dict[Any, RecordSpool] = {}
 
     def add(self, index: int, records: Records, keying: Keying, size: int) -> None:
-        """Add a run of an input. ``size`` is the number of bytes of its buffer."""
+        """Add records from input ``index``. ``size`` is the size of their buffer in bytes."""
         if not len(records):
             return
         cache = self._hashes
@@ -202,7 +202,7 @@ class KeySorter:
         yield KeyedRun(index, portion.records, keys, ends)
 
     def _of_one_hash(self, portion: Portion, begins: npt.NDArray[np.bool_]) -> Iterator[KeyedRun]:
-        """Yield the current key's records. Other keys with the same hash are set aside."""
+        """Yield the current key's records, and set aside other keys with the same hash."""
         index, keys = int(portion.indexes[0]), portion.all_keys()
         if begins[0]:
             yield from self._ended(index)
@@ -238,5 +238,4 @@ class KeySorter:
 
 
 def _bounds(changes: npt.NDArray[np.bool_]) -> Sequence[int]:
-    """Return the boundaries of stretches. ``changes`` flags elements, from the second, that begin one."""
     return [0, *(np.flatnonzero(changes) + 1).tolist(), len(changes) + 1]

@@ -1,6 +1,6 @@
-"""Distributes the records of an edge over the receiving subtasks.
+"""Distributes an edge's records over the receiving subtasks.
 
-Each task creates its own selector from the program's partitioner. Follows Flink's ``StreamPartitioner``.
+A program's partitioner creates a selector for each sending task. Follows Flink's ``StreamPartitioner``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pillarbox._operators.frame.user_code import raise_at_record
 
 
 class ChannelSelector(ABC):
-    """Divides one sending subtask's records among the receivers. Mailbox thread only."""
+    """Divides the records of one sending subtask among the receivers. Mailbox thread only."""
 
     def __init__(self, targets: int) -> None:
         self._targets = targets
@@ -34,11 +34,11 @@ class ChannelSelector(ABC):
 
 
 class Partitioner:
-    """Decides how an edge's records are distributed over its targets.
+    """Decides how an edge's records are distributed over the receiving subtasks.
 
     Attributes:
-        to_output: whether the edge leads to an output of the program. An output receives no watermarks and barriers.
-        at_once: whether the task passes on its output after each run of records.
+        to_output: whether the edge leads to an output of the program, which receives no watermarks and barriers.
+        at_once: whether the task passes on its output after each run of records, instead of buffering it.
     """
 
     to_output = False
@@ -48,7 +48,7 @@ class Partitioner:
     _selector: type[ChannelSelector]
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Create a sending subtask's selector. ``senders`` is the number of sending subtasks, or 0 for a source."""
+        """Create a selector for a sending subtask. ``senders`` is the number of sending subtasks, or 0 for a source."""
         return self._selector(targets)
 
 
@@ -141,8 +141,8 @@ class _RebalanceSelector(ChannelSelector):
 class RebalancePartitioner(Partitioner):
     """Sends an equal share of the records to each subtask.
 
-    Flink's ``RebalancePartitioner`` distributes single records. Here, each run is divided into slices, without copying
-    columns. A repeated epoch sends the same records to the same subtasks if they arrive in the same order.
+    Flink's ``RebalancePartitioner`` distributes single records; this one divides each run into slices, without copying
+    columns. In a repeated epoch, it sends records to the same subtasks, if they arrive in the same order.
     """
 
     label = "rebalance"
@@ -162,7 +162,7 @@ class _ShuffleSelector(ChannelSelector):
 
 
 class ShufflePartitioner(Partitioner):
-    """Sends records to random subtasks, which are the same in a repeated epoch. Flink's ``ShufflePartitioner``."""
+    """Sends records to random subtasks (the same in a repeated epoch). Flink's ``ShufflePartitioner``."""
 
     label = "shuffle"
     _selector = _ShuffleSelector
@@ -181,7 +181,7 @@ class _ForwardSelector(ChannelSelector):
 
 
 class ForwardPartitioner(Partitioner):
-    """Connects subtasks with the same index, and the partitions of a source with the subtasks in turn.
+    """Sends a subtask's records to the subtask with the same index; a source's partitions, round-robin.
 
     Flink's ``ForwardPartitioner``.
     """
@@ -191,7 +191,7 @@ class ForwardPartitioner(Partitioner):
 
 
 class RescalePartitioner(Partitioner):
-    """Sends the records of each subtask to its share of the receivers, in turn. Several senders may share a receiver.
+    """Sends each subtask's records to its share of the receivers, round-robin. Several subtasks may share a receiver.
 
     Flink's ``RescalePartitioner``.
     """

@@ -1,7 +1,6 @@
-"""The output of a task. It distributes records over subtasks, and packs them into buffers.
+"""The output of a task: distributes records over subtasks, and packs them into buffers.
 
-When the bounded queue of buffers is full, the task leaves its loop, and its caller removes the buffers. Mailbox thread
-only.
+When the queue of buffers is full, the task leaves its loop, and its caller takes the buffers. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _QUEUE_BYTES = 4 * 1024 * 1024
 
 
 class RecordWriter:
-    """Writes to all edges of one task."""
+    """Writes to all outgoing edges of a task."""
 
     def __init__(self, edges: list[Edge]) -> None:
         self._queue: list[Buffer] = []
@@ -54,7 +53,7 @@ class RecordWriter:
         return self._queued_bytes < _QUEUE_BYTES and not self.is_awaited
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        """Reset the counts. A source task's partition may change in each epoch."""
+        """Reset the buffer counts. A source may have a different partition in each epoch."""
         self.records_out = 0
         self.bytes_out = 0
         for edge in self.edges:
@@ -68,7 +67,7 @@ class RecordWriter:
         return len(payload)
 
     def broadcast(self, element: Element) -> None:
-        """Pack an element for every subtask, after pending records. Outputs only receive records."""
+        """Send an element to every receiving subtask, after pending records. Skips program outputs."""
         for edge in self.edges:
             edge.broadcast(element)
 
@@ -85,7 +84,7 @@ class RecordWriter:
 
 
 class _EdgeWriter:
-    """Writes to one edge. It is an input of the sending operator."""
+    """Writes to one edge. It is an output of the last operator."""
 
     def __init__(self, writer: RecordWriter, edge: Edge) -> None:
         self._writer = writer
@@ -177,14 +176,13 @@ class _EdgeWriter:
 
 
 def _row_bytes(records: Records) -> float | None:
-    """Return the size of a row if all rows have the same size, otherwise None."""
     if isinstance(records, ArrowRecords) and all(map(pa.types.is_primitive, records.batch.schema.types)):
         return int(records.batch.nbytes) / len(records)
     return None
 
 
 class _Pending:
-    """The records of one target that are not packed yet. Either all runs are columnar, or all are not."""
+    """Records for one target that are not yet packed into a buffer. Either all of them are columnar, or all are not."""
 
     __slots__ = ("_columnar", "_count", "_looked_at", "_record_bytes", "_runs", "_share", "_unseen", "size")
 
@@ -249,7 +247,7 @@ class _Pending:
             self._share = share
 
     def drain(self) -> list[Records]:
-        """Remove all records, as one or more runs."""
+        """Remove and return all records, as one or more runs."""
         whole, count, size = self._whole(), self._count, self.size
         self._runs = []
         self._count = 0

@@ -1,6 +1,6 @@
-"""Records in the order of batch mode, by the hash of their key, then by time.
+"""Records in batch mode's order: by the hash of their key, then by time.
 
-Rows that no Python function has read stay columnar if their keys are columns.
+Columnar rows stay columnar if their keys are columns and no function has read them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Portion(NamedTuple):
     """Records with their sort keys.
 
     Attributes:
-        keys: the key of each record, or None if keys are columns and all records belong to one input.
-        times: the timestamps. Records without a timestamp have the minimum.
+        keys: the key of each record, or None if keys are columns and all records are from one input.
+        times: the timestamps. A record without one has the smallest possible value.
     """
 
     keying: Keying
@@ -75,7 +75,7 @@ class Portion(NamedTuple):
         return self.keying.keys_of(columns.take(np.array(positions)))
 
     def changes(self) -> npt.NDArray[np.bool_]:
-        """Return flags of records whose key may differ from the previous record's."""
+        """Return a flag for each record from the second on: whether its key may differ from the record before."""
         if self.keys is None and isinstance(self.records, ArrowRecords) and self.keying.columns is not None:
             columns = [self.keying.column_of(self.records.batch, name) for name in self.keying.columns]
             if not any(column.null_count or pa.types.is_nested(column.type) for column in columns):
@@ -86,7 +86,7 @@ class Portion(NamedTuple):
         return np.fromiter(map(ne, keys[1:], keys), np.bool_, len(keys) - 1)
 
     def in_order(self) -> Portion:
-        """Return the sorted records. Records of equal hash and time keep their order."""
+        """Return the records sorted. Records with equal hash and time keep their order."""
         order = _order(self.hashes, self.times)
         keys = None if self.keys is None else list(map(self.keys.__getitem__, order.tolist()))
         indexes, hashes, times = self.indexes[order], self.hashes[order], self.times[order]
@@ -103,7 +103,7 @@ def _times_of(records: Records) -> npt.NDArray[np.int64]:
 
 
 def _order(hashes: npt.NDArray[np.uint64], times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the sorted positions, twice as fast as ``np.lexsort((times, hashes))``."""
+    """Return positions in sorted order, like ``np.lexsort((times, hashes))``, but twice as fast."""
     by_time = None if (times[1:] >= times[:-1]).all() else np.argsort(times, kind="stable")
     hashes = hashes if by_time is None else hashes[by_time]
     numbers = np.sort(hashes << _POSITION_BITS | np.arange(len(hashes), dtype=np.uint64))
@@ -130,7 +130,6 @@ def together(parts: Sequence[Portion]) -> Portion:
 
 
 def _columns_together(parts: Sequence[Portion]) -> ArrowRecords | None:
-    """Concatenate columnar runs of one input. Returns None if that is impossible."""
     first = parts[0].records
     if not isinstance(first, ArrowRecords):
         return None
@@ -158,7 +157,7 @@ def _timestamps_together(parts: Sequence[Portion]) -> list[int | None] | None:
 
 
 def write_blocks(spool: Spool, portions: Iterable[Portion], length: int) -> list[Block]:
-    """Write sorted portions as blocks of ``length`` records. Returns their extents."""
+    """Write sorted portions as blocks of ``length`` records. Returns where each block is."""
     return [
         _write(spool, portion.slice(start, start + length))
         for portion in portions

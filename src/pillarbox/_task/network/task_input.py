@@ -1,7 +1,7 @@
 """Readers of a task's input.
 
-An :class:`IteratorReader` reads in the mailbox thread. A :class:`ThreadedReader` uses another thread, for tasks that
-have work while the iterator blocks.
+An :class:`IteratorReader` reads in the mailbox thread. A :class:`ThreadedReader` reads in another thread, for tasks
+that have work to do while the iterator blocks.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Reader(ABC, Generic[T]):
         """Return the next item, None if it has not arrived yet, or ``EXHAUSTED``."""
 
     def when_available(self, callback: Callable[[], None]) -> None:
-        """Call ``callback``, in any thread, when :meth:`poll` would return something else than None."""
+        """Call ``callback``, in any thread, when :meth:`poll` would no longer return None."""
         callback()
 
     def close(self) -> None: ...
 
 
 class IteratorReader(Reader[T]):
-    """Reads from an iterator, which blocks the mailbox thread. ``waiting`` measures the time it blocks."""
+    """Reads from an iterator, which may block the mailbox thread. ``waiting`` measures for how long."""
 
     def __init__(self, items: Iterable[T], waiting: PeriodTimer | None = None) -> None:
         self._items = iter(items)
@@ -69,7 +69,7 @@ class IteratorReader(Reader[T]):
 class ThreadedReader(Reader[T]):
     """Reads from an iterator in another thread, up to ``bound`` items ahead.
 
-    The thread reports its start, its end and its errors as mails.
+    The thread reports new input, its end and its errors as mails.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Finds the record among many that cannot be pickled."""
+"""Finds which of many records cannot be pickled."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _ADVICE = "(connections, locks, generators and the like stay in the function tha
 def refuse_unpicklable(
     error: BaseException, operator: str, values: Sequence[Any], does: str, what: str, keys: Sequence[Any] = ()
 ) -> NoReturn:
-    """Raise an error that names the record or key that cannot be pickled. Otherwise, raise ``error``.
+    """Raise an error that names the record or key that cannot be pickled. If all can, raise ``error``.
 
-    ``does`` is the operator's action, such as "emits". ``what`` is the step that failed, such as "cannot be sent on".
+    For its message, ``does`` is the operator's action, such as "emits", and ``what`` the step that failed, such as
+    "cannot be sent on".
     """
     for value in values:
         if not _is_picklable(value):

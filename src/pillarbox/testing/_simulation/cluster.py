@@ -1,6 +1,6 @@
-"""A simulated cluster in this process. Workers are lost, tasks fail and are repeated, buffers arrive in any order.
+"""A simulated cluster in this process, where workers are lost, tasks fail and buffers arrive in any order.
 
-All decisions are random numbers from a seed, so a seed repeats a run exactly.
+A seed determines all random decisions, so it repeats a run exactly.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WorkerLostError(Exception):
 
 @dataclass
 class FaultRates:
-    """The probability of each fault. It is drawn per run, so that some runs have many faults of a single kind.
+    """The probability of each fault. Drawn for each run, so that some runs have many faults of a single kind.
 
     Attributes:
         move: a subtask moves to another worker.
@@ -51,8 +51,8 @@ class FaultRates:
         repeat: a completed epoch is not committed, and is repeated.
         kill: a worker is lost with all its tasks, and replaced.
         restart: the query restarts from an earlier savepoint.
-        delay: maximum advance of the clock before each step (milliseconds).
-        seeds: whether the process's random number generator is reseeded, as a user's function may do.
+        delay: the most that the clock advances before each step (ms). Not a probability.
+        seeds: whether the process's random number generator is reseeded, as user code may do.
     """
 
     workers: int
@@ -93,7 +93,7 @@ class FaultRates:
 
 @dataclass
 class StepLog:
-    """The steps of a simulated run, as lines of text."""
+    """A log of a simulated run's steps."""
 
     lines: list[str] = field(default_factory=list)
 
@@ -224,7 +224,7 @@ class SimulatedJob(PatientJob):
         return task
 
     def _resident(self, task_id: tuple[int, int, int], store: EpochStore | None) -> MultipleInputStreamTask:
-        """Return a worker's task for a subtask, restored to the version in ``store``, as in Spark's workers."""
+        """Return the worker's task for a subtask, restored unless its state has the version in ``store``."""
         if store is None and task_id in self._tasks:
             self._tasks.pop(task_id).close()
         for _ in range(2):
@@ -279,7 +279,6 @@ class SimulatedJob(PatientJob):
         return portions
 
     def _until_lost(self, items: Sequence[T]) -> Iterator[T]:
-        """Yield the input of an attempt. Raises WorkerLostError at an item if the attempt shall fail."""
         fails_at = None
         if self._rng.random() < self._rates.fail:
             fails_at = self._rng.randrange(len(items) + 1)

@@ -1,8 +1,8 @@
-"""A simulated program, and the parts of its outcome that must be equal in two runs.
+"""A simulated program, and the part of its outcome that must be the same in every run.
 
-The outcome may only depend on the records of each epoch and partition. With ``cut_free``, it must not depend on the
-division into epochs and partitions, either. With ``timed``, it must not depend on the exact times of epochs, so
-``tail`` must advance the clock until all sources and subtasks are idle.
+The outcome may depend on the division of records into epochs and partitions, unless the program is ``cut_free``. If it
+is ``timed``, the outcome must not depend on when exactly epochs run, so ``tail`` must advance the clock until all
+sources and subtasks are idle.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ Inputs = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class SimulatedProgram:
-    """A program, its inputs, and the properties of its outcome.
+    """A program, its inputs, and how to compare its outcomes.
 
     Attributes:
         inputs: draws the records of each source.
-        last: the last records, which form an epoch.
-        tail: advances of the clock before the following epochs without input (milliseconds).
+        last: records for one more epoch, after all inputs.
+        tail: for each of the empty epochs that follow, how far the clock advances before it (ms).
         together: source -> function that returns a record's key. Within an epoch, all records of a key are in one
             partition, in order.
-        order: output -> function that returns a record's key. Records of one key are emitted in a defined order.
-        cut_free: whether the outcome does not depend on the division into epochs and partitions.
+        order: output -> function that returns a record's key. The order of records with the same key is compared.
+        cut_free: whether the outcome is the same however the input is divided into epochs and partitions.
         timed: whether the program uses the clock.
         bounded: whether the last epoch ends the input.
         view: extracts the comparable part of an output's records.
         batch: whether the program runs in batch mode, with all input in one epoch.
-        key_by_key: whether the records of a key are consecutive in ordered outputs.
-        event_time: whether event times after each epoch depend on the epochs and their times only, and not on faults.
+        key_by_key: whether an ordered output must emit each key's records consecutively.
+        event_time: whether faults must not change the event times that are reached after each epoch.
         oracle: computes the outcome from the inputs without pillarbox, or None.
     """
 
@@ -58,7 +58,7 @@ class SimulatedProgram:
 
 
 def outcome(program: SimulatedProgram, outputs: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Return the comparable outcome of each output: its records in order, by key, or the count of each record."""
+    """Return each output's records for comparison: in order for each key, or counted if unordered."""
     result: dict[str, Any] = {}
     for name, values in outputs.items():
         seen = program.view(name, list(values))

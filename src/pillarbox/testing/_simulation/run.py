@@ -41,7 +41,7 @@ class OutcomeMismatch(AssertionError):
 
 
 class Compiled(NamedTuple):
-    """A program compiled for a parallelism, with the vertex of each source."""
+    """A program compiled for a parallelism, and the vertex number of each source."""
 
     program: Program
     vertices: dict[str, int | None]
@@ -67,12 +67,12 @@ class Programs:
 
 
 class Run:
-    """A program with its input, to run with and without faults.
+    """Runs a program with and without faults, on the same input.
 
     Args:
         faults: the kinds of faults, or None for all.
-        inputs: the records of each source, or None to draw them from the program.
-        turns: creates the ``Turns`` that replace threads.
+        inputs: the records of each source, or None to let the program draw them.
+        turns: creates the ``Turns``, which interleave the work of threads.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Run:
         self.steps.add(f"parallelism {self.parallelism}, {len(self.epochs)} epochs")
 
     def run_without_faults(self, schedule: Sequence[tuple[Epoch, int]] | None = None) -> list[dict[str, list[Any]]]:
-        """Run the epochs in order, in one worker, and return the output of each."""
+        """Run the epochs in order, in one worker. Returns each epoch's output."""
         if schedule is None:
             schedule = list(zip(self.epochs, accumulate(epoch.step for epoch in self.epochs)))
         self.event_times = []
@@ -246,7 +246,7 @@ class _FaultyRun:
         return self._outputs
 
     def _go_back(self) -> None:
-        """Restart from an earlier epoch. If the program is ``cut_free``, divide the rest of the input differently."""
+        """Restart from an earlier epoch. A ``cut_free`` program gets other epochs from there on."""
         run, rng, job = self._run, self._rng, self._job
         back = max(0, len(self._savepoints) - rng.choice([1, 1, 2, 3, 8]))
         parallelism, savepoint = self._savepoints[back]

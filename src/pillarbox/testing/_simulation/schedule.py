@@ -1,4 +1,4 @@
-"""A run's schedule: the division of its input into epochs, partitions and runs, and small limits."""
+"""The schedule of a simulated run: how its input is divided, and which limits are lowered."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Epoch:
 
     Attributes:
         slices: source -> (start, end) of the epoch's records.
-        deal: seed of the distribution of records over partitions.
+        deal: seed for distributing the records over partitions.
         step: how far the clock advances before the epoch (milliseconds).
-        records: the program's last records, which replace the slices.
-        calm: whether faults have stopped, so that slow work can complete.
+        records: the program's last records, instead of slices.
+        calm: whether no fault occurs, so that slow work can complete.
     """
 
     slices: dict[str, tuple[int, int]]
@@ -45,7 +45,7 @@ class Epoch:
 def plan_epochs(
     program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], rng: random.Random, start: Mapping[str, int]
 ) -> list[Epoch]:
-    """Divide the rest of the input into epochs. Epochs for the program's last records and without input follow."""
+    """Divide the remaining input into epochs. Adds an epoch for the program's last records, then empty epochs."""
     none_left = {name: (len(values), len(values)) for name, values in inputs.items()}
     if program.batch:
         return [Epoch({name: (0, end) for name, (_, end) in none_left.items()}, rng.getrandbits(32), 0, bounded=True)]
@@ -88,13 +88,13 @@ def partitions(program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], e
 
 
 def cut_into_runs(values: Sequence[Any], rng: random.Random) -> list[Records]:
-    """Split a partition's records into runs, as Spark does."""
+    """Split a partition's records into runs (slices that are processed at once), as Spark does."""
     size = rng.choice([1, 3, 1000])
     return [Records(list(values[start : start + size])) for start in range(0, len(values), size)]
 
 
 def small_limits(rng: random.Random) -> list[tuple[Any, str, Any]]:
-    """Return limits that are so small that a few records fill chunks, buffers and the writer's queue."""
+    """Return limits so low that a few records fill chunks, buffers and the writer's queue."""
     return [
         (record_writer, "_BUFFER_RECORDS", rng.choice([1, 3, 1000])),
         (record_writer, "_QUEUE_BYTES", rng.choice([1, 200, 10**6])),
@@ -109,7 +109,7 @@ def small_limits(rng: random.Random) -> list[tuple[Any, str, Any]]:
 
 
 def small_sorts(rng: random.Random) -> list[tuple[Any, str, Any]]:
-    """Return limits that make a few records be sorted in files and in several rounds, with colliding hashes."""
+    """Return limits so low that even a few records are sorted in files, in several rounds, with hash collisions."""
     bits = rng.choice([0, 1, 2**31 - 1])
     return [
         (key_sorter, "_PORTION_BYTES", rng.choice([300, 3_000, 10**7])),

@@ -31,7 +31,7 @@ class SimulationError(AssertionError):
     Attributes:
         seed: the seed that fails with the original inputs.
         inputs: the smallest failing inputs.
-        faults: the kinds of faults that the failure needs, if known.
+        faults: the kinds of faults needed to reproduce the failure, if known.
     """
 
     def __init__(self, message: str, seed: int, inputs: dict[str, list[Any]], faults: tuple[str, ...]) -> None:
@@ -88,19 +88,20 @@ def simulate(
         build: builds the program, as in :class:`ProgramTestHarness`.
         inputs: source -> its records, in the order of writing.
         seeds: the number of schedules (with seeds 0, 1, ...), or the seeds themselves.
-        key_by: the key of a source's records: a column or a function, for all sources or by name. Records of one key
-            are in one partition, in order, as in Kafka. Without a key, records arrive in any order within an epoch.
-        ordered_by: the key of an output's records, for all outputs or by name. Records of one key must be emitted in
-            the same order in all runs. Without a key, the order is not compared.
-        oracle: computes the expected records by output (``"output"`` for a single stream) from ``inputs`` without
-            pillarbox, for programs whose outcome does not depend on the epochs.
+        key_by: the key of a source's records: a column or a function, for all sources, or a dict by source. Records
+            with the same key are in one partition, in order, as in Kafka. Without a key, records of an epoch arrive in
+            any order.
+        ordered_by: the key of an output's records, for all outputs, or a dict by output. Records with the same key must
+            be emitted in the same order in all runs. Without a key, the order is not compared.
+        oracle: computes the expected records from ``inputs``, without pillarbox: a dict of output -> records
+            (``"output"`` for a single stream). Only for programs whose outcome does not depend on the epochs.
         parallelism: the parallelisms to try.
         faults: ``"move"`` (a subtask moves to another worker), ``"fail"`` (an attempt at a task fails at some record),
             ``"retry"`` (completed work is lost and repeated), ``"kill"`` (a worker is lost), ``"restart"`` (the query
             restarts from an earlier epoch), ``"rescale"`` (it restarts at another parallelism), ``"reorder"`` (buffers
             of different senders arrive in any order), ``"delay"`` (the clock advances while tasks run).
-        time_passes: for a program that uses the clock: how far the clock advances after the last record, so that timers
-            and timeouts fire. The outcome must not depend on the exact times of epochs.
+        time_passes: how far the clock advances after the last record, so that timers and timeouts fire. For programs
+            that use the clock; their outcome must not depend on when exactly epochs run.
         end_input: whether the input ends with the last epoch, which fires all event-time timers.
 
     Raises:
@@ -194,7 +195,7 @@ def _explained(
 
 
 class _Shrinker:
-    """Shrinks a failure: finds fewer faults, parallelisms and records that still fail."""
+    """Shrinks a failing run: removes faults, parallelisms and records while it still fails."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Event loops and inputs that alternate with the mailbox thread, within that thread.
+"""Event loops and inputs that take turns with the mailbox in a single thread.
 
-The seed determines the order and length of turns, so that a run can be repeated.
+The seed determines the order and length of turns, so a run can be repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pillarbox.testing._patience import Patience
 
 
 class _VirtualTimeSelector(selectors.SelectSelector):
-    """A selector with virtual time. Instead of waiting, it ends the loop's turn or advances to the next timer."""
+    """A selector with virtual time: instead of waiting, it ends the loop's turn or jumps to the next timer."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class SteppedEventLoop:
         self.loop = _Loop()
 
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Call a function in the loop. If it returns a coroutine, wait for its result. The loop's time advances."""
+        """Call a function in the loop. If it returns a coroutine, run the loop, in virtual time, until that is done."""
 
         async def run() -> tuple[Any, BaseException | None]:
             try:
@@ -78,7 +78,7 @@ class SteppedEventLoop:
         return result
 
     def step(self) -> None:
-        """Run the callbacks that are ready now, but not callbacks that they schedule."""
+        """Run the callbacks that are ready now, but not the callbacks that these schedule."""
         self.loop.stop()
         self.loop.run_forever()
 
@@ -98,7 +98,7 @@ class SteppedEventLoop:
 
 
 class SteppedReader(Reader[Any]):
-    """Replaces a ``ThreadedReader``. Items become available when it is the input's turn."""
+    """Replaces a ``ThreadedReader``: items become available only when it is the input's turn."""
 
     def __init__(
         self, turns: Turns, items: Iterable[Any], executor: MailboxExecutor, fail: Callable[[BaseException], None]
@@ -124,18 +124,17 @@ class SteppedReader(Reader[Any]):
         return item
 
     def when_available(self, callback: Callable[[], None]) -> None:
-        """Schedule ``callback`` after the pending mails. Does nothing if the input has failed, because it has ended."""
+        """Schedule ``callback`` after the pending mails, unless the input has failed."""
         if not self._ended:
             self._executor.execute(callback, "input has come")
 
 
 class Turns(Patience):
-    """Draws the order of turns of the mailbox thread, its event loops and its input.
+    """Decides whose turn it is: the mailbox, an event loop, or the input.
 
     Args:
-        clock: the clock of processing time. If everything else is idle, it advances to the next timer or answer.
-        rng: the random numbers. If None, a loop only runs when the mailbox thread waits for it, until no callback is
-            ready.
+        clock: the processing-time clock. It advances to the next timer or answer if nothing else can run.
+        rng: draws the turns. If None, a loop only runs while the mailbox waits for it.
     """
 
     def __init__(self, clock: ManualProcessingTimeService, rng: random.Random | None) -> None:
@@ -166,7 +165,7 @@ class Turns(Patience):
         return rng.random() >= self._input_late
 
     def answer(self, now: int) -> bool:
-        """Send a simulated service's answers that are due at ``now``. Returns whether there were any."""
+        """Send the simulated service's answers that are due at ``now``. Returns whether there were any."""
         return False
 
     def times_of_answers(self) -> Iterable[int]:
@@ -181,7 +180,7 @@ class Turns(Patience):
                 loop.rest()
 
     def await_mail(self, executor: MailboxExecutor, name: str, chain: Iterable[StreamOperator]) -> None:
-        """Run one mail. Until there is one, the chain's loops take turns; when they are idle, time advances."""
+        """Wait for a mail and run it. Meanwhile, run the chain's event loops; if they are idle, advance the clock."""
         operators = list(chain)
         loops: list[Any] = [op.in_flight.host.thread for op in operators if isinstance(op, AsyncWaitOperator)]
         keyed = [op for op in operators if isinstance(op, AsyncKeyedOperator)]

@@ -27,7 +27,7 @@ class AsyncCache:
     The subtasks in a process share the cache. Each record receives its own copy of a mutable result.
 
     Attributes:
-        max_size: the maximum number of results. The least recently used result is dropped first.
+        max_size: the maximum number of results. If the cache is full, it drops the least recently used result.
         ttl: how long a result is valid (an int is milliseconds), or None for no limit.
         key: a function or column names. By default, the record itself is the key. ``1``, ``True`` and ``1.0`` are
             different keys.
@@ -111,7 +111,7 @@ class ResultCache:
         return list(map(self._copied, results))
 
     def join(self, request: Request, key: Any) -> bool:
-        """Make a request follow its key's leader or, without one, lead. Returns whether it leads and must be sent."""
+        """Make a request follow its key's leader. Returns True without a leader: the request must be sent."""
         leader = self._leaders.setdefault(key, request)
         if leader is request:
             request.key = key

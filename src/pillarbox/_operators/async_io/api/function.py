@@ -12,9 +12,9 @@ from pillarbox._unpickle import make
 
 
 class AsyncFunction(Function, ABC, Generic[In, Out]):
-    """Sends a request per record, many concurrently. For ``AsyncDataStream``.
+    """Sends a request for each record, many concurrently. For ``AsyncDataStream``.
 
-    ``open`` and ``close`` may be ``async def``, and run once per task in the event loop's thread.
+    ``open`` and ``close`` may be ``async def``. They run once per task, in the event loop's thread.
 
     Example:
         >>> class Score(AsyncFunction[str, tuple[str, int]]):
@@ -59,10 +59,10 @@ class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
 
 
 class CombiningFunction(Function, ABC):
-    """A function whose results are cached as they are, and combined with each record when it is emitted.
+    """A function whose result is combined with its record on emission. A cache stores the uncombined result.
 
     Attributes:
-        takes_failures: whether ``combine_failure`` also emits failed records.
+        takes_failures: whether failed records are emitted, with ``combine_failure``, instead of failing the task.
     """
 
     takes_failures = False
@@ -86,7 +86,7 @@ class AsyncFailure(_Failure):
     """A record whose last attempt failed. ``on_failure=OutputTag(...)`` emits it to the side output.
 
     Attributes:
-        error: type and message of the last error.
+        error: type and message of the last attempt's error.
         COLUMNS: the columns of :meth:`as_text`.
 
     Example:
@@ -103,7 +103,7 @@ class AsyncFailure(_Failure):
     COLUMNS: ClassVar[str] = "value STRING, error STRING, attempts INT"
 
     def as_text(self) -> tuple[str, str, int]:
-        """Return the failure as columns of text. The value is its ``repr()``, of at most 10,000 characters.
+        """Return a row for text columns. The value becomes its ``repr()``, limited to 10,000 characters.
 
         Example:
             >>> AsyncFailure({"id": 3}, "TimeoutError", 2).as_text()

@@ -1,4 +1,4 @@
-"""Imports of libraries that single options of async I/O need. Workers without such requests do not need them."""
+"""Imports of optional libraries: each is only needed for one option of async I/O."""
 
 from __future__ import annotations
 

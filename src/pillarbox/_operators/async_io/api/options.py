@@ -20,7 +20,7 @@ OnBarrier = Literal["drain", "carry"]
 
 
 class _JobRate(Budget):
-    """The ``job_rate_limit`` of one operator: a budget without a name, so that no other operator can share it."""
+    """The ``job_rate_limit`` of one operator: a budget without a name, so no other operator can share it."""
 
     @property
     def limits(self) -> Limits:
@@ -28,7 +28,7 @@ class _JobRate(Budget):
 
 
 class WaitKeywords(TypedDict, total=False):
-    """Types of the options that ``AsyncDataStream`` has and PyFlink lacks, for type checkers."""
+    """Types of ``AsyncDataStream``'s options that PyFlink lacks, for type checkers."""
 
     rate_limit: float | None
     job_rate_limit: float | None
@@ -65,7 +65,7 @@ class OptionsOfAsyncOperators:
 
     Attributes:
         capacity: the maximum number of concurrent calls in a partition.
-        on_barrier: whether an epoch waits for its calls or carries them over as state.
+        on_barrier: whether, at its end, an epoch waits for pending calls or carries them over as state.
     """
 
     capacity: int
@@ -103,8 +103,8 @@ class OptionsOfAsyncOperators:
 class AsyncOptions(OptionsOfAsyncOperators):
     """The options of one async operator, as in :meth:`DataStream.map_async`.
 
-    The subtasks in a process share ``capacity``, and each may queue as many additional requests. Invalid options raise
-    ``ProgramError``.
+    The subtasks in a process share ``capacity``. In addition, each may queue up to ``capacity`` waiting requests.
+    Invalid options raise ``ProgramError``.
     """
 
     method: str

@@ -20,7 +20,7 @@ NO_KEY = object()
 
 
 class RequestState(Enum):
-    """The state of a request in the mailbox thread."""
+    """A request's state, as the mailbox thread sees it."""
 
     PENDING = "pending"
     """Queued, running, or completed without the mailbox thread having seen the result."""
@@ -31,17 +31,17 @@ class RequestState(Enum):
 class Request:
     """A request to a service, for one element or a batch.
 
-    Belongs to the event loop's thread from submission to completion, otherwise to the mailbox thread.
+    From submission to completion, only the event loop's thread may use it; otherwise, only the mailbox thread.
 
     Attributes:
-        timestamps: event times of the elements (epoch ms), or None if no element has one.
+        timestamps: event times of the elements (Unix time in ms), or None if no element has one.
         key: the cache key of its result, or ``NO_KEY``.
-        followers: requests for the same key, which share its result.
-        outputs: the records to emit. A batch has one per element, or no records.
-        started: time of its first attempt (relative ms), in any process, or None. The loop's thread writes this
-            attribute and the following ones.
+        followers: later requests for the same key, which get the same result.
+        outputs: the records to emit. For a batch: one per element, or empty.
+        started: monotonic time of its first attempt (ms), even if that was in another process, or None before it. This
+            attribute and all below are written by the loop's thread.
         seconds: how long the service took to answer.
-        running: the asyncio task of its worker.
+        running: the asyncio task that runs it.
         given_up: whether that task was cancelled.
     """
 

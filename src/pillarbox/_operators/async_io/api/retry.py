@@ -1,4 +1,4 @@
-"""Retry strategies, as in PyFlink. They decide when to repeat a request, and after which delay."""
+"""Retry strategies, as in PyFlink: they decide whether and when to repeat a request."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ class AsyncRetryPredicate(ABC, Generic[In]):
 
     @abstractmethod
     def result_predicate(self) -> ResultPredicate | None:
-        """Return a predicate for results to retry, or None."""
+        """Return the predicate that is True for results to retry, or None if no result is retried."""
 
     @abstractmethod
     def exception_predicate(self) -> Callable[[Exception], bool] | None:
-        """Return a predicate for exceptions to retry, or None."""
+        """Return the predicate that is True for exceptions to retry, or None if no exception is retried."""
 
 
 class AsyncRetryStrategy(ABC, Generic[In]):
-    """Decides whether and when to retry. Shared by all requests, so it must be stateless."""
+    """Decides whether and when to retry. All requests share it, so it must be stateless."""
 
     @abstractmethod
     def can_retry(self, current_attempts: int) -> bool:
-        """Return whether another attempt may follow attempt number ``current_attempts``."""
+        """Return whether another attempt may follow after ``current_attempts`` attempts."""
 
     @abstractmethod
     def get_backoff_time_millis(self, current_attempts: int) -> int:
         """Return the delay after ``current_attempts`` attempts, in milliseconds.
 
-        An error can require a longer delay, with an attribute ``retry_after`` (seconds) or with the ``Retry-After``
-        header of the error or its response.
+        The delay is longer if an error has an attribute ``retry_after`` (seconds), or if it or its response has a
+        ``Retry-After`` header that asks for more.
         """
 
     @abstractmethod
     def get_retry_predicate(self) -> AsyncRetryPredicate:
-        """Return the predicate for outcomes to retry."""
+        """Return the predicates that decide which outcomes to retry."""
 
     @staticmethod
     def no_restart() -> AsyncRetryStrategy:
@@ -86,10 +86,10 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = any_exception,
     ) -> AsyncRetryStrategy:
-        """Return a strategy that retries after growing delays. Arguments are as in :meth:`fixed_delay`.
+        """Return a strategy that retries after growing delays. Other arguments are as in :meth:`fixed_delay`.
 
         Args:
-            multiplier: the factor between delays.
+            multiplier: each delay divided by the previous one.
         """
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or multiplier <= 0:
             raise ProgramError(f"a retry strategy's multiplier must be a number above 0, not {shorten(multiplier)}")
@@ -169,7 +169,7 @@ def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy
 
 
 def is_retried(strategy: AsyncRetryStrategy | None, attempts: int, result: Any, error: Exception | None) -> bool:
-    """Return whether to make another attempt after ``attempts`` attempts, whose last had this result or error."""
+    """Return whether to try again after ``attempts`` attempts, given the last attempt's result or error."""
     if strategy is None or not strategy.can_retry(attempts):
         return False
     predicate = strategy.get_retry_predicate()
@@ -181,7 +181,7 @@ def is_retried(strategy: AsyncRetryStrategy | None, attempts: int, result: Any, 
 
 
 def retry_after_millis(error: BaseException) -> int:
-    """Return the delay (ms) that the service requires with an error, or 0."""
+    """Return the delay (ms) that the service requires in an error, or 0."""
     delay = getattr(error, "retry_after", None)
     for holder in (error, getattr(error, "response", None)):
         # urllib's headers are an email message's, not a Mapping.

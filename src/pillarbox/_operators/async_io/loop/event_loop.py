@@ -31,7 +31,7 @@ def context_of(tasks: WeakSet[asyncio.Task[Any]]) -> Context:
 
 
 class CallFailed(Exception):
-    """The called function raised ``error``, which may not be an ``Exception``."""
+    """The called function raised ``error``, which may be a ``BaseException``."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -42,11 +42,11 @@ class EventLoopThread:
     """Runs coroutines for the mailbox thread, on uvloop if installed, otherwise on asyncio's loop.
 
     Args:
-        blocked: called in the loop's thread when a callback blocks the loop for more than a second, with the duration
-            (s). Called once only.
+        blocked: called once, in the loop's thread, when a callback has blocked the loop for more than a second. The
+            argument is the duration (s).
 
     Attributes:
-        loop: other threads may only use its ``call_soon_threadsafe``.
+        loop: the asyncio loop. Other threads may only use its ``call_soon_threadsafe``.
     """
 
     def __init__(self, name: str, blocked: Callable[[float], None] | None = None) -> None:
@@ -79,7 +79,7 @@ class EventLoopThread:
         self.loop.run_until_complete(run())
 
     def _run_guarded(self, run: Callable[..., Any], *args: Any) -> None:
-        """Run the loop. An error of a callback or task does not end it; the code that awaits it gets the error."""
+        """Run the loop. It survives errors of callbacks and tasks; the code that awaits them gets the errors."""
         try:
             run(*args)
         except BaseException as error:
@@ -93,7 +93,7 @@ class EventLoopThread:
             self.loop.call_later(_BEAT, self._beat, now + _BEAT)
 
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Call a function in the loop's thread and return its result. If that is a coroutine, wait for its result.
+        """Call a function in the loop's thread and return its result. A coroutine is awaited.
 
         Raises :class:`CallFailed` with the function's error.
         """
@@ -145,8 +145,8 @@ async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
 def hold_for_good(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Keep references to tasks that ignore cancellation, until the process ends.
 
-    Otherwise garbage collection would raise an exception in such a coroutine, in any thread. If the coroutine catches
-    it and awaits again, it would loop there forever.
+    Garbage collection would raise an exception in such a coroutine, in any thread. If the coroutine catches it and
+    awaits again, it loops there forever.
     """
     for task in tasks:
         if not task.done():

@@ -140,7 +140,7 @@ class FunctionHost:
             self._pool.shutdown()
 
     def _call_user(self, what: str, seconds: float, function: Callable[..., Any], *args: Any) -> None:
-        """Call user code in the loop's thread. A KeyboardInterrupt there is not the user's Ctrl-C."""
+        """Call user code in the loop's thread. Its KeyboardInterrupt is an error, because no Ctrl-C arrives there."""
         try:
             self.thread.call(function, *args, timeout=seconds)
             return
@@ -161,7 +161,7 @@ class FunctionHost:
 
 
 class _Loop:
-    """An operator's event loop, call slots and ``Turns``, shared by its subtasks in a process."""
+    """An operator's event loop, call slots and rate limits, shared by its subtasks in a process."""
 
     def __init__(self, context: OperatorContext, options: AsyncOptions, tasks: int) -> None:
         self._operator = context.name
@@ -190,12 +190,12 @@ class _Loop:
 
 
 class _PlainCalls:
-    """Makes a plain function awaitable by calling it in a thread. If the result is awaitable, it is awaited.
+    """Makes a plain function awaitable by calling it in a thread. If it returns an awaitable, that is awaited.
 
-    Threads cannot be cancelled, so each call is awaited until it returns.
+    Threads cannot be cancelled, so even a cancelled call is awaited until it returns.
 
     Args:
-        copied: copies a result in that thread, before other calls can change it.
+        copied: copies the result, in that thread, before other calls can change it.
     """
 
     def __init__(self, function: Callable[[Any], Any], pool: DaemonThreads, copied: Callable[[Any], Any]) -> None:

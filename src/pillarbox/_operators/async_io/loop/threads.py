@@ -1,4 +1,4 @@
-"""Daemon threads for plain functions. A process can exit while they run."""
+"""Daemon threads for plain functions: a process can exit while they run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _Work = tuple["Future[Any]", Callable[[], Any]]
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """A pool of daemon threads. At exit, Python waits for the threads of a ``ThreadPoolExecutor``, but not for these.
+    """A pool of threads that Python does not wait for at exit, unlike a ``ThreadPoolExecutor``'s. Thread-safe.
 
-    A subclass of it, because asyncio requires one as default executor. Any thread may use it.
+    It is a subclass because asyncio requires one as default executor.
     """
 
     def __init__(self, max_workers: int, thread_name_prefix: str) -> None:
@@ -85,7 +85,7 @@ def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 
 def outcome_of(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """Return a call's result or error. A StopIteration becomes a RuntimeError, because no future can hold it."""
+    """Return (a call's result, its error). A StopIteration becomes a RuntimeError, because no future can hold it."""
     result, error = _outcome(call)
     if isinstance(error, StopIteration):
         stopped = RuntimeError("the function raised StopIteration")

@@ -19,7 +19,7 @@ _LINE = 500
 
 
 class Turns:
-    """Admits an event loop's requests, each when all its budgets allow it. Loop thread only."""
+    """Makes each request of an event loop wait until all its budgets allow it. Loop thread only."""
 
     def __init__(self, own: Budget | None, shared: Sequence[Budget], scope: BudgetScope, uid: str, tasks: int) -> None:
         self._gates: list[BudgetGate] = []
@@ -80,13 +80,13 @@ class Turns:
             gate.end(slot, gate.budget.cost_of(result, slot.estimate), succeeded=True)
 
     def failed(self, slots: Sequence[Slot], error: BaseException) -> None:
-        """Report a failed request. It costs its estimate; 429 or ``Retry-After`` pauses the budgets."""
+        """Charge a failed request's estimate to its budgets. A 429 or ``Retry-After`` also pauses them."""
         stop = retry_after_millis(error) / 1000 or (STOP if _is_429(error) else None)
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, slot.estimate, succeeded=False, stop=stop)
 
     def answered(self, slots: Sequence[Slot]) -> None:
-        """Report a request that the service answered with an error. It costs its estimate."""
+        """Charge the estimate of a request that the service answered with an error."""
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, slot.estimate, succeeded=True)
 

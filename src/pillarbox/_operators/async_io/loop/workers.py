@@ -1,7 +1,7 @@
 """Workers that run a bounded number of requests on an event loop, next to the mailbox thread.
 
 The mailbox thread submits requests and collects results; everything else runs in the loop's thread. Workers are asyncio
-tasks that take requests from a queue, so a request needs no new task.
+tasks that take requests from a queue, so no task is created per request.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def most_stuck(capacity: int) -> int:
 
 
 class SlotOwner(Protocol):
-    """A subtask whose workers occupy call slots."""
+    """A subtask, whose workers occupy call slots."""
 
     @property
     def slots_held(self) -> int: ...
@@ -50,10 +50,10 @@ class SlotOwner(Protocol):
 
 
 class CallSlots:
-    """Slots for running requests, shared by an operator's subtasks in a process. Loop thread only.
+    """Limits the running requests of an operator's subtasks in a process. Loop thread only.
 
-    A subtask waits in line for a free slot. A subtask without any slot always gets one: otherwise, hanging calls of
-    another subtask could block its epoch.
+    Subtasks queue for free slots. A subtask without any slot gets one at once: otherwise, another subtask's hanging
+    calls could block its epoch.
     """
 
     def __init__(self, most: int) -> None:
@@ -93,11 +93,11 @@ class RequestWorkers:
 
     Args:
         function: sends a request for one element or, with ``batched``, for a list of elements.
-        turns: orders attempts by rate limits and budgets, or None.
-        clock: returns relative time (ms), in the loop's thread.
-        notify: called in the loop's thread when there are completed requests. Called again only after
+        turns: delays attempts to meet rate limits and budgets, or None without limits.
+        clock: returns monotonic time (ms), in the loop's thread.
+        notify: called in the loop's thread when requests have completed, and then not again before
             :meth:`take_completed`.
-        copied: copies a result immediately, before the user's function can change it.
+        copied: copies a result at once, before the user's function can change it.
         cancellable: whether calls can be cancelled. Calls of plain functions cannot.
     """
 

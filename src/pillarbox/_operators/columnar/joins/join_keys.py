@@ -33,7 +33,7 @@ def are_exact(kinds: Sequence[pa.DataType]) -> bool:
 
 
 def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int64]:
-    """Return the codes of keys. ``exact`` requires :func:`are_exact`, and keys without nulls."""
+    """Return the codes of keys. Only pass ``exact=True`` if :func:`are_exact` and no key is null."""
     if exact:
         return sketch.numbers_of(columns[0])
     codes = np.zeros(len(columns[0]), np.uint64)

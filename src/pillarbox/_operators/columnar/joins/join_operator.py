@@ -1,7 +1,7 @@
 """The operators of columnar interval joins.
 
 Rows are buffered until event time advances or the epoch ends, then sorted and joined. Each side stores sorted segments.
-There are no timers: rows are dropped when the watermark passes them.
+There are no timers: a watermark drops the rows that can no longer match.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BYTES = 64 * 1024 * 1024
 
 
 class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
-    """Finds the pairs, which subclasses process."""
+    """Finds pairs of matching rows. Subclasses process the pairs."""
 
     own_states: Collection[str] = ("rows",)
     by_key = False
@@ -125,7 +125,7 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Join the buffered rows, emit rows that can no longer match, and store the rest.
 
-        A row may be too old to match when it arrives, and the next watermark may be epochs away.
+        Without this, rows that cannot match would wait for the next watermark, which may be epochs away.
         """
         super().prepare_snapshot_pre_barrier(checkpoint_id)
         self.flush()
@@ -138,9 +138,9 @@ class ColumnarJoin:
     """A join with columnar results. Pickled to the workers.
 
     Attributes:
-        interval: the bounds of the right row's time minus the left row's time.
+        interval: bounds on the right row's time minus the left row's time.
         dropped: right key columns that results omit, because the left side has them.
-        names: the names of the other columns, the left side's first.
+        names: the names of the result columns: the left side's, then the right side's.
     """
 
     left: JoinSide

@@ -1,4 +1,4 @@
-"""Rows of one side of a join, sorted by key and time for binary search."""
+"""Sorted rows of one side of a join, for binary search by key and time."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 class _Grid:
     """Encodes a row's key and time as one integer, so that integers sort by key, then time.
 
-    The integer is the rank of the key's code, times the number of time ranks, plus the rank of the time. A rank is the
-    distance from the minimum, or the index among the distinct values.
+    The integer is: rank of the key's code * number of time ranks + rank of the time. A rank is the distance from the
+    minimum, or the index among the distinct values.
     """
 
     def __init__(self, codes: Ints, times: Ints) -> None:
@@ -63,9 +63,9 @@ class _Grid:
         return packed & ((1 << bits) - 1), packed >> bits
 
     def near(self, codes: Ints, times: Ints, lower: int, upper: int) -> tuple[Ints, Ints, Ints]:
-        """Return the positions of rows that may have partners here, and the bounds of the partners' integers.
+        """Return the positions of rows that may have partners in this grid, and the bounds of the partners' integers.
 
-        Partners are ``lower`` to ``upper`` milliseconds later.
+        A partner's time is ``lower`` to ``upper`` milliseconds later.
         """
         near = (times >= max(self.low - upper, _LEAST)) & (times <= min(self.high - lower, _MOST))
         near &= (codes >= self._first) & (codes <= self._last)
@@ -88,12 +88,12 @@ class _Grid:
 
 
 class Segment:
-    """Rows with their keys' codes and times, sorted by both.
+    """Rows with the codes of their keys and times, sorted by both.
 
     Attributes:
-        batch: the columns, in another order of rows: use :meth:`columns`.
-        times: epoch milliseconds.
-        matched: flags of rows that have been emitted, with a partner or alone. None if not tracked.
+        batch: the rows in a different order. Use :meth:`columns` for sorted columns.
+        times: Unix times in ms.
+        matched: flags of rows that have been emitted, alone or in a pair. None if the join does not need them.
         changed: blocks of ``matched`` that changed since they were last written.
     """
 
@@ -152,7 +152,7 @@ class Segment:
             self.changed.update(np.unique(positions // BLOCK).tolist())
 
     def pairs_with(self, other: Segment, lower: int, upper: int) -> Iterator[tuple[Ints, Ints]]:
-        """Yield the positions of pairs with equal keys whose right row is ``lower`` to ``upper`` milliseconds later."""
+        """Yield positions of pairs with equal keys whose ``other`` row is ``lower`` to ``upper`` ms later."""
         if self._grid.high + upper < other._grid.low or other._grid.high < self._grid.low + lower:
             return
         own, first, last = other._grid.near(self.codes, self.times, lower, upper)

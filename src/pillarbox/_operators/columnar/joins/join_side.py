@@ -1,4 +1,4 @@
-"""One side of a columnar join: buffered rows, and stored rows in memory and in the state."""
+"""One side of a columnar join: buffered rows, and stored rows, which are in memory and in the state."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class JoinSide:
     """One side of a columnar join. Pickled to the workers.
 
     Attributes:
-        keys: the names of its key columns, in the same order as the other side's.
-        encoder: converts rows that are Python objects to columns, or None.
+        keys: the names of its key columns. The n-th column is joined with the other side's n-th.
+        encoder: converts Python rows to columns. None if the rows are columnar.
         late_tag: the side output for late rows, or None to drop and count them.
-        joins_nulls: whether null keys equal each other. Otherwise, a row with a null key has no partner.
+        joins_nulls: whether null keys match each other. If not, a row with a null key has no partner.
     """
 
     columns: spark.StructType
@@ -54,7 +54,7 @@ class JoinSide:
 
 
 class SideRows:
-    """The buffered and stored rows of one stream."""
+    """The buffered rows and the stored rows of one of the joined streams."""
 
     def __init__(
         self, operator: BaseJoinOperator, name: str, side: JoinSide, reach: int, *, keeps_matches: bool
@@ -197,7 +197,7 @@ class SideRows:
         return batch_to_bytes(pa.RecordBatch.from_arrays(columns, schema=self._stored.with_metadata(self._notes)))
 
     def decode(self, payload: bytes) -> pa.RecordBatch:
-        """Decode stored rows without copying them. Raises if columns or ``matched`` flags differ from the program's."""
+        """Decode stored rows without copying. Raises if their columns differ from the program's."""
         batch = batch_from_bytes(payload)
         if not batch.schema.equals(self._stored):
             had, has = (

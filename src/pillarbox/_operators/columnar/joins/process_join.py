@@ -18,7 +18,7 @@ from pillarbox._rows import Row, column_to_list, rows_from_arrow
 
 
 class ColumnarProcessJoinOperator(BaseJoinOperator):
-    """Applies a ``ProcessJoinFunction`` to each pair. Only rows with a partner become Python objects."""
+    """Applies a ``ProcessJoinFunction`` to each pair. Rows without a partner never become Python objects."""
 
     def __init__(
         self,

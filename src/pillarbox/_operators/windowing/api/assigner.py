@@ -1,4 +1,4 @@
-"""The window assigner, as in Flink. It must not store state in itself. All times are epoch milliseconds."""
+"""Window assigners, as in Flink. They must be stateless. All times are Unix times in ms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
     """Assigns elements to windows.
 
     Attributes:
-        window_type: the class of its windows. It must be a ``NamedTuple``, whose fields are stored in state.
+        window_type: the class of its windows: a ``NamedTuple``, whose fields are stored in state.
 
     Example:
         >>> class Odds(WindowAssigner):
@@ -37,15 +37,15 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
     """
 
     class WindowAssignerContext(ABC):
-        """An assigner's clock and state."""
+        """Gives an assigner access to the clock and to state."""
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
-            """Return the wall-clock time in epoch milliseconds."""
+            """Return the wall-clock time (Unix time in ms)."""
 
         @abstractmethod
         def get_runtime_context(self) -> RuntimeContext:
-            """Return the context for states of the current key, which all its windows share."""
+            """Return the context that declares states per key. All windows of a key share them."""
 
     window_type: Callable[..., Any] = TimeWindow
 
@@ -54,17 +54,17 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
     @abstractmethod
     def assign_windows(self, element: Any, timestamp: int | None, context: WindowAssignerContext, /) -> Iterable[Any]:
-        """Return the element's windows. If a window occurs twice, the element is added twice.
+        """Return the windows to add the element to. To a window that is returned twice, it is added twice.
 
         Args:
-            timestamp: epoch milliseconds, or None.
+            timestamp: the element's event time (Unix time in ms), or None.
         """
 
     @abstractmethod
     def get_default_trigger(self, env: Any, /) -> Trigger:
-        """Return the trigger for programs that do not set a trigger.
+        """Return the trigger for programs that do not set one.
 
-        ``env``, the program's environment, may be omitted.
+        An overriding method may omit ``env``, the program's environment.
         """
 
     @abstractmethod
@@ -73,7 +73,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
 
 class MergeCallback(ABC, Generic[In]):
-    """Receives the merges that an assigner requests."""
+    """An assigner calls this to request merges."""
 
     @abstractmethod
     def merge(self, to_be_merged: Iterable[Any], merge_result: Any, /) -> None:
@@ -110,11 +110,11 @@ class MergingWindowAssigner(WindowAssigner[In, WindowOut], Generic[In, WindowOut
 
     @abstractmethod
     def merge_windows(self, windows: Iterable[Any], callback: MergeCallback, /) -> None:
-        """Call ``callback.merge`` for each group of windows that merge. All windows belong to one key."""
+        """Call ``callback.merge`` for each group of windows to merge. ``windows`` are the windows of one key."""
 
 
 class TimedAssigner(WindowAssigner):
-    """An assigner whose windows follow one of the clocks."""
+    """An assigner whose windows are in event time or in processing time."""
 
     @abstractmethod
     def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int: ...
@@ -178,7 +178,7 @@ class EventTimeAssigner(TimedAssigner):
 
 
 class ProcessingTimeAssigner(TimedAssigner):
-    """Processing-time windows. The wall clock when an element is processed decides its window."""
+    """Base class of assigners of processing-time windows. The wall clock decides an element's window."""
 
     def get_default_trigger(self, env: Any = None, /) -> Trigger:
         return ProcessingTimeTrigger.create()

@@ -1,4 +1,4 @@
-"""Contexts of triggers, assigners and window functions. An operator has one object of each kind for all windows."""
+"""Contexts of triggers, assigners and window functions. An operator uses one object of each kind for all windows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _scoped(descriptor: StateDescriptor, scope: str) -> StateDescriptor:
 
 
 class _States(KeyedStateStore):
-    """States of triggers and window functions, created when they are first used."""
+    """States of triggers and window functions, declared on first use."""
 
     def __init__(self, backend: KeyedStateBackend, scope: str, *, namespaced: bool) -> None:
         self._backend = backend

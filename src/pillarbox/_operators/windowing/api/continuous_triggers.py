@@ -12,7 +12,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 
 class _ContinuousTrigger(Trigger):
-    """Fires at multiples of the interval since the epoch, until the window ends."""
+    """Fires at multiples of an interval, counted from 1970, until the window ends."""
 
     _by_clock: bool
 
@@ -48,9 +48,9 @@ class _ContinuousTrigger(Trigger):
 class ContinuousEventTimeTrigger(_ContinuousTrigger):
     """Fires at multiples of an event-time interval, and at the end of the window.
 
-    The first multiple follows the first element's timestamp. At the end of the data, a window fires for all
-    its remaining multiples, but a global window only for the next multiple and at its end. Multiples before 1970 are
-    rounded down, as in PyFlink; Java rounds up.
+    Multiples are counted from 1970, and the first one follows the first element. At the end of the data, a window fires
+    at each remaining multiple; a global window only at the next multiple and at its end. Times before 1970 are rounded
+    down, as in PyFlink; Java rounds up.
     """
 
     uses_processing_time: bool | None = False

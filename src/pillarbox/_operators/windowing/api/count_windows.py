@@ -40,9 +40,9 @@ class GlobalWindows(WindowAssigner):
 
     @staticmethod
     def create_with_end_of_stream_trigger() -> GlobalWindows:
-        """Return an assigner whose windows fire once, at the end of all input.
+        """Return an assigner of global windows that fire once, at the end of the input.
 
-        For collections and batch DataFrames. The input of a streaming query only ends if the query is drained.
+        For collections and batch DataFrames. A streaming query's input only ends if the query is drained.
 
         Example:
             >>> words = env.from_collection(["to", "or", "not"]).key_by(len)
@@ -74,7 +74,7 @@ def _count(value: int, asked_by: str) -> int:
 
 
 class CountWindowAssigner(WindowAssigner):
-    """Windows of a number of a key's elements. The count is keyed state."""
+    """Base class: windows of a fixed number of a key's elements. Counts in keyed state."""
 
     window_type: Callable[..., Any] = CountWindow
 
@@ -113,7 +113,7 @@ class CountTumblingWindowAssigner(CountWindowAssigner):
 
     @staticmethod
     def of(window_size: int) -> CountTumblingWindowAssigner:
-        """Return the assigner. Refuses a size below 1.
+        """Return the assigner. Raises ProgramError for a size below 1.
 
         Example:
             >>> numbers = env.from_collection(range(5))
@@ -127,15 +127,15 @@ class CountTumblingWindowAssigner(CountWindowAssigner):
 
 
 class CountSlidingWindowAssigner(CountWindowAssigner):
-    """Windows of a key's last ``window_size`` elements, one after every ``window_slide`` elements.
+    """Windows of a key's last ``window_size`` elements. A window fires after every ``window_slide`` elements.
 
-    Only full windows fire, as in PyFlink. In Java, the first windows are smaller; for these, use a global window with
+    Only full windows fire, as in PyFlink. In Java, smaller windows fire first; for these, use a global window with
     ``CountTrigger.of(slide)`` and ``CountEvictor.of(size)``.
     """
 
     @staticmethod
     def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner:
-        """Return the assigner. Refuses a size or slide below 1.
+        """Return the assigner. Raises ProgramError for a size or slide below 1.
 
         Example:
             >>> numbers = env.from_collection(range(5))

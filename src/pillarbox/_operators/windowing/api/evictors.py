@@ -18,7 +18,7 @@ class TimestampedValue(NamedTuple):
     """An element of a window.
 
     Attributes:
-        timestamp: epoch milliseconds, or None.
+        timestamp: Unix time in ms, or None.
     """
 
     value: Any
@@ -48,7 +48,7 @@ class Evictor(ABC):
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
-            """Return the wall-clock time in epoch milliseconds."""
+            """Return the wall-clock time (Unix time in ms)."""
 
         @abstractmethod
         def get_current_watermark(self) -> int:
@@ -90,7 +90,7 @@ class CountEvictor(_OneSided):
 
     @staticmethod
     def of(max_count: int, do_evict_after: bool = False) -> CountEvictor:
-        """Return the evictor. Refuses a negative number.
+        """Return the evictor. Raises ProgramError for a negative number.
 
         Example:
             >>> windows = env.from_collection([1, 2, 3, 4]).count_window_all(4)
@@ -112,7 +112,7 @@ class TimeEvictor(_OneSided):
 
     @staticmethod
     def of(window_size: DurationLike, do_evict_after: bool = False) -> TimeEvictor:
-        """Return an evictor that removes elements if the latest element is at least ``window_size`` newer.
+        """Return an evictor that removes an element if the window's latest element is at least ``window_size`` newer.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)

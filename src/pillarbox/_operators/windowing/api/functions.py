@@ -23,7 +23,7 @@ from pillarbox._state.descriptors import (
 
 
 class KeyedStateStore(ABC):
-    """States of a window function, per window or per key."""
+    """Gives a window function access to its states: per key, or per key and window."""
 
     @abstractmethod
     def get_state(self, descriptor: ValueStateDescriptor[V], /) -> ValueState[V]:
@@ -47,7 +47,7 @@ class KeyedStateStore(ABC):
 
 
 class WindowContext(ABC, Generic[WindowOut]):
-    """The current window and its clocks. All times are epoch milliseconds."""
+    """The current window, and the clocks. All times are Unix times in ms."""
 
     @abstractmethod
     def window(self) -> WindowOut:
@@ -65,7 +65,7 @@ class WindowContext(ABC, Generic[WindowOut]):
     def window_state(self) -> KeyedStateStore:
         """Return the store for states of this key and window.
 
-        States last across firings. Only ``clear`` removes them.
+        They are kept when the window fires, until ``clear`` removes them.
 
         Raises:
             ProgramError: the windows may merge.
@@ -73,7 +73,7 @@ class WindowContext(ABC, Generic[WindowOut]):
 
     @abstractmethod
     def global_state(self) -> KeyedStateStore:
-        """Return the store for states of this key, which all its windows share. They are never removed."""
+        """Return the store for states of this key, which all its windows share. pillarbox never removes them."""
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V, /) -> None:
@@ -94,7 +94,7 @@ class WindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
 
     @abstractmethod
     def apply(self, key: Key, window: WindowT, inputs: Iterable[In], /) -> Iterable[Out | SideOutput] | None:
-        """Process a firing window. Return or ``yield`` results, or None.
+        """Process a window that fires. Return or ``yield`` results, or None.
 
         Args:
             inputs: the elements in order of arrival or, after ``reduce`` or ``aggregate``, the single result.
@@ -102,7 +102,7 @@ class WindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
 
 
 class AllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
-    """Maps the elements of a stream's window to any number of results.
+    """Maps the elements of a non-keyed stream's window to any number of results.
 
     Example:
         >>> class Largest(AllWindowFunction):
@@ -114,7 +114,7 @@ class AllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
 
     @abstractmethod
     def apply(self, window: WindowT, inputs: Iterable[In], /) -> Iterable[Out | SideOutput] | None:
-        """Process a firing window: see :meth:`WindowFunction.apply`."""
+        """Process a window that fires, as in :meth:`WindowFunction.apply`."""
 
 
 class ProcessWindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
@@ -138,7 +138,7 @@ class ProcessWindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
     def process(
         self, key: Key, context: ProcessWindowFunction.Context[Any], elements: Iterable[In], /
     ) -> Iterable[Out | SideOutput] | None:
-        """Process a firing window. Return or ``yield`` results, or None. ``(tag, value)`` is emitted to a side output.
+        """Process a window that fires. Return or ``yield`` results, or None. ``(tag, value)`` is a side output.
 
         Args:
             context: the window, clocks, state and side outputs.
@@ -150,7 +150,7 @@ class ProcessWindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
 
 
 class ProcessAllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
-    """Maps the elements of a stream's window to any number of results, with state and clocks.
+    """Maps the elements of a non-keyed stream's window to any number of results, with state and clocks.
 
     Example:
         >>> class Numbered(ProcessAllWindowFunction):
@@ -167,7 +167,7 @@ class ProcessAllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
     def process(
         self, context: ProcessAllWindowFunction.Context[Any], elements: Iterable[In], /
     ) -> Iterable[Out | SideOutput] | None:
-        """Process a firing window: see :meth:`ProcessWindowFunction.process`."""
+        """Process a window that fires, as in :meth:`ProcessWindowFunction.process`."""
 
     def clear(self, context: ProcessAllWindowFunction.Context[Any], /) -> None:
         """Remove the states in ``context.window_state()`` when the window is removed."""

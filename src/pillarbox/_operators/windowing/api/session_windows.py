@@ -21,7 +21,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 
 class SessionWindowTimeGapExtractor(ABC):
-    """Computes the gap that ends a session after an element.
+    """Computes, for an element, how long its session waits for another element.
 
     Example:
         >>> class Gap(SessionWindowTimeGapExtractor):
@@ -40,7 +40,7 @@ GapExtractor: TypeAlias = SessionWindowTimeGapExtractor | Callable[[Any], int]
 
 
 class Sessions(TimedAssigner, MergingWindowAssigner):
-    """Windows that end after a gap without elements."""
+    """Base class: windows that end after a gap without elements."""
 
     @abstractmethod
     def _gap(self, element: Any) -> int: ...
@@ -73,7 +73,7 @@ class Sessions(TimedAssigner, MergingWindowAssigner):
 
 
 def merges_overlapping(assigner: MergingWindowAssigner[Any, Any]) -> bool:
-    """Return whether windows merge exactly if they overlap or touch."""
+    """Return whether the assigner merges all windows that overlap or touch, and no others."""
     return type(assigner).merge_windows is Sessions.merge_windows
 
 
@@ -107,7 +107,7 @@ class _DynamicGap(Sessions):
 
 
 class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
-    """Event-time sessions. Elements of a key that are at most a gap apart are in one session."""
+    """Event-time sessions. A key's elements that are at most ``gap`` apart are in the same session."""
 
     @staticmethod
     def with_gap(size: DurationLike) -> EventTimeSessionWindows:

@@ -1,6 +1,7 @@
 """Tumbling, sliding and cumulating windows, as in Flink.
 
-Windows start at multiples of a length plus an offset, counted from the epoch or, with a time zone, from local midnight.
+Windows start at multiples of a length plus an offset, counted from 1970 in UTC or, with a time zone, from local
+midnight.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from pillarbox._time.duration import DurationLike, positive_millis
 
 
 class FixedWindows(TimedAssigner):
-    """Windows of fixed lengths. All lengths are milliseconds.
+    """Base class: windows of fixed lengths, in milliseconds.
 
     Args:
-        lengths: name in error messages -> length. The first is the (largest) size, the last the distance between two
-            ends.
-        offset: distance of starts from the multiples of ``starts_every``.
-        time_zone: for windows of days, the time zone of midnight. None for windows of milliseconds.
+        lengths: name in error messages -> length. The first is the window size (the largest), the last is the distance
+            between two window ends.
+        offset: windows start at multiples of ``starts_every`` plus this offset.
+        time_zone: the time zone for windows of whole days from midnight. None if lengths are plain milliseconds.
 
     Attributes:
-        tumbles: whether windows are adjacent.
-        cumulates: whether windows have one start and successive ends.
+        tumbles: whether the windows are adjacent.
+        cumulates: whether several windows with different ends share a start.
     """
 
     tumbles: bool = False
@@ -77,8 +78,8 @@ class TumblingEventTimeWindows(EventTimeAssigner, _Tumbling):
 
         Args:
             size: length of a window, at least 1 ms.
-            offset: distance of starts from multiples of ``size`` since the epoch. May be negative, but must be shorter
-                than ``size``.
+            offset: windows start at multiples of ``size`` (from 1970 in UTC) plus this offset. It may be negative, but
+                must be shorter than ``size``.
             time_zone: for windows of whole days, the time zone of midnight, such as ``"Europe/Berlin"``. A day with a
                 clock change has 23 or 25 hours.
 
@@ -128,7 +129,7 @@ class _Sliding(FixedWindows):
 
 
 class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
-    """Event-time windows of one length, one starting at every multiple of a slide. They may overlap."""
+    """Event-time windows of one length that start at every multiple of a slide, and so may overlap."""
 
     @staticmethod
     def of(
@@ -139,9 +140,10 @@ class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
         Other arguments are as in :class:`TumblingEventTimeWindows`.
 
         Args:
-            slide: distance between two starts. If it exceeds ``size``, elements between windows are in no window.
-            offset: distance of starts from multiples of ``slide`` since the epoch. May be negative, but must be shorter
-                than ``slide``.
+            slide: time between the starts of two windows. If it exceeds ``size``, elements between two windows are
+                dropped.
+            offset: windows start at multiples of ``slide`` (from 1970 in UTC) plus this offset. It may be negative, but
+                must be shorter than ``slide``.
 
         Example:
             >>> SlidingEventTimeWindows.of("2 minutes", "1 minute").assign_windows("click", 90_000, None)
@@ -151,7 +153,7 @@ class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
 
 
 class SlidingProcessingTimeWindows(ProcessingTimeAssigner, _Sliding):
-    """Processing-time windows of one length, one starting at every multiple of a slide. They may overlap."""
+    """Processing-time windows of one length that start at every multiple of a slide, and so may overlap."""
 
     @staticmethod
     def of(
@@ -193,7 +195,7 @@ class _Cumulative(FixedWindows):
 
 
 class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
-    """Event-time windows that share a start and have successive ends (Flink SQL's ``CUMULATE``)."""
+    """Event-time windows that share a start and end one step after the other (Flink SQL's ``CUMULATE``)."""
 
     @staticmethod
     def of(
@@ -205,9 +207,9 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
 
         Args:
             max_size: length of the longest window, a multiple of ``step``.
-            step: difference between the lengths of successive windows, at least 1 ms.
-            offset: distance of starts from multiples of ``max_size`` since the epoch. May be negative, but must be
-                shorter than ``max_size``.
+            step: how much longer each window is than the previous window, at least 1 ms.
+            offset: windows start at multiples of ``max_size`` (from 1970 in UTC) plus this offset. It may be negative,
+                but must be shorter than ``max_size``.
 
         Example:
             >>> CumulativeEventTimeWindows.of("3 minutes", "1 minute").assign_windows("click", 90_000, None)
@@ -217,7 +219,7 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
 
 
 class CumulativeProcessingTimeWindows(ProcessingTimeAssigner, _Cumulative):
-    """Processing-time windows that share a start and have successive ends."""
+    """Processing-time windows that share a start and end one step after the other."""
 
     @staticmethod
     def of(

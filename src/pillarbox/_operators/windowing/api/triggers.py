@@ -1,6 +1,6 @@
 """Triggers, which decide when a window's function is called, as in Flink.
 
-One trigger object serves all windows of an operator, so it must store state in its context, not in itself.
+An operator uses one trigger object for all windows, so a trigger must keep its state in the context, not in itself.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Trigger(ABC, Generic[In, WindowT]):
     """
 
     class TriggerContext(ABC):
-        """Clocks, timers and state of the current window. All times are epoch milliseconds."""
+        """Clocks, timers and state of the current window. All times are Unix times in ms."""
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
@@ -79,7 +79,7 @@ class Trigger(ABC, Generic[In, WindowT]):
 
         @abstractmethod
         def get_metric_group(self) -> MetricGroup:
-            """Return the group of the trigger's metrics."""
+            """Return the group that creates the trigger's metrics."""
 
         @abstractmethod
         def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
@@ -90,7 +90,7 @@ class Trigger(ABC, Generic[In, WindowT]):
 
         @abstractmethod
         def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
-            """Merge a state of the merged windows into the state of this window.
+            """Merge a trigger state of the windows that were merged into the state of this window.
 
             Raises:
                 ProgramError: the state is a value or map state, which cannot be merged.
@@ -101,27 +101,27 @@ class Trigger(ABC, Generic[In, WindowT]):
 
     @abstractmethod
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide after an element has been added to the window."""
+        """Decide what to do after an element was added to the window."""
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide when event time reaches ``time``, which is a timer of this trigger or the window's end."""
+        """Decide what to do when event time reaches ``time``: a timer that the trigger set, or the window's end."""
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide when the wall clock reaches ``time``, which is a timer of this trigger or the window's end."""
+        """Decide what to do when the wall clock reaches ``time``: a timer that the trigger set, or the window's end."""
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
-        """Return whether the trigger supports merging windows with ``on_merge``."""
+        """Return whether the trigger supports merging windows, with ``on_merge``."""
         return False
 
     def on_merge(self, window: Any, ctx: OnMergeContext, /) -> None:
-        """Transfer state and timers of merged windows to the window that contains them."""
+        """Transfer the trigger's state and timers from windows that were merged to ``window``, which contains them."""
         raise ProgramError(f"{type(self).__name__} cannot merge windows: define can_merge() and on_merge()")
 
     @abstractmethod
     def clear(self, window: Any, ctx: TriggerContext, /) -> None:
-        """Remove state and timers of a window that is removed or merged into another."""
+        """Remove the trigger's state and timers for a window that is removed or merged into another."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -225,7 +225,7 @@ class NeverTrigger(Trigger):
 
 
 class CountTrigger(Trigger):
-    """Fires after every ``window_size`` elements of a window. Its end does not fire for the rest."""
+    """Fires after every ``window_size`` elements of a window. It does not fire at the window's end."""
 
     uses_processing_time: bool | None = False
 
@@ -237,7 +237,7 @@ class CountTrigger(Trigger):
 
     @staticmethod
     def of(window_size: int) -> CountTrigger:
-        """Return the trigger. Refuses a number below 1.
+        """Return the trigger. Raises ProgramError for a number below 1.
 
         Example:
             >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
@@ -270,7 +270,7 @@ class CountTrigger(Trigger):
 
 
 class DeltaTrigger(Trigger):
-    """Fires if the distance between an element and the last firing (or first) element exceeds a threshold."""
+    """Fires if an element's distance from the element that last fired (or the first) exceeds a threshold."""
 
     uses_processing_time: bool | None = False
 
@@ -319,7 +319,7 @@ class DeltaTrigger(Trigger):
 
 
 class PurgingTrigger(Trigger):
-    """Drops a window's elements when a nested trigger fires. Per-window state is kept until the window ends."""
+    """Drops a window's elements when a nested trigger fires. The window's state is kept until its end."""
 
     def __init__(self, nested_trigger: Trigger) -> None:
         if not isinstance(nested_trigger, Trigger):

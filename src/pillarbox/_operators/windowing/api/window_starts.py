@@ -1,4 +1,4 @@
-"""The starts of fixed-length windows, at multiples of milliseconds or at midnight in a time zone."""
+"""Computes the starts of fixed-length windows: multiples of a length, or midnights in a time zone."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _EPOCH_DAY = _EPOCH.toordinal()
 
 
 class Milliseconds:
-    """Starts at multiples of milliseconds since the epoch."""
+    """Windows that start at multiples of a length, plus an offset, counted from 1970 in UTC."""
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
 
     def start(self, time: int, step: int) -> int:
-        """Return the last start at or before ``time``, if starts are ``step`` apart."""
+        """Return the last window start at or before ``time`` if windows start every ``step`` milliseconds."""
         return time - (time - self.offset) % step
 
     def starts(self, times: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
@@ -43,7 +43,7 @@ class Milliseconds:
 
 
 class Days:
-    """Starts at local midnight plus an offset. Days have 23, 24 or 25 hours."""
+    """Windows that start at local midnight, plus an offset. A day may have 23, 24 or 25 hours."""
 
     def __init__(self, zone: str, offset: int, asked_by: str) -> None:
         try:
@@ -64,7 +64,6 @@ class Days:
         return (wall.replace(tzinfo=self._zone) - _EPOCH) // datetime.timedelta(milliseconds=1)
 
     def _day(self, time: int, step: int) -> int:
-        """Return the last day that has begun, if starts are ``step`` apart."""
         try:
             wall = datetime.datetime.fromtimestamp(time // 1000, self._zone).replace(tzinfo=None)
             day = (wall - datetime.timedelta(milliseconds=self.offset)).toordinal()
@@ -109,13 +108,13 @@ class Days:
 
 
 def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, int]) -> Milliseconds | Days:
-    """Return the rule for starts of windows.
+    """Return the object that computes window starts.
 
     Args:
-        asked_by: the method, for error messages.
-        offset: milliseconds from the epoch, or from midnight.
-        time_zone: the time zone of midnight, or None for multiples of milliseconds.
-        lengths: name -> milliseconds. With a time zone, they must be whole days.
+        asked_by: the called method, for error messages.
+        offset: milliseconds from the multiples of the length, or from midnight.
+        time_zone: the time zone of midnight. None if windows start at multiples of their length.
+        lengths: parameter name -> milliseconds. With a time zone, these must be whole days.
     """
     if time_zone is None:
         return Milliseconds(offset)

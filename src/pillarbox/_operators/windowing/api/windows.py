@@ -1,7 +1,7 @@
 """Windows: finite parts of a stream, as in Flink.
 
-A window's fields identify its state and timers. So a user-defined window class must be a ``NamedTuple`` of numbers and
-text with a method ``max_timestamp()``.
+A window's fields identify its state and timers, so a user-defined window class must be a ``NamedTuple`` of numbers and
+text. It needs a method ``max_timestamp()``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ class Window(Protocol):
     """A window: :class:`TimeWindow`, :class:`CountWindow`, :class:`GlobalWindow`, or a user-defined class."""
 
     def max_timestamp(self) -> int:
-        """Return the window's largest timestamp (epoch milliseconds), which its results have."""
+        """Return the window's largest timestamp (Unix time in ms). The window's results get this timestamp."""
         ...
 
 
 class TimeWindow(NamedTuple):
-    """The time from ``start`` (inclusive) to ``end`` (exclusive), in epoch milliseconds.
+    """A window from ``start`` (inclusive) to ``end`` (exclusive). Both are Unix times in ms.
 
     Example:
         >>> window = TimeWindow(0, 60_000)
@@ -55,7 +55,7 @@ class TimeWindow(NamedTuple):
 
     @staticmethod
     def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
-        """Return the start of the tumbling window that contains a time. All arguments are milliseconds.
+        """Return the start of the tumbling window that contains ``timestamp``. All arguments are in milliseconds.
 
         Example:
             >>> TimeWindow.get_window_start_with_offset(90_000, 0, 60_000)
@@ -97,12 +97,12 @@ class GlobalWindow(NamedTuple):
 
 
 class CountWindow(NamedTuple):
-    """A window of a number of records. ``id`` counts a key's windows from 0."""
+    """A window that ends after some number of records. ``id`` numbers a key's windows from 0."""
 
     id: int
 
     def max_timestamp(self) -> int:
-        """Return the end of event time, because records end the window and not a clock."""
+        """Return the end of event time: the window ends after some number of records, not at a time."""
         return MAX_WATERMARK
 
     def __reduce__(self) -> Any:

@@ -1,5 +1,5 @@
-"""The driver's ledger: the accounts of its queries' budgets.
+"""The driver's ledger: the accounts of the budgets that its queries share.
 
-Start with `server.py`. `spent.py` writes the charges of ceilings into checkpoints. Weak spot: if the driver pauses, for
-example for garbage collection, all requests wait.
+Start with `server.py`. `spent.py` writes the units charged to ceilings into checkpoints. Weak spot: while the driver
+pauses, for example for garbage collection, all requests wait.
 """

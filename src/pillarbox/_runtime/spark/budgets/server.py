@@ -1,4 +1,4 @@
-"""The driver's ledger, which executors reach over TCP."""
+"""The server of the driver's ledger (accounts of budgets), which executors reach over TCP."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Write = Callable[[str, Period], bool]
 
 
 class _Booking:
-    """A booking that waits for slots."""
+    """A request for slots that is waiting."""
 
     def __init__(self, connection: Connection, number: int, estimates: list[float]) -> None:
         self.connection = connection
@@ -47,7 +47,7 @@ class _Booking:
 
 
 class _SharedAccount:
-    """An account and its waiting bookings, in order of arrival. Server thread only."""
+    """A budget's account, and the bookings that wait for slots, in order of arrival. Server thread only."""
 
     def __init__(self, limits: Limits, server: BudgetServer) -> None:
         # An earlier server may have booked slots until now.
@@ -98,7 +98,7 @@ class _SharedAccount:
             self._idle = asyncio.get_running_loop().call_later(_IDLE, self._give_back, self.account.period.spent)
 
     def _give_back(self, spent: float) -> None:
-        """Replace the allowance in the file by the exact charge, after a pause without requests."""
+        """After a pause without requests, save the exact charge instead of the allowance."""
         self._idle = None
         account = self.account
         if account.period.spent != spent or self._is_writing or self._waiting:
@@ -108,7 +108,7 @@ class _SharedAccount:
             self._write_period(spent)
 
     def _write(self, estimate: float) -> None:
-        """Write the next part of a ceiling to the file, before requests may use it."""
+        """Save the next part of a ceiling as charged, before requests may use it."""
         account = self.account
         allowance = account.next_allowance(estimate)
         if allowance is not None and not self._is_writing:
@@ -150,7 +150,7 @@ class _SharedAccount:
 
 
 class BudgetServer:
-    """Keeps the accounts of a driver's budgets, in its own thread."""
+    """Keeps the accounts of the budgets that a driver's queries share. Runs in its own thread."""
 
     def __init__(self, host: str, address: str, port: int = 0) -> None:
         self.host = host
@@ -211,7 +211,7 @@ class BudgetServer:
         return ceiling_names
 
     def resume(self, name: str, charges: Iterable[Period], write: Write) -> None:
-        """Charge a ceiling with the charges from checkpoints. From now on, write its charge with ``write``."""
+        """Charge a budget's ceiling with the charges from checkpoints. Later charges are saved with ``write``."""
 
         def resume() -> None:
             shared = self._shared[name]
@@ -259,7 +259,7 @@ _opening = threading.Lock()
 
 
 def server_of(spark: SparkSession) -> BudgetServer:
-    """Return this driver's ledger, opening it on first use."""
+    """Return this driver's ledger. The first call starts it."""
     settings = session_of(spark).settings()
     host = settings.get("spark.driver.host", "127.0.0.1")
     with _opening:
@@ -276,13 +276,13 @@ def server_of(spark: SparkSession) -> BudgetServer:
 
 
 def ceilings_of(programs: Iterable[str]) -> dict[str, BudgetServer]:
-    """Return the ledgers of the programs' budgets with a ceiling, by budget name."""
+    """Return budget name -> ledger, for the programs' budgets that have a ceiling."""
     opened = list(_servers.values())
     return {name: server for program in programs for server in opened for name in server.ceilings(program)}
 
 
 def ledger_for(spark: SparkSession, program: Program) -> DriverLedger | None:
-    """Return the ledger's address for a program's tasks, or None without budgets or with static shares."""
+    """Return the address of the ledger for a program's tasks. None without budgets, or if tasks divide them equally."""
     budgets = budgets_of(program.vertices)
     if not budgets:
         return None

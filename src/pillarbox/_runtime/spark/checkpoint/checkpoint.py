@@ -38,11 +38,12 @@ _NEXT_WATERMARK = "nextBatchWatermarkMs"
 
 
 class Checkpoint:
-    """A checkpoint location: its epochs, its programs, and their layouts.
+    """A query's checkpoint: its epochs, its programs, and their layouts (numbers of subtasks).
 
-    Caches the files, so an instance serves a single start or inspection.
+    Caches the files, so create a new object for each start or inspection.
 
-    A program's description applies from a batch number on. It has no effect if the program never commits a batch.
+    A program's description is noted with the number of its first batch. It has no effect if that batch is never
+    committed.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
@@ -58,7 +59,7 @@ class Checkpoint:
         return max(filter(None, map(read_layouts, self.lines)), default=None, key=itemgetter(0))
 
     def subtasks(self) -> list[tuple[int, int]] | None:
-        """Return (subtasks, key groups) of each program from the notes, or None without notes."""
+        """Return (subtasks, key groups) of each program as noted in the checkpoint, or None if nothing was noted."""
         if self.last_committed >= 0 and self._layouts_note is not None:
             return [(subtasks, key_groups) for subtasks, key_groups in self._layouts_note.layouts]
         binding = self.binding()
@@ -67,12 +68,12 @@ class Checkpoint:
         return [(program["parallelism"], program["max_parallelism"]) for program in binding["programs"]]
 
     def layouts(self, compiled: Sequence[Layout], find: Callable[[], Sequence[Layout | None]]) -> list[Layout]:
-        """Return the layouts of a query's programs in the checkpoint.
+        """Return the layouts (numbers of subtasks) that a query's programs have in the checkpoint.
 
-        New layouts are only noted if they are certain, because notes are permanent.
+        Notes them only if they are certain, because notes are permanent.
 
         Args:
-            find: searches the state for the programs' layouts if the note is lost. A program without state has None.
+            find: searches the state for the layouts, if the note is lost. Returns None for a program without state.
         """
         noted, is_known = self._layouts_note, True
         if self.last_committed < 0:
@@ -99,7 +100,7 @@ class Checkpoint:
         self._write_description(self._descriptions, now, self.last_committed)
 
     def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
-        """Note programs without a check, so that their batches are not taken for an earlier program's."""
+        """Note the programs without checking them, so that their batches are not attributed to an earlier program."""
         every = self._descriptions
         if every:
             self._write_description(every, describe_programs(programs, layouts), self.last_committed)
@@ -118,7 +119,7 @@ class Checkpoint:
 
     @property
     def is_new(self) -> bool:
-        """Whether the query has not committed an epoch yet. The epoch that restores a savepoint does not count."""
+        """Whether the query has committed no epoch, except an epoch that restores a savepoint."""
         return self.last_committed < (0 if self.savepoint is None else 1)
 
     def _compare(self, binding: dict[str, Any], now: dict[str, Any]) -> None:
@@ -156,7 +157,7 @@ class Checkpoint:
         )
 
     def binding(self, batch: int | None = None) -> dict[str, Any] | None:
-        """Return the description of the programs that committed a batch (by default, the last one), or None."""
+        """Return the description of the programs that committed a batch (by default, the last batch), or None."""
         last = self.last_committed if batch is None else batch
         committed = [description for description in self._descriptions if description["batch"] <= last]
         return committed[-1] if committed else None
@@ -166,7 +167,7 @@ class Checkpoint:
         return None if binding is None else binding["programs"]
 
     def renew_description(self) -> None:
-        """Write the current description again, before a batch that belongs to no program is committed."""
+        """Write the current description again, before committing a batch that belongs to no program."""
         binding, every = self.binding(), self._descriptions
         if binding is not None and binding is not every[-1]:
             self._write_description(
@@ -174,7 +175,7 @@ class Checkpoint:
             )
 
     def is_drained(self, epoch: int | None = None) -> bool:
-        """Return whether event time had ended by ``epoch``, or has ended now."""
+        """Return whether event time had ended by ``epoch`` (by default, now)."""
         if not self._last_epochs:
             return False
         return min(self._last_epochs) <= (self.last_committed if epoch is None else epoch)
@@ -193,7 +194,7 @@ class Checkpoint:
         return number
 
     def forget_last_epoch(self, number: int | None = None) -> None:
-        """Delete the note of a committed last epoch, or of the next epoch if it has not begun."""
+        """Delete the note of a last epoch that is committed, or that has not begun."""
         note = self._last_epochs.get(self.last_committed + 1 if number is None else number)
         if note is not None and (number is not None or self.unfinished is None):
             self._write(json.dumps({"forgotten": note}))
@@ -206,31 +207,31 @@ class Checkpoint:
 
     @property
     def parallelism(self) -> int | None:
-        """The number of state partitions after the last committed batch, or None."""
+        """The number of state partitions after the last committed batch, or None without such a batch."""
         return self._last_partitions.get(self.last_committed)
 
     @property
     def cached_parallelism(self) -> int | None:
-        """The value of `parallelism` if it has already been read, or None."""
+        """The value of `parallelism`, or None if it has not been read yet."""
         return self.parallelism if "_last_partitions" in vars(self) else None
 
     @property
     def unfinished(self) -> int | None:
-        """The number of state partitions of the uncommitted batch, or None."""
+        """The number of state partitions of the uncommitted batch, or None without such a batch."""
         return self._last_partitions.get(self.last_committed + 1)
 
     @property
     def interrupted(self) -> int | None:
-        """The target of an interrupted repartitioning, or None."""
+        """The number of partitions that an interrupted repartitioning should produce, or None."""
         return None if self.unfinished == self.parallelism else self.unfinished
 
     @property
     def uncommitted_epoch(self) -> int | None:
-        """The uncommitted epoch, or None. A repartitioning does not count."""
+        """The number of the uncommitted epoch, or None. Ignores repartitionings."""
         return None if self.unfinished is None or self.interrupted is not None else self.last_committed + 1
 
     def newest(self) -> dict[str, Any] | None:
-        """Return the newest description, committed or not, or None."""
+        """Return the newest description, even if no batch was committed with it, or None."""
         return self._descriptions[-1] if self._descriptions else None
 
     def check_interrupted(self, target: int | None = None) -> None:
@@ -242,7 +243,7 @@ class Checkpoint:
             )
 
     def check_state_format(self) -> None:
-        """Refuse a state format that lets Spark commit one attempt's state with another attempt's output."""
+        """Raise if, with this state format, Spark might commit one attempt's state with another attempt's output."""
         if self.state_format != "1":
             raise CheckpointMismatchError(
                 f"checkpoint {self} has state files of format {self.state_format}, in which Spark may commit the"
@@ -252,7 +253,7 @@ class Checkpoint:
             )
 
     def check_parallelism(self, requested: int | None, most: int | None) -> None:
-        """Check a program's parallelism before its start. Warns if the query will run with another one."""
+        """Check a program's parallelism before its start. Warns if the query will run with a different one."""
         self.check_interrupted()
         present = self.parallelism
         if present is None or requested in (None, present):
@@ -323,7 +324,7 @@ class Checkpoint:
         return self._numbers("offsets")
 
     def watermark(self, epoch: int) -> int:
-        """Return Spark's watermark after a committed epoch (epoch milliseconds), or 0 without one."""
+        """Return Spark's watermark after a committed epoch (Unix time in ms), or 0 without a watermark."""
         lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(epoch)])
         return max((json_object(line).get(_NEXT_WATERMARK, 0) for _, line in lines), default=0)
 

@@ -1,6 +1,6 @@
-"""A quick copy of one epoch of a running query's checkpoint, for slow readers.
+"""Copies one epoch of a running query's checkpoint, before Spark removes it during a long read.
 
-The copy is enough for Spark's state reader, and to repeat the epoch. It has its own query id.
+The copy is sufficient for Spark's state reader, and for repeating the epoch. It has a new query id.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _REMOVALS = 5
 
 
 class RemovedError(CheckpointMismatchError):
-    """Spark has removed files of an epoch, or will soon."""
+    """Spark has already removed files of an epoch, or is about to."""
 
 
 class CheckpointCopy:
-    """A copy of one epoch of a checkpoint, in a folder next to it."""
+    """A copy of one epoch of a checkpoint, in a folder next to the checkpoint."""
 
     def __init__(
         self, spark: SparkSession, checkpoint: str, epoch: int, *, before: bool = False, is_committed: bool = True
@@ -202,7 +202,7 @@ def copied_checkpoint(
     is_committed: bool = True,
     limit: int | None = None,
 ) -> Iterator[CheckpointCopy]:
-    """Provide a checkpoint copy within the block; see :class:`CheckpointCopy`."""
+    """Create a :class:`CheckpointCopy` for the block."""
     copy = CheckpointCopy(spark, checkpoint, epoch, before=before, is_committed=is_committed)
     try:
         copy.make(limit)

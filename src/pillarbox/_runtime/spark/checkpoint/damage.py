@@ -1,4 +1,4 @@
-"""Detects damaged and missing files of a checkpoint, and explains how to recover."""
+"""Detects damaged and missing checkpoint files, and explains how to recover."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VERSION = re.compile(r"v\d+")
 
 
 def check_logs(spark: SparkSession, checkpoint: Checkpoint) -> None:
-    """Check the files that Spark reads when a query starts, except under Spark Connect: each costs a job."""
+    """Check the files that Spark reads when a query starts. Skipped under Spark Connect, where each takes a job."""
     if not session_of(spark).has_jvm:
         return
     begun, committed = checkpoint.epochs_begun, checkpoint.last_committed
@@ -100,7 +100,7 @@ _SOURCE_ENTRY = re.compile(r"batch (\d+) doesn't exist")
 
 
 def damage_in(texts: Iterable[str], checkpoint: str | None) -> str | None:
-    """Return a message about the damaged checkpoint file that made a query fail, or None if that was not the cause."""
+    """If a damaged checkpoint file made a query fail, return a message about it, otherwise None."""
     where = "the query's checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
     for text in texts:
         kind = next((error for error in _STATE_ERRORS if error in text), None)

@@ -1,4 +1,4 @@
-"""Reads a checkpoint while its query runs and removes old files."""
+"""Reads a checkpoint whose query may be running, and removing files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _RECENT = 60_000
 
 
 def read_epoch(spark: SparkSession, checkpoint: str, epoch: int | None, read: Callable[[CheckpointState], T]) -> T:
-    """Read an epoch's state. If the query has removed it, retry from a copy.
+    """Read an epoch's state. If the query removes it meanwhile, reads a copy.
 
     Raises:
-        RemovedError: Spark has removed the state of each epoch before it could be read.
+        RemovedError: Spark removes epochs faster than they can be read.
     """
     files = CheckpointState(spark, checkpoint, epoch)
     try:

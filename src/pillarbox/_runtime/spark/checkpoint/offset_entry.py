@@ -1,4 +1,4 @@
-"""An entry of Spark's offset log, which Spark writes before it runs an epoch."""
+"""An offset log's entries. Spark writes an entry before it runs an epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST = 2
 
 
 class OffsetEntry:
-    """An entry of the offset log. If it is missing, it has no lines."""
+    """An entry of the offset log. ``lines`` is empty if the log has no such entry."""
 
     def __init__(self, lines: tuple[str, ...] = ()) -> None:
         self.lines = lines
@@ -28,7 +28,7 @@ class OffsetEntry:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Spark's metadata of the epoch, or {} if the log's format is unknown."""
+        """Spark's metadata of the epoch, or {} if missing."""
         return json_object(self.lines[1]) if len(self.lines) > 1 else {}
 
     @property
@@ -47,7 +47,7 @@ class OffsetEntry:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """Source name (or position) -> end offset in the source's format, in the log's order."""
+        """Source name (or position in the log) -> end offset, in the source's own format."""
         if self.version not in _VERSIONS:
             raise CheckpointMismatchError(
                 f"Spark's offset log has version {shorten(self.version)}, and this version of pillarbox reads"
@@ -63,6 +63,6 @@ class OffsetEntry:
 
     @property
     def files(self) -> dict[str, int]:
-        """Name (or position) of a file source -> number of the last entry in the source's own log."""
+        """Name (or position in the log) of a file source -> number of the last entry in the source's own log."""
         offsets = {name: json_object(text) for name, text in self.sources.items()}
         return {name: int(offset["logOffset"]) for name, offset in offsets.items() if offset.keys() == {"logOffset"}}

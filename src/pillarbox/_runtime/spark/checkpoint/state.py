@@ -1,4 +1,4 @@
-"""The state in a checkpoint, read by Spark's state readers."""
+"""Reads the state in a checkpoint with Spark's state readers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COLUMNS = {"key": "target", "user_map_key": "chunk", "user_map_value": "payload
 
 
 class Stateful(NamedTuple):
-    """A stateful operator of Spark that contains the state logs of one level's vertices."""
+    """A stateful operator of Spark. It stores the state logs of all vertices of one level."""
 
     id: int
     partitions: int
@@ -38,7 +38,7 @@ class Stateful(NamedTuple):
 
 
 class CheckpointState:
-    """The state in a query's checkpoint, as of one epoch."""
+    """The state in a query's checkpoint after one epoch."""
 
     def __init__(self, spark: SparkSession, checkpoint: str, epoch: int | None = None, copy: str | None = None) -> None:
         self.spark: SparkSession = spark
@@ -95,7 +95,7 @@ class CheckpointState:
         return operators
 
     def _check_whole(self, operators: Sequence[Stateful]) -> None:
-        """Refuse a checkpoint that lacks a level's state, because Spark's reader silently skips missing folders."""
+        """Raise if the checkpoint lacks a level's state: Spark's reader silently skips missing folders."""
         programs = self.checkpoint.programs_at(self.epoch) or ()
         levels = sum(len({operator["level"] for operator in program["operators"]}) for program in programs)
         if len(operators) < levels:
@@ -107,9 +107,9 @@ class CheckpointState:
             )
 
     def logs(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
-        """Return a stateful operator's log values, as columns ``code`` (the subtask's), ``number`` and ``payload``.
+        """Return a stateful operator's log entries, with columns ``code`` (of the subtask), ``number`` and ``payload``.
 
-        A subtask's values are consecutive and in one partition.
+        A subtask's entries are consecutive and in one partition.
         """
         return self._read(operator, epoch).selectExpr(
             "key.target AS code", "user_map_key.chunk AS number", "user_map_value.payload AS payload"
@@ -131,7 +131,7 @@ class CheckpointState:
         return {code: view.head for code, view in self.views(operator).items()}
 
     def views(self, operator: Stateful) -> dict[int, LogView]:
-        """Return a stateful operator's logs by subtask code, reading only their heads."""
+        """Return a stateful operator's logs by subtask code. Only reads their heads."""
         views = {}
         for code, _, payload in self.logs(operator).where(f"number = {META}").collect():
             store = MemoryChunkStore()
@@ -144,7 +144,7 @@ class CheckpointState:
 
 
 def _is_log(schema: StructType) -> bool:
-    """Recognize logs by their columns. A user's ``StatefulProcessor`` may have a state of the same name."""
+    """Return whether a state contains logs: a user's ``StatefulProcessor`` may have a state with that name."""
     fields = {field.name: getattr(field.dataType, "names", None) for field in schema.fields}
     return all(fields.get(column) == [field] for column, field in _COLUMNS.items())
 
@@ -152,9 +152,9 @@ def _is_log(schema: StructType) -> bool:
 def map_logs(
     read: Callable[[int, MemoryChunkStore], Iterator[pa.RecordBatch]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches that ``read`` returns for each log.
+    """Apply ``read`` to each log, and yield the batches that it returns.
 
-    One log is in memory at a time, which takes about twice the size of a subtask's pickled rows.
+    Only one log is in memory at a time. It takes about twice the size of the subtask's pickled rows.
     """
     store = MemoryChunkStore()
     current: int | None = None

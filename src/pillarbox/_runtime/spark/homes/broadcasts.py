@@ -1,4 +1,4 @@
-"""Spark's broadcast variables in workers and homes.
+"""Makes Spark's broadcast variables available in homes (processes that run tasks).
 
 Workers read values from files or, with ``spark.io.encryption.enabled``, from a socket.
 """
@@ -45,7 +45,7 @@ class _RecordingFile:
 
 
 def keep_pickled_values() -> None:
-    """Make workers that are forked from this process keep pickled values that have no file, for homes."""
+    """Make workers forked from this process keep the pickles of variables without a file, to send them to homes."""
     from pyspark.core.broadcast import Broadcast
 
     begin: Callable[..., None] = Broadcast.__init__
@@ -62,7 +62,7 @@ def keep_pickled_values() -> None:
 
 
 def files() -> dict[int, str | None]:
-    """Return this worker's broadcast variables: number -> file of the value, or None if it has no file."""
+    """Return this worker's broadcast variables: number -> file with the value, or None if there is no file."""
     from pyspark.core.broadcast import _broadcastRegistry
 
     return {number: getattr(broadcast, "_path", None) for number, broadcast in _broadcastRegistry.items()}
@@ -90,7 +90,7 @@ def _pickled(value: Any) -> bytes:
 
 
 def use_values(values: Mapping[int, bytes]) -> None:
-    """Set the broadcast variables of a process that is neither a worker nor a home."""
+    """Set the broadcast variables in a process that is neither a worker nor a home."""
     from pyspark.core.broadcast import _broadcastRegistry
 
     _broadcastRegistry.clear()
@@ -98,7 +98,7 @@ def use_values(values: Mapping[int, bytes]) -> None:
 
 
 def enter(files: dict[int, str | None], value_of: Callable[[int], bytes]) -> None:
-    """Use broadcast variables in the calling thread of a home. A value is read when it is first used."""
+    """Make broadcast variables available to the calling thread of a home. Values are read on first use."""
     from pyspark.core.broadcast import Broadcast, _broadcastRegistry
 
     for number, file in files.items():

@@ -1,7 +1,8 @@
-"""A home: the process that holds a state partition's tasks from epoch to epoch.
+"""A home: the process that keeps a state partition's tasks from epoch to epoch.
 
-Each guest (see `partition_tasks.py`) serves relays in a thread of its own; the first guest uses the main thread. The
-``door`` thread accepts connections, detects lost relays and newer attempts during an epoch, and ends the process.
+Each guest (the tasks of one level, see `partition_tasks.py`) has its own thread, which runs epochs for relays
+(connected workers). The first guest uses the main thread. The ``door`` thread accepts connections, detects lost relays
+and newer attempts at a running epoch, and ends the process.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _log = logging.getLogger("pillarbox")
 
 
 def run_home(facts: HomeDescription, listening: socket.socket) -> NoReturn:
-    """Run a home in the main thread, then exit."""
+    """Run a home in the main thread, then exit the process."""
     _Home(facts, listening).run()
 
 

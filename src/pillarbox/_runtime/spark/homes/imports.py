@@ -35,7 +35,7 @@ def import_all() -> None:
 
 
 def import_and_freeze() -> None:
-    """Import the modules of homes and workers, and freeze their objects, so that forked processes share the memory."""
+    """Import the modules of homes and workers and freeze their objects, so that forked processes share memory."""
     import_all()
     keep_pickled_values()
     packages_here()

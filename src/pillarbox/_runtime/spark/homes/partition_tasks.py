@@ -1,7 +1,7 @@
-"""A guest of a home: the tasks of one level and state partition, with their thread.
+"""A guest of a home: the tasks of one level and state partition, and the thread that runs them.
 
-Between epochs, the thread runs the event loop of async keyed functions. If the executor has its maximum number of
-homes, several guests share a home; only one of them runs functions at a time.
+Between epochs, the thread runs the event loop of async keyed functions. If the executor already has its maximum number
+of homes, several guests share a home, and only one of them runs functions at a time.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Chunks:
 
 
 class PartitionTasks:
-    """The tasks of one level and state partition, with their thread."""
+    """A guest of a home: the tasks of one level and state partition, and the thread that runs them."""
 
     def __init__(self, clock: Callable[[], float], idle: float, turn: FunctionLock) -> None:
         self._clock = clock
@@ -122,7 +122,7 @@ class PartitionTasks:
     # -- any thread --
 
     def take_visit(self, number: int) -> None:
-        """Receive an epoch's request from a connection, unless another thread has received it."""
+        """Receive a request to run an epoch from a connection, unless another thread has received it."""
         with self._lock:
             channel = self._idle.pop(number, None)
         if channel is None:
@@ -137,7 +137,6 @@ class PartitionTasks:
             channel.close()
 
     def _offer(self, visit: EpochRequest, channel: Channel) -> bool:
-        """Queue an epoch's request, and cancel the running attempt. Returns False for an outdated attempt."""
         with self._lock:
             if self._is_over:
                 raise LostError
@@ -173,7 +172,7 @@ class PartitionTasks:
 
     @property
     def watched(self) -> dict[int, bool]:
-        """Return the connections to watch during an epoch: descriptor -> whether it is the running epoch's."""
+        """Return the connections to watch: descriptor -> whether the running epoch was requested there."""
         with self._lock:
             if self._present is None or self._present.is_lost:
                 return {}
@@ -209,7 +208,7 @@ class PartitionTasks:
                 relay.send((Kind.WELCOME,))
 
     def seconds_overdue(self) -> float:
-        """Return how many seconds ago the running attempt was cancelled, if it still runs functions."""
+        """Return the seconds since the running attempt was cancelled, while its functions still run."""
         now = self._clock()
         with self._lock:
             if self._waits_since is not None and self._thread in self._turn.waiting:
@@ -218,7 +217,7 @@ class PartitionTasks:
 
     @property
     def unused(self) -> float:
-        """Return the seconds since the last relay left, or 0 while there is one."""
+        """Return the seconds since the last worker disconnected, or 0 while one is connected."""
         is_used = self._present is not None or self._waiting is not None
         return 0.0 if is_used else self._clock() - self._last_used
 
@@ -269,7 +268,7 @@ class PartitionTasks:
         """Run the functions' event loop until one of the file descriptors is readable.
 
         Returns:
-            how long to wait for the descriptors after that (ms), or None without a loop.
+            how long the caller must then wait for the descriptors (ms), or None for no limit.
         """
         loop = self._residency.event_loop
         if loop is None:

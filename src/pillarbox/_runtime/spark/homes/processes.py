@@ -26,7 +26,7 @@ class Process(NamedTuple):
         return Process(pid, 0)
 
     def has_ended(self) -> bool:
-        """Return whether the process has exited. A zombie has exited."""
+        """Return whether the process has exited. Zombies have."""
         try:
             if sys.platform != "linux":
                 os.kill(self.pid, 0)
@@ -59,7 +59,7 @@ class Process(NamedTuple):
                 os.close(watched)
 
     def watch(self) -> int | None:
-        """Return a descriptor that becomes readable when the process exits, or None if the process must be polled."""
+        """Return a file descriptor that becomes readable when the process exits, or None if it must be polled."""
         if not hasattr(os, "pidfd_open"):
             return None
         try:
@@ -69,7 +69,7 @@ class Process(NamedTuple):
 
 
 def watch_all(processes: Iterable[Process]) -> tuple[list[int], list[Process]]:
-    """Return descriptors that become readable when their process exits, and the processes that must be polled."""
+    """Return file descriptors that become readable when their process exits, and processes that must be polled."""
     files, others = [], []
     for process in processes:
         file = process.watch()
@@ -81,13 +81,13 @@ def watch_all(processes: Iterable[Process]) -> tuple[list[int], list[Process]]:
 
 
 def status(pid: int) -> list[str]:
-    """Return the fields of ``/proc/PID/stat``, beginning with the process's state (``man proc_pid_stat``)."""
+    """Return the fields of ``/proc/PID/stat`` from the process state on (``man proc_pid_stat``)."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()
 
 
 def leave(code: int) -> NoReturn:
-    """Exit without waiting for user threads. Exit handlers only run if the code is 0."""
+    """Exit without waiting for user threads. Runs exit handlers only if ``code`` is 0."""
     if code == 0:
         run_exit_handlers()
     flush_output()

@@ -1,4 +1,4 @@
-"""The worker's side of a home: relays Spark tasks' epochs to the home of their state partition.
+"""Relays a Spark task's epoch from the worker to the home (process) that keeps its state partition's tasks.
 
 Only this module talks to Spark, in the worker's main thread.
 """
@@ -40,7 +40,7 @@ _AHEAD_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class Homes:
-    """A level's settings for finding its homes. Pickled with the level's host."""
+    """Settings that a level's workers need to find their homes. Pickled with the level's host."""
 
     secret: str
     level: str
@@ -54,7 +54,7 @@ class Homes:
     def place(self, run: str, layout: Layout, partitions: int, code: int) -> str:
         """Return the digest that identifies a state partition's home.
 
-        The digest does not depend on Spark's partition number, which differs if a plan unites two outputs.
+        It does not use Spark's partition number, which differs if a plan unites two outputs.
         """
         identity = [
             run,
@@ -85,7 +85,7 @@ class Homes:
 
 @dataclass
 class _Connection:
-    """A connection to a home."""
+    """A worker's connection to a home."""
 
     channel: Channel
     pid: int
@@ -98,9 +98,9 @@ _idle: dict[str, _Connection] = {}
 
 
 class Relay:
-    """Relays epochs to a home. Raises `NoHomesError` if no home is available.
+    """Runs the epochs of a worker's Spark task in a home. Raises `NoHomesError` if no home is available.
 
-    ``attempt`` is the Spark task's number, which is higher for later attempts.
+    ``attempt`` is the Spark task's number, which increases with each attempt.
     """
 
     def __init__(
@@ -129,7 +129,6 @@ class Relay:
         return self._home.pid
 
     def _connect(self, without: int) -> None:
-        """Connect to the starter's home, but not to the home with pid ``without``, which does not answer."""
         for digest in [digest for digest, home in _idle.items() if is_disconnected(home.channel)]:
             _idle.pop(digest).channel.close()
         for _ in range(_TRIES):
@@ -189,7 +188,7 @@ class Relay:
     ) -> tuple[Kind, list[Any]]:
         """Begin an epoch and return the home's first message.
 
-        Until that message, the home has done nothing, so another home can be tried.
+        If that message does not arrive, the home has done nothing, and another home can be tried.
 
         Raises:
             NoHomesError: no home is available.
@@ -271,7 +270,7 @@ def _with_report(buffers: list[Buffer], change: Callable[[TaskReport], TaskRepor
 
 
 def _with_time_here(report: TaskReport, elapsed: float, taking: float) -> TaskReport:
-    """Count the time that Spark took to consume output as back-pressured. The home counts it as idle."""
+    """Count the time that Spark took to consume output as back-pressured instead of idle."""
     accounted_ms = report.busy_ms + report.idle_ms + report.back_pressured_ms + report.state_ms
     after = max(0, round(elapsed * 1000) - accounted_ms)
     back_pressured_ms = max(0, min(round(taking * 1000) - report.back_pressured_ms, report.idle_ms + after))
@@ -288,7 +287,7 @@ def _with_origin(report: TaskReport, origin: str) -> TaskReport:
 
 
 class _Answers:
-    """Pickled answers to ``MORE``. Each is prepared before the home requests it."""
+    """Answers to the home's requests for input (``MORE``), each pickled in advance."""
 
     def __init__(self, buffers: Iterable[list[Buffer]]) -> None:
         self._buffers = iter(buffers)

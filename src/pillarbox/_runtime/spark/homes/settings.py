@@ -1,4 +1,4 @@
-"""The user's settings of homes. Spark passes a session's settings to its tasks."""
+"""The user's settings for homes, which Spark passes from the session to its tasks."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _default_most() -> int:
 
 
 def processors(root: str = "/sys/fs/cgroup") -> float:
-    """Return the number of processors that affinity and the container's quota allow."""
+    """Return how many processors the process may use, given its affinity and the container's quota."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _numbers(f"{root}/cpu.max") or [
         *_numbers(f"{root}/cpu/cpu.cfs_quota_us"),

@@ -1,4 +1,4 @@
-"""Signals in a home. SIGTERM ends the home; user functions may handle all others."""
+"""Handles signals in a home: SIGTERM ends it; user functions may handle all others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _thread = threading.local()
 
 
 class EndSignal:
-    """Makes SIGTERM readable as a descriptor. Created in the main thread."""
+    """A file descriptor that becomes readable on SIGTERM. Created in the main thread."""
 
     def __init__(self) -> None:
         self._woken, self._wakes = os.pipe()

@@ -1,6 +1,6 @@
-"""Unix sockets between an executor's processes: names and access.
+"""Names of the Unix sockets between an executor's processes, and access to them.
 
-Sockets are files in a folder that only the user may enter. Both ends check the user of the other process, and a secret
+Sockets are files in a folder that only the user may enter. Each end checks the user of the other process, and a secret
 if Spark's daemon has one.
 
 A starter's name is ``EXECUTOR-DAEMON``, a home's ``EXECUTOR-DAEMON.HOME``. The workers of one PySpark daemon share a
@@ -38,13 +38,13 @@ _LEFT_SECONDS = 60.0
 
 
 class Pollable(Protocol):
-    """An object with a file descriptor."""
+    """An object with a file descriptor, for polling."""
 
     def fileno(self) -> int: ...
 
 
 def executor_pid() -> int:
-    """Return the pid of this worker's executor, which is a JVM. Raises OSError if the worker's daemon has exited."""
+    """Return the pid of this worker's executor (a JVM). Raises OSError if the worker's daemon has exited."""
     return _parent_of(os.getppid())
 
 
@@ -57,7 +57,7 @@ def _parent_of(pid: int) -> int:
 
 
 def executor_name(pid: int) -> str:
-    """Return an executor's name, which is unique on this machine. On Linux, it is never reused."""
+    """Return a name for an executor that is unique on this machine. On Linux, names are never reused."""
     if sys.platform != "linux":
         return f"{pid}"
     return f"{pid}-{Process.of(pid).start}-{os.stat('/proc/self/ns/pid').st_ino}"
@@ -69,7 +69,7 @@ def starter_name(executor: int, daemon: int) -> str:
 
 
 def daemons_of(executor: int) -> set[int]:
-    """Return the pids of an executor's daemons that have had a starter."""
+    """Return the pids of the executor's PySpark daemons that have or had a starter."""
     name = executor_name(executor)
     starters = {file.partition(".")[0] for file in _names()}
     own = (
@@ -79,7 +79,7 @@ def daemons_of(executor: int) -> set[int]:
 
 
 def homes_of(starter: str) -> list[str]:
-    """Return the names of a starter's homes. Some of the homes may have ended."""
+    """Return the names of a starter's homes, including homes that have ended."""
     return [name for name in _names() if name.startswith(f"{starter}.")]
 
 
@@ -95,7 +95,7 @@ _LOCK = ",lock"
 
 
 def lock(name: str) -> int | None:
-    """Lock a name until all copies of the returned descriptor are closed. Returns None if it is locked."""
+    """Lock a name, until all copies of the returned descriptor are closed. Returns None if it is already locked."""
     import fcntl
 
     path = _address(name) + _LOCK
@@ -119,7 +119,7 @@ def write_holder(file: int, process: Process) -> None:
 
 
 def holder(name: str) -> Process | None:
-    """Return the process that holds a name's lock, or None if unknown."""
+    """Return the process that holds the lock on a name, or None if unknown."""
     try:
         with open(_address(name) + _LOCK, encoding="ascii") as file:
             pid, start = map(int, file.read().split())
@@ -130,7 +130,7 @@ def holder(name: str) -> Process | None:
 
 @cache
 def secret() -> bytes:
-    """Return the secret of this executor's processes, or b"" if Spark has no secret."""
+    """Return the secret that this executor's processes share, or b"" if Spark has no secret."""
     return os.environ.get("PYTHON_WORKER_FACTORY_SECRET", "").encode()
 
 
@@ -161,7 +161,7 @@ def remove(name: str) -> None:
 
 
 def connect(name: str, timeout: float) -> socket.socket:
-    """Connect to a listening process, and send the secret. ``timeout`` (seconds) also applies to later calls."""
+    """Connect to a listening process and send the secret. ``timeout`` (seconds) also applies to later calls."""
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.settimeout(timeout)
@@ -175,7 +175,7 @@ def connect(name: str, timeout: float) -> socket.socket:
 
 
 def accept(listening: socket.socket, timeout: float) -> socket.socket:
-    """Accept a connection whose peer sends the secret within ``timeout`` seconds. Raises OSError otherwise."""
+    """Accept a connection. Raises OSError unless the peer sends the secret within ``timeout`` seconds."""
     connected, _ = listening.accept()
     try:
         peer_pid(connected)
@@ -222,7 +222,7 @@ def is_disconnected(connected: Pollable) -> bool:
 
 
 def sweep() -> None:
-    """Remove files of processes that were killed, of all executors."""
+    """Remove socket files that killed processes have left behind, of any executor."""
     for name in os.listdir(_folder()):
         path = _address(name)
         with suppress(OSError):

@@ -5,14 +5,15 @@ which adopts the homes.
 
 A connection begins with the executor's secret. Requests and answers are lines of JSON:
 
-- ``home`` (:class:`HomeRequest`): the answer is the home's socket name, pid and origin, or ``refused`` with the reason.
-- ``fate``: the answer is how the home with a pid ended, or null.
-- ``end``: ends a run's homes. The answer is their number, after they have ended. Needs no secret, because drivers do
-  not have it.
-- ``holds``, ``closed``: a worker holds a run's tasks and requests a signal when the run ends, or has closed them.
-- ``over``: the answer is which of some runs have ended.
+- ``home`` (:class:`HomeRequest`) asks for a home. The answer has its socket name, pid and origin, or ``refused`` and a
+  reason.
+- ``fate`` asks how the home with the given pid ended. The answer is null if unknown.
+- ``end`` ends the homes of a run (an execution of a query). The answer is their number, once they have ended. Needs no
+  secret, because drivers do not have it.
+- ``holds``: the worker keeps a run's tasks, and wants a signal when the run ends. ``closed``: it has closed them.
+- ``over`` asks which of the given runs have ended.
 
-The answer ``wait`` means that the answer will take time; ``error`` means that the request has failed.
+``wait`` means that the answer will follow later; ``error``, that the request failed.
 
 A home ends when its run, its executor or its daemon ends, when a newer run of its query begins, after its partition has
 moved to another executor, and after a long idle time.
@@ -74,7 +75,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class _Starter:
-    """The starter's state and event loop."""
+    """Serves the starter's clients, and tracks its homes."""
 
     def __init__(self, name: str, listening: socket.socket, lock: int, watched: list[Process]) -> None:
         self._name = name
@@ -361,7 +362,7 @@ class _Starter:
         return process.pid
 
     def adopt(self) -> None:
-        """Adopt the homes of earlier starters. Kills homes that do not answer."""
+        """Take over the homes of earlier starters. Kills homes that do not answer."""
         asked = {}
         for name in sockets.homes_of(self._name):
             try:
@@ -412,7 +413,7 @@ class _Starter:
 
 
 def fork_starter(executor: int) -> None:
-    """Fork the starter from a PySpark daemon, which has imported the modules of homes."""
+    """Fork the starter from a PySpark daemon that has imported the modules of homes."""
     daemon = os.getpid()
     name = sockets.starter_name(executor, daemon)
     lock = sockets.lock(name)
@@ -443,7 +444,7 @@ def run_spawned(facts: list[Any], listening: int) -> NoReturn:
 
 
 def main(name: str, lock: int, watched: list[list[int]]) -> NoReturn:
-    """Run the starter. ``lock`` is the file descriptor that holds the lock on its name."""
+    """Run the starter. ``lock`` is the file descriptor that locks its name."""
     # The kernel sends SIGHUP to a killed starter's process group if a home is stopped.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.setpgid(0, 0)  # protects the worker and PySpark's daemon from signals

@@ -1,4 +1,4 @@
-"""The starter's connections to its clients and to homes."""
+"""The starter's connections to clients (workers and drivers) and to homes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT = {"wait": True}
 
 @dataclass
 class Client:
-    """A connection of a worker or driver."""
+    """The starter's connection to a worker or driver."""
 
     connected: socket.socket
     line: bytes = b""
@@ -47,7 +47,7 @@ class Ending:
 
 
 class HoldThread:
-    """A thread that accepts clients and answers ``wait``, while the main thread is busy."""
+    """A thread that accepts clients while the main thread is busy, and answers ``wait``."""
 
     def __init__(self, listening: socket.socket, clients: Iterable[socket.socket] = ()) -> None:
         self._listening = listening
@@ -112,7 +112,7 @@ class HomeChannel:
 
 
 def readable(channels: list[HomeChannel], within: float) -> list[HomeChannel]:
-    """Return the channels that receive an answer within ``within`` seconds."""
+    """Wait up to ``within`` seconds, and return the channels whose home has answered."""
     with selectors.DefaultSelector() as selector:
         for channel in channels:
             selector.register(channel, selectors.EVENT_READ, channel)

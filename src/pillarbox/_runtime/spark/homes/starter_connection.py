@@ -1,4 +1,4 @@
-"""The connection of workers and drivers to the starter of homes. If there is no starter, a worker starts it."""
+"""The connection of a worker or driver to the starter of homes. If there is no starter, a worker starts one."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _PAUSE_SECONDS = 0.02
 
 
 class NoHomesError(Exception):
-    """No home is available."""
+    """No home (process to run tasks in) is available."""
 
 
 class StarterConnection:
-    """A connection to a starter. Only for one thread at a time."""
+    """A worker's or driver's connection to a starter of homes. Thread-safe: sends one request at a time."""
 
     def __init__(self, executor: int, daemon: int) -> None:
         self._watched = [Process.of(executor), Process.of(daemon)]
@@ -49,7 +49,7 @@ class StarterConnection:
     def ask(
         self, request: str, *, starts: bool = True, timeout: float = _SILENT_SECONDS, **fields: Any
     ) -> dict[str, Any]:
-        """Send a request and return the starter's answer. ``timeout`` is the longest silence (seconds)."""
+        """Send a request and return the answer. Replaces a starter that is silent for ``timeout`` seconds."""
         with self._lock:
             self.is_asked = True
             try:
@@ -103,7 +103,7 @@ class StarterConnection:
         self._lines = self._connected.makefile("rb")
 
     def prepare(self) -> None:
-        """Start a missing starter. Does not wait for its imports, which take a second."""
+        """Start a missing starter. Does not wait until it is ready, which takes a second."""
         with self._lock:
             try:
                 if self._connected is None or sockets.is_disconnected(self._connected):
@@ -145,7 +145,7 @@ class StarterConnection:
         return True
 
     def _kill_deaf_starter(self, waited: float) -> None:
-        """Kill a starter that does not answer, if it has had time to begin listening."""
+        """Kill a starter that does not answer, unless it may still be starting."""
         holder = sockets.holder(self._name)
         age = None if holder is None else holder.age()
         if (waited if age is None else age) > _BEGIN_SECONDS:
@@ -174,14 +174,14 @@ def start_python(function: str, arguments: Sequence[Any], files: Sequence[int]) 
 
 
 def python_command(function: str, file: int) -> list[str]:
-    """Return the command line that calls a function with the arguments in a file."""
+    """Return the command line that calls a function with the arguments in file descriptor ``file``."""
     code = "import json, sys; arguments = json.load(open(int(sys.argv[1]))); sys.path[:] = arguments[0]"
     code += f"; from pillarbox._runtime.spark.homes import starter; starter.{function}(*arguments[1:])"
     return [sys.executable, "-c", code, str(file)]
 
 
 def of_this_worker() -> StarterConnection:
-    """Return this worker's connection. Raises NoHomesError outside of workers."""
+    """Return this worker's connection to its starter. Raises NoHomesError if this process is not a worker."""
     try:
         return _of_process(os.getpid())
     except OSError as error:

@@ -1,6 +1,6 @@
-"""The starter's table of runs and homes. It decides whether a request is granted.
+"""The starter's table of runs (executions of queries) and their homes. Decides which requests get a home.
 
-A run is live, superseded by a newer run of its query, or over. Only live runs get homes.
+A run is either live, superseded by a newer run of the same query, or over. Only live runs get homes.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class BadRequestError(Exception):
 
 
 class RefusedError(Exception):
-    """A home was requested by a run that has ended, or while the executor ends."""
+    """A request for a home was refused: the run has ended, or the executor is ending."""
 
 
 class HomeRequest(NamedTuple):
     """A worker's request for the home of one of its state partitions.
 
     Attributes:
-        place: identifies the home: a digest of level, layout, state partition and secret.
-        attempt: the Spark task's number, which is higher in later runs, or None if unknown.
+        place: identifies the home: a digest of the level, layout, state partition and secret.
+        attempt: the Spark task's number, which increases from run to run, or None if unknown.
     """
 
     place: str
@@ -78,13 +78,13 @@ def _typed(fields: Any, name: str, kind: Any) -> Any:
 
 
 def text_of(fields: dict[str, Any], name: str) -> str:
-    """Return a field of a request that must be a string. Raises BadRequestError."""
+    """Return a request's field. Raises BadRequestError unless it is a string."""
     text: str = _typed(fields, name, str)
     return text
 
 
 def texts_of(fields: dict[str, Any], name: str) -> list[str]:
-    """Return a field of a request that must be a list of strings. Raises BadRequestError."""
+    """Return a request's field. Raises BadRequestError unless it is a list of strings."""
     texts: list[str] = _typed(fields, name, list)
     if not all(isinstance(text, str) for text in texts):
         raise BadRequestError(f"{name!r} is not a list of strings")
@@ -92,7 +92,7 @@ def texts_of(fields: dict[str, Any], name: str) -> list[str]:
 
 
 def number_of(fields: dict[str, Any], name: str) -> float:
-    """Return a field of a request that must be a number. Raises BadRequestError."""
+    """Return a request's field. Raises BadRequestError unless it is a number."""
     number: float = _typed(fields, name, (int, float))
     return number
 
@@ -102,9 +102,9 @@ class HomeEntry:
     """The starter's entry for a home.
 
     Attributes:
-        used_at: when it was last used, as far as known (seconds of the table's clock).
-        kill_at: when to kill it, or None if it is not ending.
-        is_reported: whether a worker has been informed that the home was adopted.
+        used_at: when the home was last used, as far as known (seconds on the table's clock).
+        kill_at: when to kill the home, or None if it is not ending.
+        is_reported: whether a worker knows that this starter adopted the home.
     """
 
     process: Process
@@ -122,7 +122,7 @@ class HomeEntry:
 
 @dataclass
 class _Run:
-    """A live run. ``since`` is the lowest number of its Spark tasks."""
+    """A live run of a query. ``since`` is the lowest number of its Spark tasks."""
 
     query: str
     since: int | None
@@ -148,7 +148,7 @@ class Table:
         return run in self._ended
 
     def end_run(self, run: str, secrets: Iterable[str]) -> list[HomeEntry]:
-        """End a run and its homes, and return these homes.
+        """End a run and its homes. Returns these homes.
 
         ``secrets`` are the secrets of the run's plans. They identify homes without a run id (``foreachBatch`` under
         Spark Connect).
@@ -216,7 +216,7 @@ class Table:
         return home, origin
 
     def adopt(self, home: HomeEntry, since: int | None) -> None:
-        """Add an earlier starter's home, or end it. ``since`` is the number of its run's first Spark task."""
+        """Add or end a home of an earlier starter. ``since`` is the number of its run's first Spark task."""
         self.homes[home.process.pid], home.is_adopted = home, True
         if self.is_ending or home.run in self._ended or any(digest in self._by_place for digest in home.places):
             self._end_home(home)

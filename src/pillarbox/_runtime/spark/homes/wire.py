@@ -1,11 +1,11 @@
-"""Messages between a relay and a home.
+"""Messages between a worker's relay and a home.
 
-A worker keeps its connection between epochs, because Spark usually assigns the same state partition to it again. A
-relay sends the executor's secret (a line), a ``Hello`` (JSON), and an ``EpochRequest`` for each epoch. During an epoch,
-it only answers requests, so that the two ends never block each other by sending at the same time. The home sends:
+Connections are kept between epochs, because Spark usually assigns a state partition to the same worker again. A relay
+sends the executor's secret (a line), a ``Hello`` (JSON), and an ``EpochRequest`` for each epoch. During an epoch, it
+only answers, so that the two ends never block each other by both sending. The home sends:
 
 - ``VALUE`` number: requests the value of a broadcast variable.
-- ``WELCOME``: the epoch is running. Only sent if nothing else was sent for a while.
+- ``WELCOME``: the epoch is running. Only sent if there was no other message for a while.
 - ``LATE``: refuses the epoch, because a newer attempt has begun.
 - ``LEVEL``: requests the level's vertices.
 - ``MORE``: requests the next list of buffers. The answer is None at the end.
@@ -14,7 +14,7 @@ it only answers requests, so that the two ends never block each other by sending
 - ``DONE`` wake-up accumulators: the epoch has ended.
 - ``FAILED`` kind text: the epoch has failed. The home closes the connection.
 
-A starter connects with an empty ``Hello``. The home answers this and each ``ASK`` with a ``HomeDescription`` (JSON).
+A starter sends an empty ``Hello`` and any number of ``ASK``. The home answers each with a ``HomeDescription`` (JSON).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ASK = b"?"
 
 
 class Hello(NamedTuple):
-    """A client's first message to a home. A starter's is empty."""
+    """The first message to a home. It is empty if the starter sends it."""
 
     place: str
     secret: str
@@ -58,9 +58,8 @@ class EpochRequest(NamedTuple):
     """A request to run a subtask's epoch for a Spark task.
 
     Attributes:
-        environment: the worker's environment, or None if it has not changed since the previous request on the
-            connection.
-        head: the log's head, or None if the worker has not read it.
+        environment: the worker's environment, or None if it is as in the previous request on this connection.
+        head: the head of the subtask's state log, or None if the worker has not read it.
     """
 
     attempt: int
@@ -73,10 +72,10 @@ class EpochRequest(NamedTuple):
 
 
 class HomeDescription(NamedTuple):
-    """The description of a home, which the starter passes to a new home, and which a home answers.
+    """Describes a home. The starter passes it to a new home, which sends it in answers.
 
     Attributes:
-        idle: how long the home is kept without an epoch (seconds).
+        idle: after how long without an epoch the home ends (seconds).
         watched: (pid, start time) of processes. The home exits when one of them does.
     """
 

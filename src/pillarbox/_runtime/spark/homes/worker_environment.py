@@ -1,4 +1,4 @@
-"""A Spark worker's environment, reproduced in a home.
+"""Reproduces a Spark worker's environment in a home (the process that runs the worker's tasks).
 
 A home may serve several workers, each in a thread with its own task context. The rest of the environment is the same
 for all workers of an application.
@@ -23,12 +23,12 @@ _log = logging.getLogger("pillarbox")
 
 
 class WorkerEnvironment(NamedTuple):
-    """A worker's environment while it runs a task.
+    """The environment of a worker that runs a task.
 
     Consists of plain data, because a home reads it before it can import the user's modules.
 
     Attributes:
-        process: the process state, or None if it has not changed since the previous request on the connection.
+        process: process-wide settings, or None if they are as in the previous request on the connection.
     """
 
     context: dict[str, Any]
@@ -53,7 +53,7 @@ class _ProcessState(NamedTuple):
 
     @staticmethod
     def bytes_here() -> bytes:
-        """Return this process's state, pickled. Returns the same object until the state changes."""
+        """Return this process's settings, pickled. Returns the same object while they do not change."""
         from pyspark import SparkFiles
 
         # Faster than decoding.
@@ -82,7 +82,7 @@ def _directory() -> str | None:
 
 
 def here(sent: bytes | None) -> WorkerEnvironment:
-    """Return this worker's environment, without the process state if that equals ``sent``."""
+    """Return this worker's environment, without the process-wide settings if they equal ``sent``."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -118,22 +118,22 @@ def enter(worker: WorkerEnvironment, value_of: Callable[[int], bytes]) -> None:
 
 
 def take_updates() -> bytes | None:
-    """Return and reset the accumulator updates of the calling thread, or None."""
+    """Return the calling thread's accumulator updates (None without any), and reset them."""
     return accumulators.take_sums()
 
 
 def drop() -> None:
-    """Discard the accumulator updates of a failed epoch."""
+    """Discard the calling thread's accumulator updates, after a failed epoch."""
     accumulators.drop()
 
 
 def add(added: bytes | None) -> None:
-    """Add a home's accumulator updates to this worker's."""
+    """Add accumulator updates from a home to this worker's."""
     accumulators.add(added)
 
 
 def _set_process(new: _ProcessState) -> None:
-    """Apply the changes of the worker's process state. Values that user functions have changed here are kept."""
+    """Apply changes of the worker's settings to this process. Keeps values that user functions have changed here."""
     from pyspark import SparkFiles
 
     old = _last_process[0] if _last_process else _ProcessState.here()
@@ -181,7 +181,7 @@ def _set_context(fields: dict[str, Any]) -> None:
 
 
 def _context_of_thread() -> Any:
-    """Return a task context whose fields differ per thread. Threads of user code see the latest fields."""
+    """Return a task context with different fields in each thread. Threads of user code see the latest fields."""
     from pyspark import TaskContext
 
     class _ContextOfThread(TaskContext):

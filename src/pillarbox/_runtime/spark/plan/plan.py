@@ -75,7 +75,7 @@ class FirstEpoch:
 
 
 class _Plan:
-    """A program's plan. With ``first``, the plan of the epoch that restores a savepoint."""
+    """A program's DataFrame plan. With ``first``, the plan of the epoch that restores a savepoint."""
 
     def __init__(self, program: Program, spark: SparkSession, first: FirstEpoch | None = None) -> None:
         self._first = first
@@ -100,7 +100,7 @@ class _Plan:
         self._time: SparkTime | None = next((factory.spark_time for factory in factories if factory.spark_time), None)
 
     def rows(self, output: Output, schema: str | StructType, metrics: _Metrics | None = None) -> DataFrame:
-        """Return the DataFrame of one of the program's outputs, without the metrics column."""
+        """Return one of the program's outputs as a DataFrame, without the metrics column."""
         report = None if metrics is None else metrics.column
         last = len(self.program.levels) - 1
         rows: DataFrame | None = None
@@ -165,7 +165,7 @@ class _Plan:
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
     def _no_rows(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
-        """Read the sources and drop their rows. Advance Spark's watermark if an operator follows Spark's time."""
+        """Read the sources and drop their rows. Advances Spark's watermark if an operator uses it."""
         assert isinstance(schema, str)
         rows = first.sources.where("false")
         if self._time is not None and first.watermark > 0:
@@ -198,12 +198,12 @@ class _Plan:
 class _Metrics:
     """Removes task metrics from a streaming program's rows.
 
-    Metrics are observed and dropped after each level. So no shuffle contains them, and a repeated task shuffles the
-    same data.
+    They are observed and dropped after each level, so that shuffles do not contain them, and a repeated task shuffles
+    the same data.
 
     Attributes:
-        program: the alias of the program's rows. Metrics of the last level are observed under this name, metrics of
-            other levels under names with this prefix.
+        program: the alias of the program's rows. Metrics are observed under this name for the last level, and under
+            names with this prefix for other levels.
     """
 
     column: str
@@ -227,7 +227,7 @@ def plan_first_epoch(program: Program, spark: SparkSession, first: FirstEpoch) -
 def write_for_each_batch(
     rows: DataFrame, schemas: dict[str, StructType], function: Callable[[dict[str, DataFrame], int], None]
 ) -> DataStreamWriter:
-    """Return a writer that calls ``function`` for each micro-batch, with its outputs by name."""
+    """Return the writer of a query that calls ``function`` with the outputs (by name) of each micro-batch."""
     named = getattr(function, "__name__", type(function).__name__)
     outputs = ", ".join(map(repr, schemas))
     if not rows.isStreaming:
@@ -255,7 +255,7 @@ def write_for_each_batch(
 
 
 def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> DataFrame:
-    """Plan a program's outputs. Several outputs are struct columns; each row sets one of them."""
+    """Plan a program's outputs as one DataFrame. Several outputs become struct columns; each row sets one."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     outputs: dict[int, tuple[str, pa.Schema]] = {}
@@ -287,7 +287,7 @@ def _report_names() -> Iterator[str]:
 
 
 def collect_objects(program: Program, spark: SparkSession) -> Generator[list[Any], None, None]:
-    """Run a bounded program, and yield its output's records buffer by buffer."""
+    """Run a bounded program. Yields the records of its output, buffer by buffer."""
     plan = _Plan(program, spark)
     if plan.is_streaming:
         raise ProgramError(

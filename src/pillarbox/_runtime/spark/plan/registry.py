@@ -1,4 +1,4 @@
-"""The programs that this process has planned.
+"""A registry of the programs that this process has planned.
 
 A query's plan identifies a program by the alias of its rows, which survives views, SQL and joins.
 """
@@ -43,11 +43,12 @@ _programs: WeakValueDictionary[str, PlannedProgram] = WeakValueDictionary()
 
 @dataclass(frozen=True)
 class ProgramSummary:
-    """The properties of a program that are needed to start a query.
+    """The properties of a program that starting a query needs.
 
     Attributes:
-        has_narrow_rows: whether no source row can be large.
-        begins: the program itself if it starts from a savepoint, whose first epoch needs another plan. Otherwise None.
+        has_narrow_rows: whether all rows of all sources are small.
+        begins: the program itself, if it starts from a savepoint: its first epoch needs a different plan. Otherwise
+            None.
     """
 
     description: ProgramDescription
@@ -73,12 +74,12 @@ class ProgramSummary:
 
 @dataclass(frozen=True)
 class PlannedProgram:
-    """A streaming program in a plan.
+    """A streaming program in a query's plan.
 
     Attributes:
-        parallelism: the number of Spark partitions that contain its subtasks, or 0 without state.
-        secret: admits the plan's tasks to the program's homes. Empty for a restored description.
-        registered: the originally planned program, if the query has renamed it. The reference keeps it in the registry.
+        parallelism: the number of Spark partitions over which its subtasks are spread, or 0 without state.
+        secret: with it, the plan's tasks may use the program's homes. Empty if read from a checkpoint.
+        registered: if the query has renamed the program, the program as planned. The reference keeps it registered.
     """
 
     id: str
@@ -100,7 +101,7 @@ class PlannedProgram:
 def vertex_with(
     programs: Sequence[PlannedProgram], uid: str, number: int | None = None
 ) -> tuple[PlannedProgram, PlanVertex]:
-    """Return the vertex that contains the operator ``uid``, and its program."""
+    """Return the vertex (chain of operators) that contains the operator ``uid``, and its program."""
     operators = [
         (program, vertex, operator)
         for program in programs
@@ -136,7 +137,7 @@ def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:
 
 
 def register(spark: SparkSession, program: Program, secret: str, shipped: Sequence[ShippedVertex] = ()) -> str:
-    """Register a streaming program, and return the alias of its rows."""
+    """Register a streaming program. Returns the alias for its rows."""
     _unstarted.add(spark)
     _newest[program.id] = _programs[program.id] = PlannedProgram.of(program, secret)
     _shipped[program.id] = shipped
@@ -152,7 +153,7 @@ def note_start(spark: SparkSession) -> None:
 
 
 def is_one_unstarted(spark: SparkSession) -> bool:
-    """Return whether the session has planned a program that has not been started."""
+    """Return whether this session has planned a program that has not been started."""
     return spark in _unstarted
 
 

@@ -1,5 +1,5 @@
-"""Reads a checkpoint or a savepoint without the program: its sizes, and its state as a DataFrame.
+"""Reads a checkpoint or savepoint without the program: sizes, and state as a DataFrame.
 
-Start with `inspection.py`, then `state_reader.py`. Weak spot: a DataFrame's columns need types, so state without a
-declared type becomes VARIANT (`state_columns.py`).
+Start with `inspection.py`, then `state_reader.py`. Weak spot: columns need types, so state without a declared type
+becomes VARIANT (`state_columns.py`).
 """

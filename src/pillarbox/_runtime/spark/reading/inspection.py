@@ -178,8 +178,8 @@ def _merge(operators: dict[str, dict[str, Any]], facts: dict[str, Any], top: int
 def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, list[str]]:
     """Return the changes if another checkpoint's newest program resumed from this checkpoint.
 
-    ``refused`` changes prevent a resume, ``doubtful`` changes may prevent it, and ``carried_out`` changes are made by
-    the first epoch.
+    ``refused`` changes prevent it, ``doubtful`` changes may prevent it, and the first epoch makes the ``carried_out``
+    changes.
     """
     then, now = Checkpoint(spark, checkpoint).binding(), Checkpoint(spark, other).newest()
     for description, where in ((then, checkpoint), (now, other)):

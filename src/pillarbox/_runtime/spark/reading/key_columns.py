@@ -1,4 +1,4 @@
-"""The rows of one key in the state of a columnar operator."""
+"""Finds the rows of one key in the state of a columnar operator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PARTS = ("partials", "left", "right")
 def rows_in_columns(
     files: CheckpointState, operator: Stateful, epoch: int, heads: Mapping[int, LogHead], keys: Sequence[Any]
 ) -> dict[int, list[dict[str, Any]]]:
-    """Return a key's rows by subtask, in the form that `key_life` uses."""
+    """Return subtask -> the key's rows, in the form that `key_life` uses."""
     codes = ", ".join(map(str, heads))
     _, table = table_of_logs(files.logs(operator, epoch).where(f"code IN ({codes})"), list(heads.values()))
     parts = [part for part in _PARTS if part in table.columns]

@@ -1,7 +1,7 @@
-"""A key's history: its state and timers in the last epochs that Spark retains.
+"""The history of a key: its state and timers in the last epochs that Spark retains.
 
-Spark's state reader cannot look up a key, so a job reads all partitions of the level. The job can be cancelled. A
-process runs one such job at a time.
+Spark's state reader cannot look up a key, so a job reads the whole level's state. The job can be cancelled. A process
+runs only one at a time.
 """
 
 from __future__ import annotations
@@ -57,28 +57,28 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
     Args:
         spark: the session that reads the checkpoint.
         checkpoint: the ``checkpointLocation`` of the query.
-        uid: the operator's uid, as in ``.uid("count")``.
-        key: the key. A string is parsed according to the keys' declared type or, without one, compared with the keys in
-            state: "10040" may be a string or a number, "2026-05-01" a date, and '["a", 1]' a key of two columns. Any
+        uid: the operator's uid, as set with ``.uid("count")``.
+        key: the key. A string is parsed according to the declared type of keys, otherwise by comparison with the keys
+            in state. "10040" may be a string or a number, "2026-05-01" a date, and '["a", 1]' a key of two columns. Any
             other value is the key itself.
 
     Returns:
         - ``key``: the key as text; ``subtask``: the index of its subtask;
         - ``epoch``: the last committed epoch; ``epochs``: the epochs that were read;
-        - ``watermark``: the subtask's watermark (epoch milliseconds), or None;
-        - ``state``: a list of states, with ``name``, ``value`` as text, ``changed`` (the last of these epochs that
-          changed the state, or None) and ``values`` (one per epoch). For a columnar operator, the rows of the key;
-        - ``timers``: a list of timers, with ``domain``, ``at`` (epoch milliseconds) and ``waits`` (the reason why the
-          timer has not fired);
-        - ``calls``: requests for the key, and the first 20 records and timers of async keyed functions, that are
-          carried into the next epoch, with ``uid``, ``record`` (as text, or the kind of the timers), ``asked`` (the
-          time of the request, or None), ``arrived`` (the epoch of the record, or None), ``waits`` (the reason why it
-          is pending) and ``recorded`` (its recorded calls with their outcome: "begun", "result" or "error");
+        - ``watermark``: the subtask's watermark (Unix time in ms), or None;
+        - ``state``: a list of states, each with ``name``, ``value`` as text, ``changed`` (the last of these epochs that
+          changed it, or None) and ``values`` (one per epoch). For a columnar operator: the rows of the key;
+        - ``timers``: a list of timers, each with ``domain``, ``at`` (Unix time in ms) and ``waits`` (why it has not
+          fired);
+        - ``calls``: work for the key that is carried into the next epoch: requests, and the first 20 records and timers
+          of async keyed functions. Each has ``uid``, ``record`` (as text, or the kind of timers), ``asked`` (when the
+          request was made, or None), ``arrived`` (the epoch when the record arrived, or None), ``waits`` (why it is
+          pending) and ``recorded`` (its recorded calls, with the outcome "begun", "result" or "error");
         - ``messages``: notices as text; ``took_ms``: the duration of the call.
 
     Raises:
         CheckpointMismatchError: the checkpoint or operator does not exist, or cannot be read.
-        ProgramError: the string is not a key or is ambiguous, or another thread is reading a key's state.
+        ProgramError: the string is not a key, or is ambiguous; or another thread is reading a key's history.
 
     Example:
         >>> key_history(spark, "/checkpoints/flights", "count", "AA")["state"]  # doctest: +SKIP
@@ -151,7 +151,7 @@ def _looks(
 
 
 def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any]) -> Any:
-    """Return the key that a text denotes, given an operator's state."""
+    """Return the key that a text denotes, by comparison with an operator's state."""
     operator, heads = operator_with(files, uid)
     head = next(iter(heads.values()))
     subtasks = {_subtask(key, head) for key in keys}
@@ -163,7 +163,7 @@ def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any
 
 
 def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[str, Any]]) -> Any:
-    """Return the candidate key that is in the state, or else the only candidate of a suitable type."""
+    """Return the element of ``keys`` that is in the state, or else the only element of a suitable type."""
     present = sorted({index for look in looks for index in look["present"]})
     types = {name for look in looks for name in look["types"]}
     alike = [index for index, key in enumerate(keys) if type(key).__name__ in types]
@@ -218,7 +218,7 @@ def _rows_of(rows: ViewedRows, keys: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
-    """Return a task's carried requests and elements: counts by operator, and the calls and visits of given keys."""
+    """Return the work that a task carries over: counts by operator, and for ``keys``, the requests and timers."""
     carried: dict[str, int] = {}
     calls: list[dict[str, Any]] = []
     visits: list[tuple[str, int]] = []
@@ -247,7 +247,6 @@ def _requests(entries: list[tuple[Any, ...]], keys: list[Any]) -> Iterator[dict[
 
 
 def _index_of(entry: tuple[Any, ...], keys: list[Any]) -> int | None:
-    """Return the index of an element's key, or None for other keys and entries."""
     if entry[0] not in ("element", "visit"):
         return None
     key = entry[2] if entry[0] == "element" else entry[1]
@@ -260,7 +259,6 @@ def _domain(visit: tuple[Any, ...]) -> str:
 
 
 def _elements(entries: list[tuple[Any, ...]], keys: list[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the unfinished records and timers of async keyed functions."""
     ahead: Counter[int | None] = Counter()  # earlier elements, by index of the key
     for entry in entries:
         kind, arrival, calls = entry[0], *entry[-2:]
@@ -303,7 +301,7 @@ def _as_text(value: Any) -> str:
 
 
 def describe_key(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Describe a key's history, given facts from several epochs."""
+    """Combine the data of several epochs to a key's history."""
     by_epoch = {number: [look for look in looks if look["epoch"] == number] for number in epochs}
     now = by_epoch.get(epoch, [])
     subtask = next((look["subtask"] for look in now if look["rows"]), now[0]["subtask"] if now else None)

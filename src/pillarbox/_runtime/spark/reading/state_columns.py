@@ -1,8 +1,8 @@
 """State as columns: names, types, and Arrow arrays.
 
-If an operator's state is plain (docs/security.md), columns have the declared types of their states. Other columns are
-VARIANT, which Spark parses from JSON. In Arrow, they are structs with JSON, or with a pickle for values that JSON
-cannot express.
+If an operator's state is plain (docs/security.md), columns have the declared types of their states. Otherwise, they are
+VARIANT, which Spark parses from JSON. In Arrow, they are structs that contain JSON, or a pickle if JSON cannot express
+the value.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class StateColumn:
     """A column of an operator's state table.
 
     Attributes:
-        name: the column's name, unique in the table ignoring case.
+        name: the column's name. Unique in the table, even ignoring case.
         type: its Spark type, or None for VARIANT.
-        name_of_type: the name of its plain type in log heads.
+        name_of_type: the name of its type in heads of state logs.
     """
 
     name: str
@@ -59,7 +59,7 @@ class StateColumn:
 
 
 def type_of_name(name: str) -> spark.DataType | None:
-    """Return the Spark type for a type name from a log head, or None."""
+    """Return the Spark type for a type name from a state log's head, or None for other names."""
     parsed = parse(name)
     return _spark_type(parsed) if parsed.is_plain else None
 
@@ -80,7 +80,7 @@ def _struct(names: Sequence[str], parts: Sequence[spark.DataType]) -> spark.Stru
 
 
 def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -> spark.DataType | None:
-    """Return the type of an operator's keys, or None if it is unknown or differs between inputs."""
+    """Return the type of an operator's keys. None if it is unknown or differs between inputs."""
     types, names = declared_key(head.key for head in heads)
     kinds = list(map(parse, types))
     if len(kinds) < 2:
@@ -209,7 +209,6 @@ def as_json(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to JSON types, or raise TypeError."""
     kind = type(value)
     if value is None or kind is str or kind is bool:
         return value

@@ -1,4 +1,4 @@
-"""``read_state``: an operator's state as a DataFrame, read from the checkpoint alone."""
+"""``read_state``: reads an operator's state as a DataFrame, without the program."""
 
 from __future__ import annotations
 
@@ -33,33 +33,31 @@ _RESERVED = ("key", "namespace", "timers", "subtask")
 
 
 def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None = None) -> DataFrame:
-    """Return an operator's state as a DataFrame with a row for each key and each of its windows.
+    """Return an operator's state as a DataFrame, with a row for each key, and for each of a key's windows.
 
-    Reads the checkpoint of a running or stopped query, without the program and its classes. Nothing that the checkpoint
-    names is imported. If the query has begun an epoch in the last minute, the state is read at once and stored by
-    Spark; otherwise, it is read when the DataFrame is used. The columns are:
+    Reads the checkpoint of a running or stopped query, without the program and its classes, and imports nothing that
+    the checkpoint names. If the query has begun an epoch in the last minute, the state is read and cached at once,
+    otherwise when the DataFrame is used. The columns are:
 
-    - ``key``: the key. Its type is known from a DataFrame's columns or a ``key_type``;
-    - ``namespace``: null, or the namespace of the key's state, such as a window's ``[start, end]`` (epoch
-      milliseconds);
-    - a column for each state with the state's name, or ``state_key`` and so on if the name is in this list. Empty
-      states are null. The columns are typed if the types of the key and of all states are declared and plain; a
-      dataclass or NamedTuple is a struct, as in ``account.owner``;
-    - ``timers``: service, domain (``event`` or ``processing``) and timestamp (epoch milliseconds) of each timer, or
-      null;
+    - ``key``: the key. It has a type if the program keyed by a DataFrame's columns, or with a ``key_type``;
+    - ``namespace``: the namespace of the key's state, such as a window's ``[start, end]`` (Unix times in ms), or null;
+    - a column for each state, with its name, or ``state_key`` and so on if the name is in this list. Empty states are
+      null. The columns have types if the types of the key and of all states are declared and plain. A dataclass or
+      NamedTuple is a struct, as in ``account.owner``;
+    - ``timers``: service, domain (``event`` or ``processing``) and timestamp (Unix time in ms) of each timer, or null;
     - ``subtask``: the index of its subtask.
 
-    A columnar operator (window aggregates, joins of columns) stores rows of many keys together. Its rows have the
-    format of a savepoint (docs/savepoint-format.md). Keys are in the column ``partials``, or in ``left`` and ``right``,
-    as in ``partials.card``.
+    A columnar operator (window aggregates, joins of columns) stores many keys' rows together. Its rows are as in a
+    savepoint (docs/savepoint-format.md), with the keys inside the column ``partials``, or ``left`` and ``right``, as in
+    ``partials.card``.
 
-    Columns without a known type are VARIANT, to be read as in ``seen::long`` or ``variant_get(namespace, '$[0]',
-    'long')``. They contain times and decimals as text. Values with bytes, or with instances of your own classes, are
-    pickles for ``pickle.loads``.
+    Columns without a known type are VARIANT. Read them as in ``seen::long`` or ``variant_get(namespace, '$[0]',
+    'long')``. In them, times and decimals are text; values that contain bytes or instances of your own classes are
+    pickles, for ``pickle.loads``.
 
     Args:
         checkpoint: the ``checkpointLocation`` of the query, or the directory of a savepoint.
-        uid: the operator's uid, as in ``.uid("count")``.
+        uid: the operator's uid, as set with ``.uid("count")``.
         epoch: the number of a micro-batch whose state Spark retains, or None for the last committed one.
 
     Raises:
@@ -130,7 +128,7 @@ def _encoded_rows(df: DataFrame, function: Callable[..., Iterator[pa.RecordBatch
 
 
 def operator_with(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int, LogHead]]:
-    """Return the stateful operator with the logs of ``uid``, and the heads of these logs."""
+    """Return the stateful operator that stores the state logs of ``uid``, and the heads of these logs."""
     others: set[str] = set()
     for operator in files.stateful:
         heads = files.heads(operator)

@@ -1,4 +1,4 @@
-"""``DataFrame.mapInArrow`` with any column names. Spark's method parses a dot as a struct field."""
+"""``DataFrame.mapInArrow`` for any column names: Spark's method would parse a dot as a struct field."""
 
 from __future__ import annotations
 

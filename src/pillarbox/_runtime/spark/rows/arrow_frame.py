@@ -1,4 +1,4 @@
-"""Arrow batches as pandas frames, for Spark's stateful operator.
+"""Wraps Arrow batches in pandas frames, which Spark's stateful operator requires.
 
 A pandas column may contain an Arrow array, which Spark uses without a conversion.
 """
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 class _Column(pd.Series):  # type: ignore[misc]
-    """A pandas column that contains an Arrow array. PySpark's conversion by ``apply`` does not change it."""
+    """A pandas column that contains an Arrow array, which PySpark's conversion with ``apply`` leaves unchanged."""
 
     @property
     def _constructor(self) -> Callable[..., Any]:
@@ -34,7 +34,7 @@ class _Frame(pd.DataFrame):  # type: ignore[misc]
 
 
 def arrow_frame(batch: pa.RecordBatch) -> pd.DataFrame:
-    """Return a batch as a frame without copying. Only Spark may use the frame's columns."""
+    """Wrap a batch in a frame without copying. Only Spark may use the frame's columns."""
     columns = zip(batch.schema.names, batch.columns)
     return _Frame(
         {name: pd.arrays.ArrowExtensionArray(pa.chunked_array([array])) for name, array in columns}, copy=False

@@ -1,7 +1,7 @@
-"""Buffers as Spark rows, for a shuffle.
+"""Converts buffers to Spark rows for a shuffle, and back.
 
-Each row has at most `_ROW_BYTES`, so Spark's limit of rows per Arrow batch also limits the bytes of batches. Spark's
-own limit of bytes would take a third of the transfer time.
+A row has at most `_ROW_BYTES`, so Spark's limit of rows per Arrow batch also limits a batch's bytes. Spark's own limit
+of bytes would take a third of the transfer time.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class BufferRows:
         self._begun: dict[tuple[int, int, int, int], dict[int, bytes]] = {}
 
     def take(self, columns: Sequence[Iterable[int | bytes]]) -> Iterator[Buffer]:
-        """Add columns of rows, and yield the completed buffers."""
+        """Add rows, as columns, and yield the buffers that they complete."""
         begun = self._begun
         for target, channel, seq, part, parts, payload in zip(*columns):
             if parts == 1:
@@ -100,7 +100,7 @@ class BufferRows:
 
 
 def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narrow: bool) -> dict[str, str]:
-    """Return the settings for Arrow batches of a query."""
+    """Return the settings for the size of a query's Arrow batches."""
     needed: dict[str, str] = {}
     if not 0 < int(spark.conf.get(BATCH_ROWS) or 0) <= _MOST_ROWS:
         needed[BATCH_ROWS] = str(_MOST_ROWS)
@@ -110,7 +110,7 @@ def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narro
 
 
 def has_narrow_rows(program: Program) -> bool:
-    """Return whether all sources have few columns, each of fixed width."""
+    """Return whether all sources only have a few columns, of fixed width."""
     from pyspark.sql.types import BooleanType, DateType, NumericType, TimestampNTZType, TimestampType
 
     fixed = (BooleanType, DateType, NumericType, TimestampNTZType, TimestampType)

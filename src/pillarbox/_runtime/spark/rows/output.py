@@ -1,6 +1,6 @@
 """Converts the output of a level's tasks to Arrow batches for Spark.
 
-Task metrics are rows with a column of their own.
+Task metrics are rows that only set the metrics column.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class BufferOutput(Output):
 
 
 class ColumnOutput(Output):
-    """Converts records of a program's outputs to typed columns.
+    """Converts the records of a program's outputs to typed columns.
 
-    A row contains the columns of one output, or a task's metrics. A single output has top-level columns; several
-    outputs have a struct column each.
+    A row contains a record of one output, or a task's metrics. A single output has top-level columns; of several
+    outputs, each has a struct column.
 
     Args:
         outputs: (name, columns) of each output, by its code.

@@ -1,4 +1,4 @@
-"""The command's side of requests to a running query's driver."""
+"""Sends requests from a command to a running query's driver."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ def request_record(
     notify: Notify = lambda progress: None,
     **task: Any,
 ) -> None:
-    """Ask the driver of a running query to record a task, and wait at most ``timeout`` seconds.
+    """Ask the driver of a running query to record a task. Waits at most ``timeout`` seconds.
 
-    ``directory`` is on the driver's machine. ``task`` has arguments of ``record``.
+    ``directory`` is on the driver's machine. ``task`` contains arguments for ``record``.
     """
     hint = "; of a query that has ended, give the script by --program"
     command = Command(spark, checkpoint, timeout, notify, error=ConfigurationError, hint=hint)

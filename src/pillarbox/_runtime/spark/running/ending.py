@@ -1,10 +1,10 @@
 """Ends queries between two epochs, so that no epoch is left uncommitted.
 
-``query.stop()`` interrupts the running epoch. Spark checks the query's state before each epoch, so the driver changes
-the state instead, and the running epoch completes. Spark checks the state again after planning an epoch, and would drop
+``query.stop()`` would interrupt the running epoch. Instead, the driver changes the query's state, which Spark checks
+before each epoch, so the running epoch completes. Spark checks the state again after planning an epoch, and would drop
 the planned epoch. So the driver only changes the state after the second check, under the lock that the query's thread
-takes at the beginning and end of an epoch. Under Spark Connect, the state cannot be accessed, so an interrupted epoch
-is repeated in a separate query.
+takes at the beginning and end of an epoch. Under Spark Connect, the state is inaccessible: the epoch is interrupted,
+and repeated in a separate query.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WAITS_FOR_LOCK = ".withProgressLocked("
 
 
 def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
-    """End a query after the running epoch, or at once if time runs out. Any thread.
+    """End a query after the running epoch, or at once if time runs out. Thread-safe.
 
     Returns whether all epochs are committed. If not, the next start repeats the last one.
     """
@@ -103,8 +103,8 @@ def _batch(query: Any) -> int | None:
 class EpochGate:
     """A gate between the epochs of a query. While it is closed, no epoch begins.
 
-    Uses private methods of Spark, in a classic session. While the gate is closed, ``isActive`` is False, even if an
-    epoch is running. Only for one thread, because locks in the JVM belong to its JVM thread.
+    Only for classic sessions: uses private methods of Spark. While the gate is closed, ``isActive`` is False even if an
+    epoch is running. Use it in one thread only, because the JVM's locks belong to threads.
     """
 
     def __init__(self, query: Any) -> None:
@@ -193,6 +193,6 @@ class EpochGate:
             self.mark_ended()
 
     def mark_ended(self) -> None:
-        """Set the state of an ended query, which the gate may have reset, to ended."""
+        """Set an ended query's state to ended, in case the gate has reset it."""
         if self._closed is not None and not self.is_running:
             self._state.set(self._closed)

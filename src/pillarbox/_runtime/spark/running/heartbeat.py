@@ -1,8 +1,8 @@
-"""The heartbeat of a query's driver, updated every second in memory and every 15 seconds in the checkpoint.
+"""The heartbeat of a query's driver: updated every second in memory, and every 15 seconds in the checkpoint.
 
-A start reads it, because a second driver on the same checkpoint would make the first one fail minutes later. The tools
-read it, because only the driver knows that an epoch hangs. Under Spark Connect it is only in memory, because files
-cannot be removed.
+When a query starts, it checks for another driver's heartbeat, because a second driver on a checkpoint makes the first
+one fail minutes later. The tools read it, because only the driver knows that an epoch hangs. Under Spark Connect, files
+cannot be removed, so it is only in memory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _STAGES_AFTER = 2000
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A driver's activity at a time (epoch milliseconds).
+    """A driver's activity at some time. All times are Unix times in ms.
 
     Attributes:
         process: the driver's pid on ``host``.
@@ -73,7 +73,7 @@ class Heartbeat:
 
 
 class Pulse:
-    """Creates and writes the heartbeats of a query. Single-threaded."""
+    """Creates and writes the heartbeats of a query. Not thread-safe."""
 
     def __init__(self, started: StartedQuery, clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
         self._started = started
@@ -133,7 +133,7 @@ def _this_process() -> tuple[str, int, int]:
 
 
 class _Files:
-    """The heartbeat files of a checkpoint: one per driver."""
+    """The heartbeat files in a checkpoint: one per driver."""
 
     def __init__(self, folder: HadoopFolder) -> None:
         self._folder = folder
@@ -171,7 +171,7 @@ def _path(checkpoint: str) -> str:
 
 
 def _files_of(spark: SparkSession, checkpoint: str) -> _Files | None:
-    """Return the heartbeat files, or None under Spark Connect, where writing a file takes a job."""
+    """Return a checkpoint's heartbeat files, or None under Spark Connect, where writing a file takes a job."""
     folder = session_of(spark).hadoop_folder(_path(checkpoint))
     return None if folder is None else _Files(folder)
 
@@ -192,10 +192,10 @@ def newest_heartbeat(spark: SparkSession, checkpoint: str) -> Heartbeat | None:
 
 
 def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_over: bool) -> None:
-    """Check that no other driver is running the checkpoint's query.
+    """Raise if another driver is running the checkpoint's query.
 
-    If the heartbeat is from another machine, waits for the next one, because a killed driver leaves its last heartbeat.
-    With ``take_over``, requests the other driver to stop.
+    A killed driver leaves its last heartbeat, so if there is one from another machine, waits for a newer one. With
+    ``take_over``, asks the other driver to stop instead.
     """
     files = None if checkpoint is None else _files_of(spark, checkpoint)
     if checkpoint is None or files is None:

@@ -62,17 +62,17 @@ def dashboard(
 ) -> Dashboard:
     """Open the dashboard of this process, and show a query in it.
 
-    The dashboard shows plan, epochs, event time, heavy keys, calls, state and failures. A process has one dashboard;
-    each call adds a query. It requires the extra ``pillarbox[dashboard]``, and ends with the process (under Spark
-    Connect, with the client).
+    It shows the query's plan, epochs, event time, heavy keys, calls, state and failures. A process has one dashboard;
+    each call adds a query to it. It requires the extra ``pillarbox[dashboard]``, and closes when the process exits
+    (under Spark Connect, the client).
 
     By default, only this machine has access. Everyone with access can see keys and records, so read docs/security.md
     before you listen on another address.
 
     Args:
         query: a query from :func:`pillarbox.start`, or from the ``start()`` of its writer.
-        port: the port to listen on, or 0 for any free port. By default, the open dashboard's port, or 8082.
-        host: the address to listen on. By default, the open dashboard's address, or 127.0.0.1.
+        port: the port to listen on, or 0 for any free port. By default, the port of the open dashboard, otherwise 8082.
+        host: the address to listen on. By default, the address of the open dashboard, otherwise 127.0.0.1.
         token: the credential for browsers. By default, a loopback address needs no token; for other addresses, ``url``
             contains a random token.
 
@@ -80,7 +80,7 @@ def dashboard(
         The dashboard. Open its ``url`` in a browser.
 
     Raises:
-        ConfigurationError: the token is empty, the dashboard is already open with another host, port or token, or
+        ConfigurationError: the token is empty; the dashboard is already open with a different host, port or token; or
             Starlette or uvicorn is missing.
         ProgramError: the query has no program of pillarbox, or was started by another process.
 
@@ -99,10 +99,10 @@ def dashboard(
 def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str = "127.0.0.1") -> MetricsServer:
     """Serve the metrics of a query at ``/metrics``, for Prometheus to scrape.
 
-    Metrics are sums over an operator's subtasks. Counters begin when the query starts, and continue if this process
-    starts it again. A process has one server; each call adds a query. It requires the extra
-    ``pillarbox[metrics]``, and ends with the process (under Spark Connect, with the client). See docs/monitoring.md for
-    a Grafana board and alert rules.
+    Metrics are sums over an operator's subtasks. Counters start at 0 when the query starts, and continue if this
+    process restarts it. A process has one server; each call adds a query to it. It requires the extra
+    ``pillarbox[metrics]``, and closes when the process exits (under Spark Connect, the client). See docs/monitoring.md
+    for a Grafana board and alert rules.
 
     Args:
         query: a query from :func:`pillarbox.start`, or from the ``start()`` of its writer.
@@ -130,7 +130,8 @@ def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str 
 class QueryCollector:
     """A collector for a ``prometheus_client`` registry, for processes that already serve metrics.
 
-    Exports the metrics of :func:`pillarbox.serve_metrics`. Register one collector, and ``add`` other queries to it.
+    It exports the same metrics as :func:`pillarbox.serve_metrics`. Register one collector, and ``add`` more queries to
+    it.
 
     Args:
         queries: queries from :func:`pillarbox.start`.
@@ -150,7 +151,7 @@ class QueryCollector:
             self.add(query)
 
     def add(self, query: StreamingQuery) -> None:
-        """Add a query. The counters of a restarted query continue.
+        """Add a query. If it was restarted, its counters continue.
 
         Raises:
             ProgramError: the query has no program of pillarbox, or was started by another process.
@@ -158,21 +159,21 @@ class QueryCollector:
         self._collector.add(query)
 
     def collect(self) -> Iterator[Metric]:
-        """Return the current metrics. The registry calls it in any thread."""
+        """Return the current metrics. Thread-safe."""
         metrics: Iterator[Metric] = self._collector.collect()
         return metrics
 
     def describe(self) -> Iterator[Metric]:
-        """Return the metrics without samples, so that the registry can detect duplicate names."""
+        """Return the metrics with their samples left out, so that the registry can detect duplicate names."""
         metrics: Iterator[Metric] = self._collector.describe()
         return metrics
 
 
 def export_otel(query: StreamingQuery, meter_provider: MeterProvider | None = None) -> None:
-    """Register a query's metrics with OpenTelemetry, once per query.
+    """Register a query's metrics with OpenTelemetry. Call it once per query.
 
-    Exports the metrics of :func:`pillarbox.serve_metrics`, with dots in their names and UCUM units. It requires the
-    extra ``pillarbox[otel]``. Choice of metrics, destination and interval are configured in the provider.
+    Exports the same metrics as :func:`pillarbox.serve_metrics`, with dots in their names and UCUM units. It requires
+    the extra ``pillarbox[otel]``. Configure the provider to select metrics, destination and interval.
 
     Args:
         query: a query from :func:`pillarbox.start`, or from the ``start()`` of its writer.
@@ -204,28 +205,28 @@ def record(
     timeout: float = TIMEOUT,
     **options: Any,
 ) -> str:
-    """Record a task in one epoch: its input, its state before the epoch, and its program.
+    """Record a task in one epoch: its program, its state before the epoch, and its input.
 
-    ``pillarbox replay DIRECTORY`` runs the task again on your machine, without Spark and Java, and stops at its
+    ``pillarbox replay DIRECTORY`` then runs the task again on your machine, without Spark and Java, and stops at its
     failure.
 
-    To record the input, sources and earlier levels run again, on a copy of the checkpoint. Nothing is written to the
-    sink or the checkpoint. The recording contains the task's records and state, so it is as private as the checkpoint.
+    To get the input, this runs sources and earlier levels again, on a copy of the checkpoint. It writes nothing to the
+    sink or the checkpoint. The recording contains the task's records and state, so protect it like the checkpoint.
     Requires a classic session.
 
     Args:
         writer: as in :func:`pillarbox.start`.
         directory: a new folder on the driver's machine.
-        epoch: Spark's number of the micro-batch. By default, the micro-batch that failed or, without a failure, the
-            last one.
-        uid: the operator's uid or name. By default, the operator that failed.
-        subtask: the subtask's index, or a source's partition.
-        key: a key of the subtask as text, instead of ``subtask``. Several columns are written as JSON. The text is
-            parsed according to the declared type of keys or, without one, compared with the keys in state.
-        allow_calls: whether to repeat the calls of async operators in earlier levels, instead of refusing the epoch.
-            Calls by other functions are always repeated.
-        limit: maximum size in bytes, both of the task's input and of the copied state. Neither is truncated.
-        timeout: maximum time for running the earlier levels (seconds).
+        epoch: Spark's number of the micro-batch. By default, the failed micro-batch, otherwise the last one.
+        uid: the operator's uid or name. By default, the failed operator.
+        subtask: the subtask's index; for a source, the partition.
+        key: instead of ``subtask``, one of its keys as text (JSON for a key of several columns). It is parsed according
+            to the declared type of keys, otherwise by comparison with the keys in state.
+        allow_calls: whether to repeat the calls that async operators in earlier levels make. If False, such an epoch is
+            refused. Calls by other functions are always repeated.
+        limit: maximum size (bytes) of the task's input, and also of the copied state. If one is larger, the call
+            raises.
+        timeout: maximum time to run the earlier levels (seconds).
         options: options of the writer's ``start``, such as ``checkpointLocation``.
 
     Returns:
@@ -234,8 +235,8 @@ def record(
     Raises:
         CheckpointMismatchError: the epoch or its state no longer exists.
         ConfigurationError: an earlier level would make calls, ``limit`` or ``timeout`` is exceeded, the folder exists,
-            or the session is a Spark Connect session.
-        ProgramError: the task does not exist, the key is ambiguous, or no task is given and no task has failed.
+            or this is a Spark Connect session.
+        ProgramError: the task does not exist, the key is ambiguous, or no task was specified and no task has failed.
 
     Example:
         >>> pillarbox.record(writer, "failed")  # doctest: +SKIP

@@ -1,6 +1,6 @@
 """Reads each progress report of a query once, in order.
 
-The reader polls, because a listener's reports cost PySpark a call to Java per field.
+It polls, because with a listener, PySpark would call Java for each field of each report.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pillarbox._runtime.spark.tools import Progress
 
 
 class ProgressReader:
-    """Reads the progress reports of a query, in one thread."""
+    """Reads the progress reports of a query. Not thread-safe."""
 
     def __init__(self, query: Any) -> None:
         self._query = query
@@ -28,7 +28,7 @@ class ProgressReader:
         return reports
 
     def epochs_in(self, reports: Sequence[Progress]) -> list[Progress | None]:
-        """Return the reports of epochs. None stands for reports that Spark has dropped."""
+        """Return the reports that are about epochs. None stands for reports that Spark has dropped."""
         seen = self._seen
         epochs: list[Progress] = [report for report in reports if not is_idle(report)]
         if not epochs:

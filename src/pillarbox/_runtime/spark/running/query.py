@@ -1,7 +1,7 @@
 """Managed queries, started with :func:`start` instead of the writer's own method.
 
-A thread of the driver watches the query. It ends an ``availableNow`` query, which Spark would run forever if the
-program uses processing time.
+A thread of the driver watches the query. It ends an ``availableNow`` query whose program uses processing time, which
+Spark would run forever.
 """
 
 from __future__ import annotations
@@ -56,29 +56,29 @@ def start(
 ) -> StreamingQuery:
     """Start a streaming query with a program of pillarbox, like ``writer.start()``, and manage it.
 
-    - Refuses a program that cannot resume from the checkpoint: shuffles or sources were added or removed, or a key, the
-      max parallelism or a uid has changed. Logs doubtful changes.
-    - Refuses a checkpoint if another driver runs its query, or if its rescaling was interrupted.
+    - Refuses a program that cannot resume from the checkpoint, because shuffles or sources were added or removed, or a
+      key, a uid or the max parallelism has changed. Logs doubtful changes.
+    - Refuses a checkpoint while another driver runs its query, and after an interrupted rescaling.
     - With ``env.set_auto_rescale(True)``, rescales a checkpoint to the program's parallelism. Otherwise, the query runs
       with the checkpoint's parallelism, and a warning is logged.
-    - With ``trigger(availableNow=True)``, also ends a query that uses processing time, after all input has been read,
-      timers that were due by then have fired, and carried requests have been answered. Later timers are kept in the
+    - With ``trigger(availableNow=True)``, also ends queries that use processing time: when all input has been read,
+      timers that were due by then have fired, and carried requests have been answered. Later timers stay in the
       checkpoint.
-    - ``pillarbox stop CHECKPOINT`` and ``pillarbox savepoint CHECKPOINT DIR --stop`` find the query on any machine.
-      :func:`pillarbox.run` waits for its end, and for signals.
-    - When the query has ended, calls the functions' ``close()``, for at most five seconds. Then ``awaitTermination()``
-      returns.
+    - ``pillarbox stop CHECKPOINT`` and ``pillarbox savepoint CHECKPOINT DIR --stop`` work from any machine.
+      :func:`pillarbox.run` waits for the query's end, or for a signal.
+    - After the query has ended, calls the functions' ``close()`` before ``awaitTermination()`` returns. This takes at
+      most five seconds.
 
     Args:
         writer: from a program's ``to_dataframe(...).writeStream`` or ``for_each_batch``.
         path: as in ``DataStreamWriter.start``.
         table: a table to write to, as in ``DataStreamWriter.toTable``.
-        take_over: whether to stop another driver's query first, between two epochs, instead of refusing its checkpoint.
+        take_over: whether, if another driver runs the query, to stop it first, between two epochs, instead of raising.
         options: as in ``start`` or ``toTable``.
 
     Raises:
         CheckpointMismatchError: the checkpoint belongs to another program, or its rescaling was interrupted.
-        ConfigurationError: another driver runs the query, or ``env.set_auto_rescale(True)`` is set and this Spark
+        ConfigurationError: another driver runs the query, or ``env.set_auto_rescale(True)`` is set, but this Spark
             cannot rescale.
         ProgramError: the query has no program of pillarbox.
     """
@@ -116,7 +116,7 @@ _instead: ContextVar[Callable[[Start], NoReturn] | None] = ContextVar("pillarbox
 
 @contextmanager
 def instead_of_starting(call: Callable[[Start], NoReturn]) -> Iterator[None]:
-    """Within the block, make :func:`start` call ``call`` instead in this thread. ``pillarbox record`` uses it."""
+    """Within the block, make :func:`start` call ``call`` instead, in this thread. For ``pillarbox record``."""
     token = _instead.set(call)
     try:
         yield
@@ -141,7 +141,7 @@ def _adapt(start: Start, planned: Sequence[PlannedProgram]) -> None:
 
 
 class EndOfWork:
-    """Detects the last micro-batch of an ``availableNow`` query that has work."""
+    """Detects when an ``availableNow`` query has no more work."""
 
     def __init__(self) -> None:
         # Epoch milliseconds.
@@ -151,10 +151,10 @@ class EndOfWork:
         self._last: dict[tuple[str, str, int], TaskReport] = {}
 
     def is_reached(self, progress: Any) -> bool:
-        """Return whether there is no work after a batch, given its progress report, or None if the report was lost.
+        """Return whether no work is left after a batch. ``progress`` is its report, or None if that was lost.
 
-        A batch without input only runs tasks with due work. The end is reached when all work that was due when the
-        input ended is done. A run's first batch is never the end, because the previous run may have planned it.
+        The end is reached when all work is done that was due when the input ended. A run's first batch is never the
+        end, because the previous run may have planned it.
         """
         if progress is None:
             self._last.clear()
@@ -178,7 +178,7 @@ class EndOfWork:
 
 
 class _Watch(threading.Thread):
-    """Waits for the end of a query or, with ``ends``, ends it when no work is left. Polls for commands."""
+    """Watches a query until it ends, and polls for commands to it. With ``ends``, ends it when no work is left."""
 
     def __init__(self, started: StartedQuery, *, ends: bool) -> None:
         super().__init__(name=f"pillarbox query {started.query.id}", daemon=True)
@@ -237,7 +237,7 @@ class _Watch(threading.Thread):
                 end_query(self._managed, lambda: True)
 
     def _take_progress(self) -> list[Progress]:
-        """Pass on new progress reports. After an error, the next call reads the missing reports."""
+        """Pass on new progress reports. After an error, the next call also reads the missed reports."""
         try:
             reports = self._progress.new()
         except Exception as error:

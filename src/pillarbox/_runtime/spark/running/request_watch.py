@@ -1,4 +1,4 @@
-"""The driver's side of commands: it stops the query, or handles requests."""
+"""The driver's side of commands to a running query, such as to stop it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class RequestWatch:
-    """Polls for commands to a running query. Single-threaded; commands run in another thread."""
+    """Polls for commands to a running query, and runs them in another thread. Not thread-safe."""
 
     def __init__(self, started: StartedQuery, clock: Callable[[], float] = time.time) -> None:
         assert started.checkpoint is not None
@@ -48,7 +48,7 @@ class RequestWatch:
         self._warned = False
 
     def look(self) -> None:
-        """Check for a new command, and run it in another thread. Never raises.
+        """Check for a new command and run it in another thread. Never raises.
 
         The first call dismisses commands that were sent to the previous run.
         """

@@ -1,14 +1,14 @@
-"""Commands to a running query, in a folder next to its checkpoint, which both sides can always access.
+"""Commands to a running query, as files in a folder next to its checkpoint, which both sides can access.
 
-Each line is a JSON object in a file of its own, which is never changed or removed.
+Each file contains one line, a JSON object, and is never changed or removed.
 
-To stop a query, a command writes a :class:`DesiredState`, and the driver writes :class:`ObservedState`. The state with
-the highest generation is current. To get a savepoint or recording, a command writes a :class:`QueryRequest`, and the
-driver writes its :class:`RequestStatus`.
+To stop a query, a command writes the :class:`DesiredState`, and the driver the :class:`ObservedState`; the highest
+generation is current. To get a savepoint or recording, a command writes a :class:`QueryRequest`, and the driver a
+:class:`RequestStatus` for each step.
 
-Before a driver acts, it writes that it has taken the request, and then checks that the command has not withdrawn it.
-When its query ends, a driver answers all open requests. When a query starts, earlier requests are marked as over. A
-command that was killed can be called again: it finds its request, or the outcome.
+Before it acts, the driver writes that it has taken the request, and then checks that the command has not withdrawn it.
+When its query ends, it answers all open requests. When a query starts, earlier requests are marked as over. If a
+command is killed, the same command can be run again: it finds its request, or the outcome.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class DesiredState:
     """The state of the query that a command requests.
 
     Attributes:
-        state: ``stopped``, or ``running`` if the stop is withdrawn.
-        until: deadline for a driver to begin to stop the query (epoch ms).
+        state: ``stopped``, or ``running`` to withdraw that.
+        until: deadline for the driver to begin to stop the query (Unix time in ms).
     """
 
     desired: int
@@ -50,7 +50,7 @@ class DesiredState:
 
 @dataclass(frozen=True)
 class ObservedState:
-    """The state of the query, as written by its driver.
+    """The query's state, as its driver reports it.
 
     Attributes:
         state: ``stopping``, ``stopped``, or ``running`` if the query was started again or could not be stopped.
@@ -67,8 +67,8 @@ class QueryRequest:
 
     Attributes:
         what: ``savepoint`` to stop and write a savepoint, or ``record`` to record a task of an epoch.
-        until: deadline for a driver to take the request (epoch ms).
-        drain: whether event time ends before the savepoint.
+        until: deadline for the driver to take the request (Unix time in ms).
+        drain: whether to end event time before the savepoint.
     """
 
     request: str
@@ -86,7 +86,7 @@ class QueryRequest:
 
 @dataclass(frozen=True)
 class RequestStatus:
-    """The outcome of a request.
+    """The status of a request, as its driver reports it.
 
     Attributes:
         status: ``taken``, ``withdrawn``, ``done``, ``failed``, or ``over`` if the query has been started again.
@@ -98,14 +98,14 @@ class RequestStatus:
 
 
 class RequestOutcome(NamedTuple):
-    """The outcome of a command: ``open``, a status, or ``lost`` if its driver ended first."""
+    """The outcome of a command: a status, ``open`` before that, or ``lost`` if the driver ended without one."""
 
     status: str
     error: str = ""
 
 
 class RequestLog:
-    """All lines in a requests folder that this version can parse."""
+    """All lines in a folder of requests that this version can parse."""
 
     def __init__(self, lines: Sequence[dict[str, Any]]) -> None:
         self.desired: DesiredState = max(
@@ -121,7 +121,7 @@ class RequestLog:
 
     @property
     def is_to_stop(self) -> bool:
-        """Whether a command requests the query to stop, and no driver has answered."""
+        """Whether a command wants to stop the query, and no driver has answered."""
         return self.desired.state == STOPPED and self.desired.desired > self.newest.observed
 
     def outcome(self, wish: DesiredState | QueryRequest) -> RequestOutcome:
@@ -161,7 +161,7 @@ def _all(kind: type[T], lines: Sequence[dict[str, Any]]) -> list[T]:
 
 
 class Requests:
-    """The requests folder of a checkpoint."""
+    """The folder with the requests to a checkpoint's query."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._folder = session_of(spark).folder(f"{checkpoint.rstrip('/')}/pillarbox/requests")
@@ -178,7 +178,6 @@ class Requests:
     def make_folder(self) -> None:
         """Create the folder, with an empty observed state.
 
-        In object stores, checking a folder is cheaper if it exists. Under Spark Connect, checking a missing folder logs
-        a stack trace.
+        Polling a missing folder costs more in object stores, and logs a stack trace under Spark Connect.
         """
         self.write(ObservedState(0, RUNNING))

@@ -35,22 +35,22 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
 
     For a program that runs as a service: Kubernetes, systemd and Ctrl-C send these signals. After the first signal, no
     epoch begins, and the query ends when the running epoch is committed, so the next start repeats nothing. If the
-    epoch takes longer than ``grace``, or if a second signal arrives, the query stops at once, and its next start
-    repeats that epoch, with correct results. In either case, the functions' ``close()`` is called.
+    epoch takes longer than ``grace``, or a second signal arrives, the query stops at once, and the next start repeats
+    the epoch, with correct results. Either way, the functions' ``close()`` is called.
 
-    In a terminal, a line on standard error shows the progress of a query with ``trigger(availableNow=True)``, and of
-    any query that lags behind its input.
+    In a terminal, a line on standard error shows the progress of a query that has ``trigger(availableNow=True)`` or
+    lags behind its input.
 
-    Only the main thread receives signals; in another thread, ``run`` only waits for the end. On return, and on a second
-    signal, the previous signal handlers are restored.
+    Only the main thread receives signals, so in another thread, ``run`` just waits for the end. It restores the
+    previous signal handlers on return, and on a second signal.
 
     Args:
         query: a query from :func:`pillarbox.start`.
-        grace: maximum time for the running epoch to end. Give the process a few seconds more, with
+        grace: how long the running epoch may take to end. Allow the process a few seconds more, with
             ``terminationGracePeriodSeconds`` in Kubernetes or ``TimeoutStopSec`` in systemd.
-        recordings: a folder on this machine, or None. If a task makes the query fail, it is recorded there as with
-            :func:`pillarbox.record`, within ten minutes and with at most 1 GiB of input. If recording fails, that is
-            logged.
+        recordings: a folder on this machine, or None. If a task makes the query fail, this records it there, as
+            :func:`pillarbox.record` does, in at most ten minutes and with at most 1 GiB of input. A failure to record
+            is logged.
 
     Raises:
         StreamingQueryException: the query has failed.
@@ -116,7 +116,7 @@ def _end(started: StartedQuery, seconds: float, signals: _Signals) -> None:
 class _Signals:
     """Counts termination signals, if created in the main thread.
 
-    The handler only counts, because it may run during a call to Java, or while any lock is held.
+    The handler does nothing else, because it may run during a call to Java, or while any lock is held.
     """
 
     def __init__(self) -> None:

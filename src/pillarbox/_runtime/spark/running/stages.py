@@ -1,4 +1,4 @@
-"""Spark's stages of the running epoch."""
+"""Progress of the running epoch, by Spark stage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """One of Spark's stages of the running epoch."""
+    """A Spark stage of the running epoch."""
 
     number: int
     tasks: int
@@ -26,9 +26,9 @@ class Stage:
 
 
 def stages_of(spark: SparkSession, run: str, levels: int = 0) -> list[Stage]:
-    """Return the stages of a query's running jobs, or [] under Spark Connect. Any thread.
+    """Return the stages of a query's running jobs, or [] under Spark Connect. Thread-safe.
 
-    ``levels`` is the number of levels of the program, or 0 for several programs.
+    ``levels`` is the program's number of levels, or 0 if the query has several programs.
     """
     jobs = session_of(spark).running_jobs(run)
     if not jobs:

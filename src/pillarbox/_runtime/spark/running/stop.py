@@ -1,4 +1,4 @@
-"""Stops a query with a savepoint, like Flink's ``stop --savepointPath`` with ``--drain``."""
+"""Stops a query with a savepoint, like Flink's ``stop --savepointPath``, optionally with ``--drain``."""
 
 from __future__ import annotations
 
@@ -33,26 +33,27 @@ _TRY_EVERY = 2.0
 def stop_with_savepoint(
     query: StreamingQuery, directory: str, *, drain: bool = False, timeout: float = DEFAULT_TIMEOUT
 ) -> None:
-    """Stop a query between two epochs, and write a savepoint of its last epoch.
+    """Stop a query between two epochs, and write a savepoint of its state after the last epoch.
 
-    A running epoch completes first. A query that starts from the savepoint resumes right after this query's last
-    output. When the savepoint is written, ``awaitTermination()`` returns, if :func:`pillarbox.start` started the query.
+    The running epoch completes first. A query that starts from the savepoint resumes right after this query's last
+    output. If :func:`pillarbox.start` started the query, its ``awaitTermination()`` returns after the savepoint is
+    written.
 
     With ``drain``, the query first completes all pending work (Flink's ``--drain``). One more epoch reads the available
-    input, then event time ends: all windows and event-time timers fire, carried requests are answered, and the query's
-    sink receives the output. As in Flink, processing-time timers that are not due are kept in the savepoint. All later
-    input is late, so do not drain a query whose state shall be used again. Spark only runs an epoch if a source has
+    input, then event time ends: all windows and event-time timers fire, carried requests are answered, and the sink
+    receives the output. As in Flink, processing-time timers that are not due stay in the savepoint. All later input is
+    late, so do not drain a query if you want to continue from its state. Spark only runs an epoch if a source has
     input, so this call waits for input.
 
     Args:
         query: a query with a program of pillarbox, started by this process.
-        directory: the new directory of the savepoint, as in :func:`pillarbox.savepoint`.
-        drain: whether event time ends before the savepoint.
-        timeout: maximum time (seconds), not including the time to write the savepoint.
+        directory: a new directory for the savepoint, as in :func:`pillarbox.savepoint`.
+        drain: whether to end event time before the savepoint.
+        timeout: maximum time (seconds), without the time to write the savepoint.
 
     Raises:
-        SavepointError: the query was not stopped, or the savepoint is incomplete. The message states which, and how to
-            resume.
+        SavepointError: the query was not stopped, or the savepoint is incomplete. The message explains which, and how
+            to resume.
         ProgramError: an argument is wrong. The query is not affected.
 
     Example:
@@ -137,7 +138,7 @@ class _Stop:
         return time.monotonic() <= self._deadline
 
     def _drain(self) -> None:
-        """Run the last epoch. If there are several programs, each has a last epoch, when it gets input."""
+        """Run the last epoch. Of several programs, each has its own last epoch, when it gets input."""
         every, ended = set(_uids(self._started)), set[str]()
         while True:
             number = Checkpoint(self._spark, self._checkpoint).note_last_epoch()

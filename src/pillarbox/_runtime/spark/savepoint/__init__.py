@@ -1,5 +1,5 @@
-"""Savepoints on Spark. They are written from a checkpoint, a DataFrame or a Spark query, read, and restored.
+"""Writes savepoints (from a checkpoint, a DataFrame or a Spark query), reads and restores them.
 
-Start with `savepoint.py`, then `restore_host.py`, which builds logs from tables. Weak spot: a savepoint is only
-complete if its manifest exists, so every reader must check that first.
+Start with `savepoint.py`, then `restore_host.py`, which converts their tables to state logs. Weak spot: a savepoint
+without a manifest is incomplete, so every reader must check for it first.
 """

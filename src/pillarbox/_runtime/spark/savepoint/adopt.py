@@ -1,4 +1,4 @@
-"""``adopt``: writes the state of a query that ran on Spark itself as a savepoint."""
+"""``adopt``: converts the state of a query that ran without pillarbox to a savepoint."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ _KINDS = {"ValueState": ("value", "value"), "ListState": ("list", "list_value"),
 
 
 def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: StatefulProcessor | None = None) -> None:
-    """Write a savepoint of a query that ran on Spark itself, with ``transformWithState`` or a similar method.
+    """Write a savepoint of a Spark query that ran without pillarbox, using ``transformWithState`` or similar.
 
-    The same program, with ``pillarbox.group_by`` and ``env.from_savepoint(directory)``, resumes from it as it would on
-    Spark, with the state variables, timers, times-to-live, watermark and source positions of the last committed
-    micro-batch. An uncommitted micro-batch runs again. Stop the query on Spark first. Its checkpoint is not changed, so
-    the query can still resume on Spark.
+    First stop the query. The same program, with ``pillarbox.group_by`` and ``env.from_savepoint(directory)``, then
+    resumes as Spark would: with the state variables, timers, times-to-live, watermark and source positions of the last
+    committed micro-batch. An uncommitted micro-batch is repeated. The query's checkpoint is not changed, so it can
+    still resume without pillarbox.
 
-    An interrupted call leaves an incomplete savepoint, which the same call overwrites.
+    If the call is interrupted, repeat it: it overwrites the incomplete savepoint.
 
     Args:
         spark: the session that reads the checkpoint and writes the savepoint.
-        checkpoint: the ``checkpointLocation`` of the query on Spark.
+        checkpoint: the query's ``checkpointLocation``.
         directory: a new directory, on any file system that Spark can write to.
-        processor: the ``StatefulProcessor``, whose ``init`` is called, or None for ``applyInPandasWithState``.
+        processor: the query's ``StatefulProcessor`` (its ``init`` is called), or None for ``applyInPandasWithState``.
 
     Raises:
-        CheckpointMismatchError: the checkpoint is missing or cannot be read, the query has other stateful operators,
-            the processor declares other states, or the directory is not empty.
+        CheckpointMismatchError: the checkpoint is missing or cannot be read, the query has further stateful operators,
+            the processor declares different states, or the directory is not empty.
         ProgramError: an argument is wrong.
 
     Example:
@@ -179,7 +179,6 @@ class _SparkState:
 
 
 def _by_key(uid: str, frames: Sequence[DataFrame], declarations: Declarations) -> tuple[DataFrame, SparkStateTable]:
-    """Return a row for each key, and the table that converts the rows."""
     from pyspark.sql import functions as F
 
     rows = reduce(lambda left, other: left.unionByName(other, allowMissingColumns=True), frames)

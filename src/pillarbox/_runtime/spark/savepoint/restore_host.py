@@ -1,8 +1,8 @@
-"""Builds the new subtasks' logs from a savepoint's tables, in a query's first epoch.
+"""Converts a savepoint's tables to state logs of the new subtasks, in a query's first epoch.
 
-In that epoch, Spark passes ``initialState`` rows to a stateful operator by grouping key: Arrow batches with a subtask's
-share of an operator's table, then its operator states. Each new log is opened once as a test, so state that does not
-fit the program fails here, before the query's first own epoch.
+In that epoch, Spark passes ``initialState`` rows to a stateful operator by grouping key: for each subtask, its rows of
+the tables as Arrow batches, then its operator states. Each new log is opened once as a test, so that state that does
+not fit the program fails before the query's first own epoch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _WAITING_BYTES = 32 * 1024 * 1024
 
 
 class Router:
-    """Distributes an operator's table to the new subtasks. Its input rows are files, each with path and content."""
+    """Distributes an operator's table over the new subtasks. Each input row is a file: path and content."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Router:
         self._shipped = shipped
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield a few large shares, because Spark handles each share as a row."""
+        """Yield the subtasks' shares of the table, in few large rows of bytes, because each row costs Spark time."""
         loads = classes_of(self._shipped.load())
         table = Table(self._table)
         shares = _Shares(self._codes)
@@ -77,7 +77,7 @@ class Router:
 
 
 class _Shares:
-    """Buffers the subtasks' shares of a table until they are large."""
+    """Buffers the table rows of each subtask until there are many."""
 
     def __init__(self, codes: list[int]) -> None:
         self._codes = codes
@@ -103,7 +103,7 @@ class _Shares:
 
 
 def _rows_of_files(batches: Iterable[pa.RecordBatch], digests: Mapping[str, FileDigest]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in files. Arrow reads them many times faster than Spark."""
+    """Yield the table rows in the files. Arrow reads them many times faster than Spark."""
     for batch in batches:
         for path, content in zip(batch.column("path").to_pylist(), batch.column("content")):
             digest = FileDigest(len(content.as_buffer()), hashlib.sha256(content.as_buffer()).hexdigest())
@@ -114,7 +114,7 @@ def _rows_of_files(batches: Iterable[pa.RecordBatch], digests: Mapping[str, File
 
 
 class RestoringHost(TaskHost):
-    """Restores the subtasks of a level, in an epoch without input."""
+    """Restores the state of a level's subtasks, in an epoch without input."""
 
     def __init__(
         self,

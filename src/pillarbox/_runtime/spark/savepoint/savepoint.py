@@ -1,6 +1,6 @@
-"""Writes and reads savepoints, through Spark's readers and writers only.
+"""Writes and reads savepoints, using only Spark's readers and writers.
 
-A savepoint is complete when its manifest has been written, as the last file (docs/savepoint-format.md).
+The manifest is written last: with it, a savepoint is complete (docs/savepoint-format.md).
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ _ROWS_IN_FILE = 200_000
 
 
 def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: int | None = None) -> None:
-    """Write a savepoint, which contains a query's state as plain Parquet.
+    """Write a savepoint: a query's state as plain Parquet files.
 
-    A query with another parallelism can start from it. Reads one committed epoch from the checkpoint of a running or
-    stopped query, without the program and its classes. All state is read and verified once; a Spark task holds one
-    subtask's log in memory. docs/savepoint-format.md describes the format.
+    A query can start from it at any parallelism. Reads one committed epoch from the checkpoint of a running or stopped
+    query, without the program and its classes. All state is read and verified once; a Spark task holds one subtask's
+    state log in memory. docs/savepoint-format.md describes the format.
 
-    An interrupted call leaves an incomplete savepoint, which the same call overwrites.
+    If the call is interrupted, repeat it: it overwrites the incomplete savepoint.
 
     Args:
         spark: the session that reads the checkpoint and writes the savepoint.
@@ -114,7 +114,7 @@ def _write(directory: str, files: CheckpointState) -> None:
 
 
 def check_new(spark: SparkSession, directory: str) -> None:
-    """Check that a directory is new or contains an incomplete savepoint."""
+    """Raise unless a directory is new or contains an incomplete savepoint."""
     directory = directory.rstrip("/")
     is_incomplete = (
         text_of(spark, f"{directory}/{STARTED}") is not None and text_of(spark, f"{directory}/{MANIFEST}") is None
@@ -134,7 +134,7 @@ def begin(spark: SparkSession, directory: str) -> None:
 
 
 def write_table(rows: DataFrame, directory: str, uid: str) -> None:
-    """Write an operator's table. If a file is too large, write smaller files."""
+    """Write an operator's table. If a file is too large, writes smaller files."""
     path, most = f"{directory}/{table_folder(uid)}", _ROWS_IN_FILE
     while True:
         rows.write.mode("overwrite").option("maxRecordsPerFile", str(most)).parquet(path)
@@ -149,7 +149,7 @@ def write_table(rows: DataFrame, directory: str, uid: str) -> None:
 def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
     """Write the manifest with the digests of all files.
 
-    Existing digests are kept, so that later damage is still detected.
+    Digests that it already has are kept, so that damage since then is detected.
     """
     tasks = f"{_TASKS}/"
     digests = {name: digest for name, digest in manifest.files.items() if not name.startswith(tasks)}
@@ -184,7 +184,7 @@ def _write_tables(
 
 
 def table_of_logs(logs: DataFrame, heads: Sequence[LogHead]) -> tuple[OperatorTable, DataFrame]:
-    """Return the table's description and its rows, from the logs of all subtasks of an operator."""
+    """Convert the state logs of an operator's subtasks to a table: returns (description, rows)."""
     table = Table(OperatorTable.of(heads))
     if parts_slot(table.operator.layout, table.operator.space_layout) is not None:
         table = Table(OperatorTable.of(heads, _parts(logs)))
@@ -230,7 +230,7 @@ def _write_text(spark: SparkSession, text: str, folder: str) -> None:
 
 
 def sources_at(spark: SparkSession, checkpoint: Checkpoint, epoch: int) -> Sources:
-    """Return the sources' offsets, and Spark's watermark, as of a committed epoch."""
+    """Return the offsets of the sources, and Spark's watermark, after a committed epoch."""
     entry = checkpoint.offsets([epoch])[epoch]
     if not entry.lines:
         raise removed(str(checkpoint), epoch)
@@ -244,7 +244,7 @@ def sources_at(spark: SparkSession, checkpoint: Checkpoint, epoch: int) -> Sourc
 
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
-    """Return the lines of a file source's log up to batch ``last``. Compact files repeat lines of other files."""
+    """Return the lines of a file source's log up to batch ``last``, once each: compacted files repeat lines."""
     rows: list[Any] = unless_missing(
         lambda: reader(spark).text(folder).where("value LIKE '{%'").distinct().collect(), []
     )
@@ -290,7 +290,7 @@ def _is_empty(spark: SparkSession, directory: str) -> bool:
 
 
 def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
-    """Open a savepoint. The contents of files are only checked when they are read."""
+    """Open a savepoint. Files are only checked when they are read."""
     directory = directory.rstrip("/")
     text = text_of(spark, f"{directory}/{MANIFEST}")
     if text is None:
@@ -305,7 +305,7 @@ def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
 
 
 class OpenSavepoint:
-    """A savepoint, to be read with Spark.
+    """A savepoint that can be read with Spark.
 
     Methods raise CheckpointMismatchError for an operator without state and for damaged files.
     """
@@ -325,12 +325,12 @@ class OpenSavepoint:
         return reader(self._spark).schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
 
     def rows(self, uid: str) -> int:
-        """Return the number of rows according to the manifest."""
+        """Return the number of rows of an operator's table, according to the manifest."""
         read = reader(self._spark).schema(spark_schema(self.table(uid).schema))
         return unless_missing(lambda: read.parquet(f"{self.directory}/{table_folder(uid)}").count(), 0)
 
     def contents(self, uid: str) -> tuple[DataFrame, dict[str, FileDigest]]:
-        """Return a table's files (columns ``path``, ``content``), which have not been checked, and their digests."""
+        """Return an operator's unchecked files, as a DataFrame with ``path`` and ``content``, and their digests."""
         folder = table_folder(uid)
         digests = {
             name.rsplit("/", 1)[1]: file for name, file in self.manifest.files.items() if _folder(name) == folder

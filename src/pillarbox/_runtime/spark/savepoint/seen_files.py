@@ -1,4 +1,4 @@
-"""A glob that matches exactly the files that a file source has read."""
+"""Computes a glob that matches exactly the files that a file source has read."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def paths_seen(lines: Iterable[str], last: int) -> list[str]:
 def glob_of(paths: Iterable[str]) -> str:
     """Return a glob that matches exactly these files.
 
-    Hadoop looks up alternatives that contain a slash one by one, and other alternatives by listing their folder. So
-    each folder is an alternative, and its files are alternatives within it.
+    Its alternatives are nested, ``{folder/{file,file},...}``: Hadoop looks up each alternative that contains a slash,
+    but lists a folder only once for all others.
     """
     places: set[str] = set()
     files: set[str] = set()
@@ -67,5 +67,5 @@ def _escaped(path: str) -> str:
 
 
 def _twice_escaped(path: str) -> str:
-    """Escape a path twice. Hadoop removes one backslash for alternatives with a slash, and one for the path."""
+    """Escape a path twice: Hadoop unescapes alternatives with a slash, and then the path."""
     return _SPECIAL.sub(r"\\\\\\\1", path)

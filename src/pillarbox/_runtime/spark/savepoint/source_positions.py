@@ -1,8 +1,8 @@
 """The source positions of a query that starts from a savepoint.
 
-In the first epoch on a new checkpoint, each source is replaced by a source without rows, which makes Spark write the
-savepoint's positions into its logs. It is the source in ``worker/position.py`` or, for file sources, Spark's own source
-over exactly the files that were read.
+In the first epoch on a new checkpoint, each source is replaced by one that makes Spark write the savepoint's position
+into its logs, and whose rows are not used. This is the source in ``worker/position.py``, or for a file source, Spark's
+own source over exactly the files that were read.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ _STATEFUL = frozenset(
 
 @dataclass(frozen=True)
 class PlannedSource:
-    """A source in the plan of a query, which is a line of Spark's offset log.
+    """A source in a query's plan. It corresponds to a line in each entry of Spark's offset log.
 
     Attributes:
-        number: Spark's number for the source's metadata. Several entries of the same source share it.
+        number: Spark's number for the source's metadata. A source that occurs twice in the plan has one number.
         title: the name set with ``DataStreamReader.name`` (Spark's source evolution), or None.
-        known_as: the name of the program's source, if it reads no other source of Spark.
-        has_beginning: whether its initial offset can be determined before it is read.
+        known_as: the name of the program's source that reads it, unless that also reads other sources.
+        has_beginning: whether its initial offset is known before it is read.
     """
 
     name: str
@@ -85,13 +85,13 @@ class PlannedSource:
 
 
 class SeenFiles(NamedTuple):
-    """The position of a file source."""
+    """The position of a file source: the files that it has read."""
 
     paths: list[str]
 
 
 def planned_sources(df: DataFrame) -> list[PlannedSource]:
-    """Return the streaming sources in a classic DataFrame's plan, in the offset log's order."""
+    """Return the streaming sources in a classic DataFrame's plan, in the order of the offset log."""
     sources: list[PlannedSource] = []
     different: list[Any] = []
     for step in plan_steps(df):
@@ -130,7 +130,7 @@ def _cleans(step: Any) -> bool:
 
 
 def stateful_steps(df: DataFrame) -> list[str]:
-    """Return a classic DataFrame's stateful streaming steps."""
+    """Return the stateful streaming operators in a classic DataFrame's plan."""
     steps = []
     for step in plan_steps(df):
         name, children = step.nodeName(), step.children()
@@ -141,12 +141,12 @@ def stateful_steps(df: DataFrame) -> list[str]:
 
 
 class FoundPositions(NamedTuple):
-    """The start positions of sources.
+    """Where each source of a starting query begins to read.
 
     Attributes:
-        positions: for each source, an offset as JSON, ``SeenFiles``, or None to start as in a new query.
-        places: for each source, its index among the sources of the savepoint's program, or None if it is new. The list
-            is None if a source of either program does not read exactly one source of Spark.
+        positions: for each source: an offset as JSON, ``SeenFiles``, or None to start as in a new query.
+        places: for each source: its index among the savepoint's sources, or None if it is new. None instead of a list
+            if a source of either program does not read exactly one Spark source.
     """
 
     positions: list[Any]
@@ -168,7 +168,7 @@ class _Line(NamedTuple):
 def find_positions(
     start: SavepointStart, noted: Sources, names: Sequence[str] | None, planned: Sequence[PlannedSource]
 ) -> FoundPositions:
-    """Return the position of each source."""
+    """Find the savepoint's position for each source."""
     requested = start.positions
     if requested == NONE or (isinstance(requested, str) and not noted.offsets):
         return _checked([None] * len(planned), planned)
@@ -230,7 +230,6 @@ def _one_each(names: Sequence[str] | None, lines: int) -> list[str | None]:
 
 
 def _savepoint_index(index: int, places: Sequence[int | None], planned: Sequence[PlannedSource]) -> int | None:
-    """Return the index of a source among the savepoint's sources. A source that is read twice has one index."""
     number = planned[index].number
     same = [position for position, source in zip(places, planned) if source.number == number]
     return next((position for position in (places[index], *same) if position is not None), None)
@@ -281,7 +280,7 @@ def _named(planned: Sequence[PlannedSource]) -> str:
 def placeholder_sources(
     spark: SparkSession, positions: Sequence[Any], planned: Sequence[PlannedSource], checkpoint: str
 ) -> DataFrame:
-    """Return a streaming DataFrame without rows that has one source per position."""
+    """Return a streaming DataFrame that has no rows, and one source for each position."""
     # Spark runs an epoch only if a source has a new position.
     begins = any(position is not None and not isinstance(position, SeenFiles) for position in positions)
     first = None

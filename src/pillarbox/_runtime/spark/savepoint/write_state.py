@@ -39,32 +39,32 @@ def write_state(
     timers: str | None = None,
     like: str | None = None,
 ) -> None:
-    """Write a table as an operator's state in a savepoint, for ``env.from_savepoint(directory)``.
+    """Write a DataFrame as an operator's state in a savepoint, for ``env.from_savepoint(directory)``.
 
-    Imports state from another system, or from a batch job over history, so that a query does not begin without state.
-    The table has a row for each key. If ``directory`` contains a savepoint, the operator is added to it.
+    With it, a query can begin with state from another system, or from a batch job over its history. ``df`` has a row
+    for each key. If ``directory`` contains a savepoint, the operator is added to it.
 
-    With ``like``, the table has rows of another savepoint's operator, possibly filtered or changed. They are from its
-    folder ``state/UID`` (docs/savepoint-format.md), or from :func:`read_state`. So a test can use one key of a
-    production savepoint.
+    With ``like``, ``df`` contains rows of the same operator in another savepoint, perhaps filtered or changed: from
+    that savepoint's folder ``state/UID`` (docs/savepoint-format.md), or from :func:`read_state`. A test can then use,
+    for example, one key of a production savepoint.
 
     Args:
         df: a batch DataFrame.
         directory: the new or existing savepoint.
-        uid: the operator's uid, as in ``.uid("count")``.
+        uid: the operator's uid, as set with ``.uid("count")``.
         key: the key's column or columns. The program must key by columns of these names, or by a function that returns
-            the same value, or tuple of values.
-        states: the operator's states. Each state is the column with its name; a list is an ARRAY, a map is a MAP. By
-            default, every other column is a value state.
-        timers: the column with the timers of a ``KeyedProcessFunction``, or None. It is an ARRAY of STRUCTs with
-            ``domain`` (``event`` or ``processing``) and ``timestamp`` (epoch milliseconds).
-        like: another savepoint, instead of ``key``, ``states`` and ``timers``.
+            the column's value (for several, a tuple).
+        states: the operator's states. The column with a state's name has its values: an ARRAY for a list state, a MAP
+            for a map state. By default, every other column is a value state.
+        timers: the column with a key's timers, for a ``KeyedProcessFunction``: an ARRAY of STRUCTs with ``domain``
+            (``event`` or ``processing``) and ``timestamp`` (Unix time in ms).
+        like: the other savepoint, instead of ``key``, ``states`` and ``timers``.
 
     Raises:
         ProgramError: an argument is wrong, or a column is missing.
-        TypeMismatchError: a key is null or repeated, or a value does not have its state's type.
-        CheckpointMismatchError: the directory has other content or already has state of the operator, or ``like`` has
-            no state of the operator.
+        TypeMismatchError: a key is null or occurs twice, or a value does not have its state's type.
+        CheckpointMismatchError: the directory contains other files, or already has state of this operator; or ``like``
+            has no state of it.
 
     Example:
         >>> history = spark.sql("SELECT 'c1' AS card, 7L AS seen")  # doctest: +SKIP

@@ -1,6 +1,6 @@
-"""The user's Spark session: versions, settings, files, and starts of queries.
+"""Access to the user's Spark session: versions, settings, files, and starting queries.
 
-Start with `session.py`: classic sessions and Spark Connect are two classes with one interface. `spark_names.py` and
-`java.py` hold Spark's private names. Weak spot: each version of Spark may change one of these names, or add a setting
+Start with `session.py`: it has the interface of two classes, for classic sessions and Spark Connect. `spark_names.py`
+and `java.py` contain Spark's private names. Weak spot: any version of Spark may change one of these, or add a setting
 that changes the meaning of a checkpoint.
 """

@@ -1,4 +1,4 @@
-"""Classic sessions, whose driver's JVM belongs to this process."""
+"""Classic sessions: the driver runs in a JVM that belongs to this process."""
 
 from __future__ import annotations
 

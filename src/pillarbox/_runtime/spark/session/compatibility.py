@@ -1,6 +1,6 @@
 """Checks that Spark has the private names that a query needs.
 
-The names that are used in workers are not checked (``homes/worker_environment.py``, ``rows/arrow_frame.py``).
+Names that are only used in workers are not checked (``homes/worker_environment.py``, ``rows/arrow_frame.py``).
 """
 
 from __future__ import annotations

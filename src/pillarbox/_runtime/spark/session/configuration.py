@@ -1,4 +1,4 @@
-"""A query's settings and versions, for reports of problems."""
+"""A query's settings and versions, for problem reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONGEST = 500
 
 
 class Configuration(NamedTuple):
-    """The configuration of a query, with secrets masked."""
+    """A query's settings and versions, with secrets masked."""
 
     settings: dict[str, str]
     versions: dict[str, str]

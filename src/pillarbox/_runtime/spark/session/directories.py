@@ -22,13 +22,13 @@ _ESCAPED = re.compile(r"""[\x00-\x1f\x7f\s"#%<>?\[\\\]^`{|}]""")
 
 
 def check_session(spark: Any, asked_by: str) -> None:
-    """Check that an argument is a Spark session."""
+    """Raise ProgramError unless ``spark`` is a Spark session."""
     if not hasattr(spark, "readStream"):
         raise ProgramError(f"{asked_by} takes a SparkSession as its first argument, not {shorten(spark)}")
 
 
 def checked_directory(directory: Any, what: str) -> str:
-    """Return a user's directory without a final slash."""
+    """Check a directory argument, and return it without a final slash."""
     if not isinstance(directory, (str, PathLike)) or not str(directory):
         raise ProgramError(f"{what} must be a directory, not {shorten(directory)}")
     return str(fspath(directory)).rstrip("/")
@@ -36,9 +36,9 @@ def checked_directory(directory: Any, what: str) -> str:
 
 @contextmanager
 def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
-    """Create a folder to write within the block, or overwrite an incomplete one. Needs a classic session.
+    """Create a folder to write within the block. Overwrites an incomplete one. Needs a classic session.
 
-    Until the block ends without an error, the folder contains a marker file.
+    A marker file marks the folder as incomplete until the block has ended without an error.
     """
     path, begun = path_class(spark)(folder), path_class(spark)(folder, _BEGUN)
     files = file_system(spark, path)

@@ -1,6 +1,6 @@
 """Lists, reads and writes the small files of checkpoints and savepoints.
 
-A classic session's driver uses Hadoop's ``FileSystem`` without a job. Spark Connect has only DataFrames.
+In a classic session, Hadoop's ``FileSystem`` does this without a job; in Spark Connect, it takes DataFrames.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def unless_missing(read: Callable[[], T], otherwise: T) -> T:
 
 
 def text_of(spark: SparkSession, path: str) -> str | None:
-    """Return the text of a file, or of the only file in a folder. None if it does not exist."""
+    """Return the text of a file, or of the only file in a folder. Returns None if there is no file."""
     rows: list[Any] = unless_missing(lambda: reader(spark).text(path, wholetext=True).collect(), [])
     return next((row[0] for row in rows if row[0]), None)
 
@@ -55,13 +55,13 @@ def is_savepoint(spark: SparkSession, directory: str) -> bool:
 
 
 class Folder(ABC):
-    """A folder of small files, such as a checkpoint's log, without hidden files."""
+    """A folder of small files, such as a checkpoint's log. Ignores hidden files."""
 
     path: str
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Return the files' names. A missing folder has no files."""
+        """Return the names of the files, or [] if the folder does not exist."""
 
     @abstractmethod
     def lines(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
@@ -69,11 +69,11 @@ class Folder(ABC):
 
     @abstractmethod
     def add_line(self, text: str) -> None:
-        """Write a line into a new file atomically. Several applications may write concurrently."""
+        """Write a line into a new file, atomically. Several applications may write concurrently."""
 
 
 class DataFrameFolder(Folder):
-    """A folder accessed by Spark jobs."""
+    """A folder that is accessed with Spark jobs."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
@@ -102,7 +102,7 @@ class DataFrameFolder(Folder):
 
 
 class HadoopFolder(Folder):
-    """A folder accessed through Hadoop's ``FileSystem``, without jobs."""
+    """A folder that is accessed through Hadoop's ``FileSystem``, without jobs."""
 
     def __init__(self, spark: Any, path: str) -> None:
         self.path = path

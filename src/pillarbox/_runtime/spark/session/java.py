@@ -1,4 +1,4 @@
-"""Java objects of a classic session, its DataFrames and its file systems.
+"""Access to Java objects of a classic session: its DataFrames and file systems.
 
 Spark does not guarantee these names. `compatibility.py` checks some of them when a query starts. No function runs a
 job.
@@ -14,12 +14,12 @@ def jvm(spark: Any) -> Any:
 
 
 def java_class(spark: Any, name: str) -> Any:
-    """Return a Java class by its full name. Takes one call to Java."""
+    """Return a Java class by its full name, with one call to Java."""
     return getattr(jvm(spark), name)
 
 
 def java_session(spark: Any) -> Any:
-    """Return the Java session. Sessions without this private attribute are considered Spark Connect sessions."""
+    """Return the Java session. A session without this private attribute counts as a Spark Connect session."""
     return spark._jsparkSession
 
 
@@ -46,7 +46,7 @@ def repartition(spark: Any, checkpoint: str, partitions: int) -> None:
 
 
 def sink_log(spark: Any, folder: str, version: int) -> tuple[Any, Any]:
-    """Return a file sink's log, creating its folder, and an empty Java array of entries. Needs Spark 4.1."""
+    """Return (log of a file sink, empty Java array of log entries). Creates the log's folder. Needs Spark 4.1."""
     sinks = jvm(spark).org.apache.spark.sql.execution.streaming.sinks
     log = sinks.FileStreamSinkLog(version, java_session(spark), folder, jvm(spark).scala.Option.empty())
     return log, spark.sparkContext._gateway.new_array(sinks.SinkFileStatus, 0)
@@ -69,7 +69,7 @@ def plan_steps(df: Any) -> list[Any]:
 
 
 def python_pattern(spark: Any) -> Any:
-    """Return Spark's marker of Python functions in plans. Without it, every query seems to have such functions."""
+    """Return Spark's marker of Python functions in plans. If it is missing, assume that every query has some."""
     return java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern").PYTHON_UDF()
 
 
@@ -88,7 +88,7 @@ _TASKS_WITH_HOSTS = 8
 
 
 def hosts_of_running_tasks(spark: Any, stage: int, attempt: int) -> list[str]:
-    """Return the hosts of some running tasks of a stage."""
+    """Return the hosts of a few of a stage's running tasks."""
     from py4j.protocol import Py4JError
 
     try:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: str) -> SparkSession:
-    """Return a local Spark session with settings for pillarbox, for examples, tests and experiments.
+    """Return a local Spark session that is configured for pillarbox, for examples, tests and experiments.
 
     Args:
         cores: number of concurrent tasks.
-        settings: other Spark settings. Write ``__`` for each dot, as in ``spark__driver__memory="4g"``.
+        settings: further Spark settings, with ``__`` for each dot, as in ``spark__driver__memory="4g"``.
 
     Raises:
         ConfigurationError: Java or a Python package is missing or has a wrong version.
@@ -46,7 +46,7 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
 
 
 def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
-    """Return a classic session, with settings for a local master."""
+    """Return a classic session with a local master and these settings."""
     check_packages()
     check_java()
     from pyspark.sql import SparkSession
@@ -63,9 +63,9 @@ def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
 
 
 def _daemon_finds_pillarbox() -> bool:
-    """Return whether the daemon of Python workers can import pillarbox.
+    """Return whether the daemon that forks Python workers can import pillarbox.
 
-    The daemon has installed packages and ``PYTHONPATH``, but not ``--py-files``. After ``spark-submit``, the JVM's
+    It sees installed packages and ``PYTHONPATH``, but not ``--py-files``. After ``spark-submit``, the JVM's
     ``PYTHONPATH`` may differ from this process's.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:

@@ -1,4 +1,4 @@
-"""Versions of Python and packages in this process, driver or executor."""
+"""Finds the versions of Python and of packages in this process (driver or worker)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number of concurrent Spark tasks, from settings and executors. Runs no job."""
+"""Computes how many Spark tasks can run concurrently, without running a job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_PARTITIONS = 128
 
 
 def cores_of(spark: SparkSession, get: Get | None = None) -> int | None:
-    """Return the number of concurrent tasks when all executors have started, or None if unknown."""
+    """Return how many tasks can run concurrently when all executors have started, or None if unknown."""
     get = get or (lambda name: spark.conf.get(name, None))
     executors = get("spark.executor.instances")
     if (get("spark.dynamicAllocation.enabled") or "").lower() == "true":
@@ -49,10 +49,10 @@ def local_cores(get: Get) -> int | None:
 
 
 def default_parallelism(spark: SparkSession) -> tuple[int, str]:
-    """Return the default parallelism, and the reason for it as the end of a message.
+    """Return the default parallelism, and the reason for it, as the end of a message.
 
-    The default is ``spark.sql.shuffle.partitions`` if it is set (at most 128), otherwise the number of cores (at most
-    16, because each subtask adds time to each epoch).
+    This is ``spark.sql.shuffle.partitions`` (at most 128) if it is set, otherwise the number of cores (at most 16,
+    because each subtask makes each epoch longer).
     """
     setting = spark.conf.get(SHUFFLE_PARTITIONS, None)
     partitions = int(setting) if setting is not None and setting.isdigit() else 0
@@ -67,7 +67,7 @@ def default_parallelism(spark: SparkSession) -> tuple[int, str]:
 
 
 def task_slots(spark: SparkSession) -> int:
-    """Return Spark's default number of partitions. Runs no job."""
+    """Return Spark's default number of partitions, without running a job."""
 
     def get(name: str) -> str | None:
         return spark.conf.get(name, None)

@@ -1,4 +1,4 @@
-"""Private access to a running query's progress reports and Java object."""
+"""Private access to a running query: its Java object and progress reports."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 def execution_of(query: Any) -> Any:
     """Return the Java object that runs a classic query, or None under Spark Connect.
 
-    Without this object, queries can only be ended with ``stop()``, which interrupts an epoch.
+    Without it, a query can only be ended with ``stop()``, which interrupts the running epoch.
     """
     return query._jsq.streamingQuery() if hasattr(query, "_jsq") else None
 
 
 def pinned_jvm() -> Any:
-    """Return the JVM. Raises RuntimeError unless each Python thread has its own JVM thread, which locks need."""
+    """Return the JVM. Raises RuntimeError unless each Python thread has a JVM thread of its own, as locks require."""
     from py4j.clientserver import ClientServer
     from pyspark import SparkContext
 
@@ -29,9 +29,9 @@ _NOT_COMMITTED = "STATE_STORE_COMMIT_VALIDATION_FAILED"
 
 
 class StateCommits:
-    """Checks whether the partitions of a classic query with ``foreachBatch`` have committed their state.
+    """Checks whether all partitions of a classic query with ``foreachBatch`` have committed their state.
 
-    Spark's own check only works once. Java objects are kept, so that a batch takes three calls to Java.
+    Spark's own check only works once. Keeps Java objects, so that a batch only takes three calls to Java.
     """
 
     def __init__(self, query: Any) -> None:
@@ -60,7 +60,7 @@ class StateCommits:
 
 
 class ProgressMark(NamedTuple):
-    """Identifies a progress report. The batch id is not enough, because it may be repeated."""
+    """Identifies a progress report. A batch id does not, because several reports may have it."""
 
     batch: int
     timestamp: str
@@ -73,7 +73,7 @@ class ProgressMark(NamedTuple):
 def new_progress(query: Any, seen: ProgressMark | None) -> list[Any]:
     """Return the progress reports of a query after ``seen``, oldest first.
 
-    In a classic session, only these are fetched. ``recentProgress`` would convert all hundred reports.
+    In a classic session, only fetches these; ``recentProgress`` would convert all hundred reports.
     """
     if hasattr(query, "_jsq"):
         recent = query._jsq.recentProgress()

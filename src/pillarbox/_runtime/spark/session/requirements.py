@@ -1,6 +1,6 @@
-"""Checks of Spark, Java and Python packages before a program runs.
+"""Checks Spark, Java and Python packages before a program runs.
 
-Functions named ``...problem`` return an error message or None. The doctor uses them, too.
+Functions named ``...problem`` return an error message or None. ``pillarbox doctor`` also calls them.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def pandas_problem(version: str) -> str | None:
 
 
 def speculation_problem(settings: Mapping[str, str]) -> str | None:
-    """Return a message if Spark starts second attempts of slow tasks."""
+    """Return a message if Spark may start second attempts of slow tasks, or None."""
     if not _is_true(settings, "spark.speculation"):
         return None
     return "spark.speculation is true: 2 attempts of one task would work on the same state, so set it to false"
 
 
 def push_based_shuffle_problem(settings: Mapping[str, str]) -> str | None:
-    """Return a message if shuffles are pushed, because Spark then does not compare the output of two attempts."""
+    """Return a message if shuffles are push-based, because Spark then cannot compare two attempts' output."""
     if not _is_true(settings, "spark.shuffle.push.enabled"):
         return None
     return (
@@ -63,7 +63,7 @@ def push_based_shuffle_problem(settings: Mapping[str, str]) -> str | None:
 
 
 def daemon_problem(settings: Mapping[str, str]) -> str | None:
-    """Return a message if Spark starts Python workers without a daemon."""
+    """Return a message if Spark starts Python workers without a daemon, or None."""
     if _is_true({"spark.python.use.daemon": "true", **settings}, "spark.python.use.daemon"):
         return None
     return (
@@ -77,12 +77,12 @@ def _is_true(settings: Mapping[str, str], name: str) -> bool:
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """Check that the settings allow streaming programs."""
+    """Raise if a setting is unsuitable for streaming programs."""
     _refuse(speculation_problem(settings) or push_based_shuffle_problem(settings) or daemon_problem(settings))
 
 
 def check_packages() -> None:
-    """Check the packages of Spark's stateful Python API."""
+    """Raise if a package that Spark's stateful Python API requires is missing or too old."""
     for module, package in (
         ("pandas", "pandas<3"),
         ("pyarrow", "pyarrow"),
@@ -110,7 +110,7 @@ def check_java() -> None:
 
 
 def check_python(worker: str) -> None:
-    """Check that workers, whose Python is a path or command, have this Python's packages."""
+    """Raise if the workers' Python (a path or command) lacks packages that this process has."""
     path = shutil.which(worker)
     # Environments may share a base Python, or have several paths.
     if path is None or (path != sys.executable and _prefix(path) != sys.prefix):
@@ -121,7 +121,7 @@ def check_python(worker: str) -> None:
 
 
 def check_requirements(spark: SparkSession, *, streaming: bool) -> None:
-    """Check that the application fulfils the requirements of a program."""
+    """Raise if the Spark application does not meet a program's requirements."""
     check_packages()
     if streaming:
         check_settings({name: str(spark.conf.get(name, default)) for name, default in NEEDED.items()})

@@ -30,14 +30,14 @@ class Session(ABC):
 
     @abstractmethod
     def default_parallelism(self) -> int | None:
-        """Return Spark's own count of concurrent tasks, or None if unknown."""
+        """Return how many tasks can run concurrently according to Spark, or None if unknown."""
 
     @abstractmethod
     def worker_python(self) -> str | None: ...
 
     @abstractmethod
     def local_executor(self) -> int | None:
-        """Return the pid of the JVM if it is the driver and the only executor, otherwise None."""
+        """If the driver's JVM is the only executor, return its pid, otherwise None."""
 
     @property
     @abstractmethod
@@ -45,7 +45,7 @@ class Session(ABC):
 
     @abstractmethod
     def job_group(self, description: str) -> AbstractContextManager[None]:
-        """Group this thread's jobs, to cancel them if the block raises. No effect under Spark Connect."""
+        """Cancel the jobs that this thread starts in the block if it raises. No effect under Spark Connect."""
 
     @abstractmethod
     def running_jobs(self, group: str) -> list[int] | None: ...
@@ -55,7 +55,7 @@ class Session(ABC):
 
     @abstractmethod
     def hadoop_folder(self, path: str) -> HadoopFolder | None:
-        """Return a folder that can be read without jobs, or None under Spark Connect."""
+        """Return a folder that is read without jobs, or None under Spark Connect."""
 
     @abstractmethod
     def plan_steps(self, df: DataFrame) -> list[Any] | None:
@@ -66,7 +66,7 @@ class Session(ABC):
 
     @abstractmethod
     def aliases(self, df: DataFrame) -> str:
-        """Return a text that contains all aliases in a plan, including the plans of views."""
+        """Return text that contains all aliases in a plan, including the plans of views."""
 
     @abstractmethod
     def analyzed_now(self, df: DataFrame) -> DataFrame: ...
@@ -104,7 +104,7 @@ class Writer(ABC):
 
     @abstractmethod
     def one_batch(self) -> AbstractContextManager[None]:
-        """Set a trigger for a single micro-batch. If a micro-batch is uncommitted, that one runs."""
+        """Set a trigger that runs a single micro-batch: the uncommitted one, if any."""
 
 
 def session_of(spark: Any) -> Session:
@@ -122,13 +122,13 @@ def spark_of(writer: Any) -> Any:
 
 
 def dataframe_of(query: Any) -> DataFrame:
-    """Return the DataFrame of a ``DataStreamWriter``, or a DataFrame itself."""
+    """Return a ``DataStreamWriter``'s DataFrame. A DataFrame is returned itself."""
     if hasattr(type(query), "writeStream"):
         return query  # type: ignore[no-any-return]
     return session_of(spark_of(query)).writer(query).dataframe
 
 
 def check_classic(spark: Any, refusal: str) -> None:
-    """Raise a ConfigurationError with the message ``refusal`` if the session is a Spark Connect session."""
+    """Raise a ConfigurationError with message ``refusal`` if this is a Spark Connect session."""
     if not session_of(spark).has_jvm:
         raise ConfigurationError(refusal)

@@ -25,7 +25,7 @@ def session_settings(
 ) -> Iterator[None]:
     """Change a session's settings within the block.
 
-    ``before`` are the session's settings, if the caller has them: reading them takes a call to Java per setting.
+    ``before``: the current settings, if the caller has read them: each takes a call to Java.
     """
     if before is None:
         before = spark.conf.getAll if settings else {}
@@ -42,7 +42,7 @@ def session_settings(
 
 
 def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
-    """Return a new session with a classic session's settings and additional settings."""
+    """Return a new session with a classic session's settings and further settings."""
     from pyspark.errors import AnalysisException
 
     own = spark.newSession()
@@ -85,7 +85,7 @@ def time_zone(spark: SparkSession) -> str:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Block starts of queries in other threads within the block."""
+    """Within the block, make other threads wait before they start queries."""
     if not _starting.acquire(timeout=_STARTING_SECONDS):
         raise ConfigurationError(
             f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and a process with pillarbox"
@@ -99,9 +99,9 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
-    """Within the block, apply the settings that Spark needs to plan a read of a checkpoint's state.
+    """Within the block, apply the settings that Spark needs when it plans to read a checkpoint's state.
 
-    Starts of queries wait, so do not run a job within the block.
+    Other threads cannot start queries meanwhile, so do not run a job in the block.
     """
     with alone(), session_settings(spark, settings_of_state(state_format)):
         yield

@@ -1,7 +1,6 @@
-"""Spark's settings and local properties that pillarbox uses.
+"""Names of Spark settings and local properties that pillarbox uses.
 
-`compatibility.py` checks some of them when a query starts. "If missing" in a docstring describes the effect of a
-missing name.
+`compatibility.py` checks some of them when a query starts. "If missing" describes the effect if Spark lacks the name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The start of a query by a writer's ``start`` or ``toTable``, and the writer's options."""
+"""``Start``: a call of a writer's ``start`` or ``toTable``, with the writer's options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def note_batch_function(writer: Any, function: Callable[..., Any]) -> None:
 
 
 class Start:
-    """A start of a query that can be repeated: a writer's ``start`` or ``toTable``, with its arguments."""
+    """A repeatable start of a query: a call of a writer's ``start`` or ``toTable``, with its arguments."""
 
     def __init__(self, writer: Any, method: str, /, *arguments: Any, **options: Any) -> None:
         self.writer = writer
@@ -67,7 +67,7 @@ class Start:
         return self.trigger == "OneTimeTrigger"
 
     def one_batch(self) -> AbstractContextManager[None]:
-        """Within the block, make each start run one micro-batch: the uncommitted one, if there is one."""
+        """Within the block, make each start run a single micro-batch: the uncommitted one, if any."""
         return self._writer.one_batch()
 
     @property

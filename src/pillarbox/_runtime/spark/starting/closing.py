@@ -1,4 +1,4 @@
-"""Cleanup after a query's end. Ends its homes, and closes its sources' tasks in workers."""
+"""Cleans up after a query: ends its homes (processes that run tasks), and closes source tasks in workers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ def _end_here(request: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> Ite
 
 
 def _end(executor: int, request: dict[str, Any]) -> None:
-    """Ask all starters on a local executor, one per daemon, to end a run."""
     for daemon in daemons_of(executor):
         # A dead daemon's homes are dead, too.
         with suppress(OSError, NoHomesError):
@@ -50,7 +49,7 @@ def _end(executor: int, request: dict[str, Any]) -> None:
 
 
 def close_ended_queries(ended: Sequence[StartedQuery]) -> None:
-    """Close the functions of ended queries in executors, in another thread."""
+    """Close the functions of ended queries on the executors, in another thread."""
 
     def close() -> None:
         for started in ended:
@@ -61,7 +60,7 @@ def close_ended_queries(ended: Sequence[StartedQuery]) -> None:
 
 
 def close_started(started: StartedQuery) -> None:
-    """Close the functions of an ended query in executors, once. Never raises."""
+    """Close an ended query's functions on the executors. Never raises. A second call does nothing."""
     if started.is_closed:
         return
     started.is_closed = True
@@ -73,12 +72,11 @@ def close_started(started: StartedQuery) -> None:
 
 
 def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
-    """Close the functions of an ended run in executors, within five seconds.
+    """Close the functions of an ended run on the executors, in at most five seconds.
 
-    On a cluster, a Spark job asks the starters. It may not reach a busy executor, whose homes end when they have been
-    idle.
+    On a cluster, this runs a Spark job, which may not reach busy executors. There, homes end after an idle time.
 
-    ``secrets`` are the secrets of the run's programs. They identify homes that do not know their run.
+    ``secrets``, of the run's programs, identify homes that do not know their run.
     """
     request = {"run": run, "secrets": list(secrets)}
     executor = session_of(spark).local_executor()

@@ -1,8 +1,8 @@
-"""Starts a query from a savepoint, by running an epoch on the new checkpoint before the query's own first epoch.
+"""Starts a query from a savepoint: runs an epoch on the new checkpoint before the query's own first epoch.
 
-This epoch, micro-batch 0, has the same stateful plan, the savepoint's state (``restore_host.py``), and sources without
-rows at the savepoint's positions (``source_positions.py``). The query continues with micro-batch 1. After an
-interruption, a note in the checkpoint makes sure that only the same start continues.
+This epoch, micro-batch 0, has the query's stateful plan. It writes the savepoint's state (``restore_host.py``), and has
+sources without rows, at the savepoint's positions (``source_positions.py``). The query continues with micro-batch 1. If
+it is interrupted, a note in the checkpoint ensures that only the same start can continue it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _BATCHES = {BATCH_BYTES: str(8 * 1024 * 1024)}
 
 
 def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkpoint: Checkpoint | None) -> bool:
-    """If the program starts from a savepoint, initialize a new checkpoint. Returns whether an epoch was run."""
+    """If the program starts from a savepoint and the checkpoint is new, run the epoch. Returns whether it did."""
     asked = next((program.summary.begins for program in planned if program.summary.begins is not None), None)
     if checkpoint is None:
         if asked is not None:
@@ -265,7 +265,7 @@ class _SavepointStarter:
 def restored(
     rows: Mapping[str, int], renamed: Mapping[str, str], sources: Sequence[PlannedSource], positions: Sequence[Any]
 ) -> str:
-    """Describe the restored operators and positions, for a message to users."""
+    """Return a message about the restored operators and source positions."""
     parts = [
         f"operator {uid!r}{f' as {renamed[uid]!r}' if uid in renamed else ''} ({number:,} row{'s' * (number != 1)})"
         for uid, number in rows.items()
@@ -282,7 +282,7 @@ def restored(
 
 
 def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple[list[int], int, bytes]]:
-    """Yield the operator state of subtasks as rows for :class:`RestoringHost`."""
+    """Yield the subtasks' operator state, as rows for :class:`RestoringHost`."""
     common: dict[bytes, list[int]] = {}
     for code, state in zip(codes, states):
         shared = {name: value for name, value in state.row.items() if not name.startswith(LIST)}

@@ -1,9 +1,9 @@
 """Patches ``start``, ``toTable`` and ``foreachBatch`` of PySpark's ``DataStreamWriter``.
 
-When a query starts, it takes its state store, state partitions and settings from the session. With Spark's own
-``start``, a keyed program would fail with ``STORE_BACKEND_NOT_SUPPORTED_FOR_TWS`` and leave a broken checkpoint. Other
-queries start unchanged, but one after the other. ``foreachBatch`` only remembers its function, which writers do not
-expose.
+A starting query takes its state store, state partitions and settings from the session. With Spark's own ``start``, a
+keyed program would fail with ``STORE_BACKEND_NOT_SUPPORTED_FOR_TWS`` and leave a broken checkpoint. Queries without a
+program start as before, but one at a time. The patched ``foreachBatch`` only remembers its function, which writers do
+not expose.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _checked: set[type[Any]] = set()
 
 
 def patch_writer(spark: SparkSession) -> None:
-    """Patch the writer class of a session, once."""
+    """Patch the writer class of a session. A second call does nothing."""
     writer = session_of(spark).writer_class()
     with _lock:
         if writer not in _checked:

@@ -1,4 +1,4 @@
-"""The session's settings while a query starts: its programs' requirements, and parameters for its tasks."""
+"""Settings that a session has while a query starts: requirements of its programs, and parameters of its tasks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def program_settings(
     *,
     other_python: bool = False,
 ) -> Iterator[None]:
-    """Within the block, set the programs' settings on the session. No other query can start."""
+    """Within the block, apply the programs' settings to the session. Other queries cannot start meanwhile."""
     needed = _needed(programs, layouts)
     with alone():
         if not needed:
@@ -82,7 +82,7 @@ def program_settings(
 
 @contextmanager
 def last_epoch(number: int) -> Iterator[None]:
-    """Within the block, make queries that this thread starts end event time in micro-batch ``number``."""
+    """Within the block, make queries that this thread starts end their event time in micro-batch ``number``."""
     token = _last_epoch.set(number)
     try:
         yield
@@ -91,7 +91,7 @@ def last_epoch(number: int) -> Iterator[None]:
 
 
 def drain_setting(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the setting with the last micro-batch's number, if the query is drained or repeats it."""
+    """If the query ends in a last micro-batch (it is drained, or repeats that one), return the setting for it."""
     number = _last_epoch.get()
     try:
         if number is None and checkpoint.last_epoch_begun is None:

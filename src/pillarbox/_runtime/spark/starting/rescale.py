@@ -1,7 +1,7 @@
-"""Rescales a stopped query: Spark repartitions its state.
+"""Rescales a stopped query, by letting Spark repartition its state.
 
-Spark commits the repartitioning as a batch without input. If it is interrupted, the query can only be started after the
-same repartitioning has completed.
+Spark commits the repartitioning as a batch without input. After an interruption, the query cannot start until the same
+repartitioning has completed.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ _SINCE = (4, 2)
 
 
 def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
-    """Change the number of concurrent tasks of a stopped query by repartitioning its state.
+    """Change how many tasks of a stopped query run concurrently, by repartitioning its state.
 
-    Then start the same program with ``set_parallelism(parallelism)``. It resumes exactly where it stopped. The number
-    of subtasks, which is the max parallelism, is fixed by the first start; subtasks are spread over the partitions.
-
-    Spark reads and writes all state once. If the call is interrupted, no query can start on the checkpoint until the
-    same call has completed.
+    Then start the same program with ``set_parallelism(parallelism)``: it resumes exactly where it stopped. Subtasks are
+    spread over the new partitions; their number, the max parallelism, does not change after the first start. Spark
+    reads and writes all state once. If the call is interrupted, repeat it: until it has completed, no query can start
+    on the checkpoint.
 
     Args:
         spark: a classic session, of Spark 4.2 or newer.
         checkpoint: the ``checkpointLocation`` of the query, which must not be running.
-        parallelism: the new parallelism, from 1 to the max parallelism.
+        parallelism: the new parallelism, from 1 up to the max parallelism.
 
     Returns:
         Whether anything was changed.
 
     Raises:
         CheckpointMismatchError: the checkpoint does not exist, the query is running, its last epoch is not committed, a
-            change to another parallelism was interrupted, or the max parallelism is lower.
-        ConfigurationError: this Spark cannot rescale.
+            rescaling to a different parallelism was interrupted, or the max parallelism is lower.
+        ConfigurationError: this version of Spark cannot rescale.
         ProgramError: ``parallelism`` is not a whole number from 1.
 
     Example:

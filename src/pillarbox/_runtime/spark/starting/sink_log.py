@@ -1,7 +1,7 @@
-"""Fills gaps in a file sink's log after rescaling, a start from a savepoint, or a change of the sink.
+"""Fills gaps in a file sink's log, after rescaling, a start from a savepoint, or a change of the sink.
 
-Spark's file sinks log their files in ``_spark_metadata`` of their folder, with an entry per micro-batch. Some batches
-never reach the sink. If an entry is missing, Spark can neither read the folder nor compact the log.
+Spark's file sinks list their files in ``_spark_metadata`` in their folder, with an entry for each micro-batch. Some
+micro-batches never reach the sink. If an entry is missing, Spark can neither read the folder nor compact the log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FAR = 20  # successive rescalings at most
 
 
 def complete_sink_log(start: Start, checkpoint: Checkpoint) -> None:
-    """Add entries to a file sink's log for all batches that the sink did not receive."""
+    """Add an entry to a file sink's log for each micro-batch that the sink did not receive."""
     folder = start.files if checkpoint.last_committed >= 0 else None
     if folder is None:
         return
@@ -41,7 +41,7 @@ def complete_sink_log(start: Start, checkpoint: Checkpoint) -> None:
 
 
 class SinkLog:
-    """The log of a file sink, through Spark's own class in a classic session."""
+    """A file sink's log, accessed through Spark's own class. Needs a classic session."""
 
     def __init__(self, spark: Any, folder: str) -> None:
         self._session = spark

@@ -1,7 +1,7 @@
-"""Starts queries. The user's session has the programs' settings only while a query starts.
+"""Starts queries. Only meanwhile, the user's session has the programs' settings.
 
-Spark clones the session of a starting query, and stores state partitions and state store in the offset log. So a
-program runs in the user's own session without affecting other queries.
+Spark clones the session of a starting query, and notes the state partitions and state store in the offset log. So a
+program can run in the user's own session without affecting other queries.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _watched: ContextVar[bool] = ContextVar("pillarbox_watched", default=False)
 
 @contextmanager
 def changes_refused(*, watched: bool = False) -> Iterator[None]:
-    """Within the block, refuse to start programs in this thread if the notes in their checkpoint rule out a resume.
+    """Within the block, refuse to start a program in this thread if its checkpoint's notes rule out resuming.
 
-    ``watched``: whether the caller watches the started queries and calls their hooks.
+    ``watched``: whether the caller watches the queries and calls the tools' hooks for them.
     """
     tokens = _refusing.set(True), _watched.set(watched)
     try:
@@ -70,7 +70,7 @@ def changes_refused(*, watched: bool = False) -> Iterator[None]:
 
 
 def start_query(start: Start, method: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Start a query with its programs' settings, or unchanged without programs. ``method`` is the writer's own."""
+    """Start a query, with its programs' settings if it has programs. ``method`` is the writer's own ``start``."""
     programs = _programs_to_start(start)
     if programs:
         return _Starter(start, programs).run(method)
@@ -79,7 +79,7 @@ def start_query(start: Start, method: Callable[[], StreamingQuery]) -> Streaming
 
 
 def _programs_to_start(start: Start) -> list[PlannedProgram]:
-    """Return the programs of a starting query. Raises for an unstarted program if the plan is unreadable."""
+    """Return the programs of a starting query. Raises if its plan is unreadable and it may contain a program."""
     try:
         return programs_of(start.writer)
     except ProgramError:
@@ -156,7 +156,7 @@ class _Starter:
             yield
 
     def _prepared(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Check the checkpoint, note the programs in it, and complete it. Returns the updated checkpoint."""
+        """Check the checkpoint, note the programs in it, and fill its gaps. Returns the updated checkpoint."""
         start, programs = self._start, self._programs
         check_logs(self._spark, checkpoint)
         if any(program.parallelism for program in programs):
@@ -221,7 +221,7 @@ def _layouts_in_state(
 
 
 def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
-    """Refuse a checkpoint with another layout. For tasks that cannot receive the layout."""
+    """Raise if the checkpoint's layout differs from the program's, for tasks that cannot receive a layout."""
     for program, layout in zip(planned, layouts):
         if program.parallelism and layout != program.layout._replace(codes=CODES):
             what, how = "is laid out in another way than the program", ""
@@ -235,7 +235,7 @@ def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], la
 
 
 def _notify_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> None:
-    """Notify the user of default parallelisms, because the checkpoint fixes them."""
+    """Notify the user of default parallelisms, because the checkpoint makes them permanent."""
     stateful = [program for program in planned if program.parallelism]
     if stateful and wanted_parallelism(stateful) is None:
         notify(

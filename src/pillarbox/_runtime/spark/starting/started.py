@@ -1,4 +1,4 @@
-"""The queries with programs that were started in this process."""
+"""A registry of the queries with programs that this process has started."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 class End(NamedTuple):
-    """The end of a query. Contains its failure, or None."""
+    """How a query ended: with a failure, or None."""
 
     failure: Exception | None
 
 
 class StartedQuery:
-    """A started query.
+    """A query that this process has started.
 
     Attributes:
         checkpoint: its checkpoint location, or None for a temporary one, which cannot be resumed.
-        is_closed: whether its functions in executors have been closed, or are being closed.
-        await_end: Spark's own ``awaitTermination``, which does not wait for threads that hold the query.
+        is_closed: whether its functions on the executors are closed or being closed.
+        await_end: Spark's own ``awaitTermination``, which does not wait until no thread holds the query.
     """
 
     hooks: Hooks | None = None
@@ -70,7 +70,7 @@ class StartedQuery:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the query within the block: other threads that wait for its end also wait for the block. Any thread."""
+        """Hold the query: threads that wait for its end also wait for the end of the block. Thread-safe."""
         with self._changed:
             self._holding += 1
         try:
@@ -81,20 +81,20 @@ class StartedQuery:
                 self._changed.notify_all()
 
     def wait_while_held(self) -> bool:
-        """Wait until no thread holds the query. Returns whether a thread did. Any thread."""
+        """Wait until no thread holds the query. Returns whether it had to wait. Thread-safe."""
         with self._changed:
             was_held = bool(self._holding)
             self._changed.wait_for(lambda: not self._holding)
             return was_held
 
     def has_ended(self, timeout: float) -> bool:
-        """Return whether, within ``timeout`` seconds, the query ends and no thread holds it."""
+        """Wait up to ``timeout`` seconds. Returns whether the query has ended and no thread holds it."""
         return self.await_end(timeout) is not False and not (self.wait_while_held() and _is_active(self.query))
 
     def end_within(self, seconds: float, could_not_look: Callable[[Exception], None]) -> End | None:
-        """Wait for the end of the query. Returns None if it is still running. Any thread.
+        """Wait for the end of the query. Returns None if it is still running. Thread-safe.
 
-        ``could_not_look`` is called with an error of Spark, if the query is still running.
+        ``could_not_look`` is called if Spark raises an error while the query is running.
         """
         try:
             return End(None) if self.has_ended(seconds) else None
@@ -110,11 +110,10 @@ class StartedQuery:
         return bool(self._holding) or _is_active(self.query)
 
     def hold_end(self, closing: Callable[[], None] = lambda: None) -> None:
-        """Patch the query's ``awaitTermination()`` to return only when no thread holds the query.
+        """Patch the query's ``awaitTermination()`` to wait until no thread holds the query.
 
-        When ``awaitTermination()`` returns, a program usually exits, and Spark with it. But then a savepoint may still
-        have to be written, and functions to be closed. If the query has failed, the raised error ends with the task's
-        error message.
+        When it returns, programs usually exit, and Spark with them, but a savepoint may have to be written and
+        functions closed before. If the query has failed, the error that it raises ends with the task's error message.
         """
 
         def held_termination(timeout: float | None = None) -> bool | None:
@@ -159,7 +158,7 @@ _queries: dict[str, StartedQuery] = {}
 
 
 def remember(started: StartedQuery) -> list[StartedQuery]:
-    """Register a started query. Removes ended queries and returns them."""
+    """Register a started query. Also removes ended queries, and returns these."""
     query: Any = started.query
     query._pillarbox_started = started
     started.hold_end()

@@ -1,7 +1,7 @@
-"""Completes batches that a ``foreachBatch`` function reads only in part, in classic sessions.
+"""Completes micro-batches that a ``foreachBatch`` function only reads in part. For classic sessions.
 
-A partition's state is committed by the task that computes all its rows. So Spark fails a query whose function reads
-only some rows.
+A partition's state is only committed when a task has computed all its rows. So Spark fails a query whose function reads
+only some.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _log = logging.getLogger("pillarbox")
 
 
 class WholeBatches:
-    """Replaces the ``foreachBatch`` function in one run of a query, and computes each batch completely.
+    """Replaces a query's ``foreachBatch`` function in one run, and ensures that each batch is computed completely.
 
-    The first batch that the function reads only in part is computed again. Later batches are persisted.
+    The first batch that the function only reads in part is computed again; later batches are persisted.
     """
 
     def __init__(self, function: Callable[[DataFrame, int], Any], interrupted: int | None) -> None:
@@ -77,7 +77,7 @@ def _compute(batch: DataFrame) -> None:
 
 @contextmanager
 def whole_batches(start: Start, checkpoint: Checkpoint | None) -> Iterator[Callable[[StreamingQuery], None]]:
-    """Complete the batches of the query that is started within the block. Yields a function to call with the query."""
+    """Complete the batches of a query that is started in the block. Call the yielded function with the query."""
     function = start.batch_function
     if function is None or start.function_reads_all or not session_of(start.spark).has_jvm:
         yield lambda query: None

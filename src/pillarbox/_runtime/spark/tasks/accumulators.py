@@ -1,7 +1,7 @@
-"""Spark accumulators for functions that stay open across epochs.
+"""Makes Spark accumulators work in functions that stay open across epochs.
 
-Spark only reports accumulators that the current task has unpickled. So added values are summed by accumulator number,
-and the sums of an epoch are added to accumulators of the worker.
+Spark only reports accumulators that the current task has unpickled. So values are summed by accumulator number, and at
+the end of an epoch, the sums are added to accumulators of the worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Sums = dict[int, tuple[Any, Any]]
 
 
 class _Collector:
-    """Collects the sums of this process."""
+    """Sums the values that are added to accumulators in this process."""
 
     def __init__(self) -> None:
         self.is_on = False
@@ -95,7 +95,7 @@ _collector = _Collector()
 
 
 def collect_for_this_thread() -> None:
-    """From now on, sum this process's accumulators, separately for the calling thread."""
+    """From now on, sum values that the calling thread adds to accumulators separately from other threads'."""
     _collector.install()
     _collector.use_own_sums()
     _collector.is_on = True
@@ -103,7 +103,7 @@ def collect_for_this_thread() -> None:
 
 @contextmanager
 def collecting() -> Iterator[None]:
-    """Within the block, sum the worker's accumulators. Afterwards, pass the sums to Spark, unless the block raises."""
+    """Sum the values added to accumulators within the block, and pass the sums to Spark unless it raises."""
     _collector.install()
     _collector.is_on = True
     try:
@@ -116,7 +116,7 @@ def collecting() -> Iterator[None]:
 
 
 def take_sums() -> bytes | None:
-    """Return the calling thread's sums, pickled, or None. Resets them."""
+    """Return the calling thread's sums, pickled (None without any), and reset them."""
     sums = _collector.take_sums()
     if not sums:
         return None
@@ -125,12 +125,12 @@ def take_sums() -> bytes | None:
 
 
 def drop() -> None:
-    """Discard the calling thread's sums of a failed epoch."""
+    """Discard the calling thread's sums, after a failed epoch."""
     _collector.drop()
 
 
 def add(added: bytes | None) -> None:
-    """Add a home's sums to this worker's accumulators."""
+    """Add sums from a home to this worker's accumulators."""
     if added is None:
         return
     with _as_users_error(None, "unpickling values"):
@@ -161,7 +161,7 @@ def _pickled(value: Any) -> bytes:
 
 
 class _Wrapped:
-    """A value that Spark's pickle can only handle by cloudpickle."""
+    """Wraps a value that only cloudpickle can pickle."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -1,4 +1,4 @@
-"""A connection between a query's processes, for bytes and pickled messages."""
+"""A connection between two processes of a query, for bytes and pickled messages."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class SilentError(LostError):
 
 
 class Channel:
-    """One end of a connection. Any thread may send; only one thread at a time may receive.
+    """One end of a connection. Several threads may send, but only one may receive.
 
-    A closed connection raises `LostError`, a timeout `SilentError`.
+    If the connection is closed, methods raise `LostError`; on a timeout, `SilentError`.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -69,7 +69,7 @@ class Channel:
             return self.receive_bytes()
 
     def post(self, message: Any) -> None:
-        """Queue a message, to be sent soon or with the next message."""
+        """Queue a message, to send it soon or together with the next one."""
         self._write(pickle.dumps(message, pickle.HIGHEST_PROTOCOL), waits=True)
 
     def send(self, message: Any) -> None:
@@ -79,7 +79,6 @@ class Channel:
         self._write(content, waits=False)
 
     def _write(self, content: bytes, *, waits: bool) -> None:
-        """Write a message after the queued messages. With ``waits``, only queue it."""
         try:
             with self._writing:
                 self._posted += (_LENGTH.pack(len(content)), content)
@@ -98,14 +97,14 @@ class Channel:
         return pickle.loads(self.receive_bytes())
 
     def receive_bytes(self, most: int | None = None) -> bytes:
-        """Return the next message as bytes. A message of more than ``most`` bytes raises `LostError`."""
+        """Return the next message as bytes. Raises `LostError` if it is longer than ``most``."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         if most is not None and length > most:
             raise self._lost(f"{length} bytes instead of at most {most}")
         return self._read(length)
 
     def _read(self, size: int) -> bytes:
-        """Read exactly ``size`` bytes, so that polling detects the next message."""
+        """Read exactly ``size`` bytes, without reading ahead, so that polling detects the next message."""
         read = bytearray(size)
         rest = memoryview(read)
         try:
@@ -132,7 +131,7 @@ class Channel:
             raise self._lost(error) from None
 
     def cut(self) -> None:
-        """Make all reads and writes at both ends fail. Any thread."""
+        """Make all reads and writes at both ends fail. Thread-safe."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

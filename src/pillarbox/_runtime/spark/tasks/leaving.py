@@ -1,4 +1,4 @@
-"""Orderly exit of a process that has run user functions."""
+"""Exits a process that has run user functions in an orderly way."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _log = logging.getLogger("pillarbox")
 
 
 def forget_inherited_exit_handlers() -> None:
-    """Drop inherited exit handlers, which the parent process runs."""
+    """Drop exit handlers that were inherited from the parent process, which runs them itself."""
     atexit._clear()
     atexit.register(logging.shutdown)
 
 
 def run_exit_handlers() -> None:
-    """Run Python's exit steps. Homes and PySpark's workers exit with ``os._exit``, which skips them."""
+    """Run Python's exit steps: homes and PySpark workers exit with ``os._exit``, which skips them."""
     try:
         _end_children()
         atexit._run_exitfuncs()
@@ -34,7 +34,7 @@ def _end_children() -> None:
 
 
 def flush_output() -> None:
-    """Flush standard output and standard error, even if they are replaced."""
+    """Flush standard output and standard error, even if they were replaced."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -24,7 +24,7 @@ _LOGGED_CLOCK = 2_000
 
 @contextmanager
 def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTask]:
-    """Create a task for the block. Closes it afterwards, or cancels it if the block raises."""
+    """Create a task for the block. Afterwards closes it, or if the block raises, cancels it."""
     task = MultipleInputStreamTask(vertex, subtask)
     try:
         yield task
@@ -35,7 +35,7 @@ def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTas
 
 
 class LevelTasks:
-    """Runs epochs of a level's subtasks, in one thread at a time."""
+    """Runs epochs of a level's subtasks. Not thread-safe."""
 
     def __init__(self, vertices: dict[int, ShippedVertex], residency: Residency) -> None:
         self._vertices = vertices
@@ -49,9 +49,9 @@ class LevelTasks:
         buffers: Iterable[Iterable[Buffer]],
         chunks: ChunkStore,
     ) -> Generator[list[Buffer], None, int | None]:
-        """Run an epoch of the subtask at ``address`` (vertex, subtask), and yield its output in parts.
+        """Run an epoch of the subtask at ``address`` (vertex, subtask). Yields its output in parts.
 
-        Returns the time of the next epoch that must run even without input (epoch ms), or None.
+        Returns when an epoch must run even without input (Unix time in ms), or None if never.
         """
         number, subtask = address
         shipped = self._vertices[number]

@@ -1,4 +1,4 @@
-"""A hook that replaces a task, for recordings."""
+"""A hook that replaces a task, to record its input."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ REPLACEMENT = "spark.pillarbox.replacement"
 
 
 class Replacement(Protocol):
-    """Replaces one task when an epoch is repeated. Upstream tasks run as before."""
+    """Replaces one task in a repeated epoch. Its upstream tasks run as usual."""
 
     def is_task(self, program: str, number: int, subtask: int) -> bool: ...
 
     def is_left_out(self, program: str, number: int) -> bool:
-        """Return whether a vertex is skipped, because it does not feed the replaced task."""
+        """Return whether to skip a vertex, because none of its output reaches the replaced task."""
 
     def clock(self, program: str, number: int, subtask: int) -> bytes | None:
-        """Return the recorded clock of another task, or None."""
+        """Return the recorded clock of an upstream task, or None."""
 
     def send(self, facts: dict[str, Any], portions: Iterable[Any], store: ChunkStore | None = None) -> None:
-        """Receive the task's input: tuples of buffers, or a source's Arrow batches as bytes."""
+        """Receive the replaced task's input: buffers as tuples, or for a source, Arrow batches as bytes."""
 
 
 def replacement_here() -> Replacement | None:

@@ -1,7 +1,7 @@
-"""Tasks that are kept in a Python worker between epochs.
+"""Keeps tasks in a process (home or Spark worker) between epochs: these are *resident*.
 
-A worker runs Spark tasks one after another, for subtasks that Spark chooses. So it may hold any number of resident
-tasks, and closes unused ones. Only its main thread uses this module; it is the mailbox thread of all resident tasks.
+Spark chooses the subtasks that a worker runs, so a worker may have any number of resident tasks, and closes unused
+ones. Only the main thread may use this module; it is the mailbox thread of all resident tasks.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ _log = logging.getLogger("pillarbox")
 
 
 class Residency:
-    """The resident tasks of one worker.
+    """The resident tasks of one process.
 
     Args:
-        stay: whether all epochs of a subtask run in this process, as in a home. If False, Spark chooses a worker for
-            each epoch.
+        stay: whether a subtask always runs in this process, as in a home. If False, Spark chooses a worker for each
+            epoch.
         resting: returns a context manager that a task enters to wait for mail.
     """
 
@@ -101,7 +101,7 @@ class Residency:
         self.closes_later = False
 
     def source_task(self, shipped: ShippedVertex, facts: TaskInfo) -> SourceStreamTask:
-        """Return this worker's task of a source, for all its partitions."""
+        """Return this worker's task for a source. It serves all partitions."""
 
         def make() -> SourceStreamTask:
             vertex = loaded(shipped, facts.layout)
@@ -123,7 +123,7 @@ class Residency:
         return (facts.run, shipped.digest, facts.layout, subtask) in self._residents
 
     def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore, facts: TaskInfo) -> MultipleInputStreamTask:
-        """Return a subtask's task with the state of the version in ``store``."""
+        """Return the task of a subtask, with the version of the state that ``store`` has."""
         key = (facts.run, shipped.digest, facts.layout, subtask)
 
         def make() -> MultipleInputStreamTask:
@@ -191,7 +191,7 @@ class Residency:
         task.close()
 
     def discard(self, task: StreamTask) -> None:
-        """Drop a task that failed or has uncommitted changes."""
+        """Drop a task that has failed or has uncommitted changes."""
         self._forget(task)
         self._collecting_seconds = 0.0
         task.cancel()
@@ -226,11 +226,11 @@ class Residency:
         )
 
     def spare_the_collector(self) -> None:
-        """Keep garbage collections short, so that an epoch only pays for the objects that it uses.
+        """Keep garbage collections short, so that an epoch's time depends only on the objects that it uses.
 
-        State rarely has cycles, so full collections are limited to a small share of the time. PySpark's daemon collects
-        after each task, which takes a second for a million keys, so a worker with many objects freezes them. Homes and
-        small workers keep inherited objects frozen, because a collection would copy their pages.
+        State rarely has cycles, so full collections may only take a small share of the time. PySpark collects after
+        each task, which takes a second for a million keys, so a worker with many objects freezes them. Homes and small
+        workers keep inherited objects frozen, because a collection would copy their memory pages.
         """
         if self._worked() - self._collected_at >= self._collecting_seconds / _COLLECTING_SHARE:
             self._collect()
@@ -259,7 +259,7 @@ def _clock_of(facts: TaskInfo) -> ReplayedClock | None:
 
 
 def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
-    """Unpickle a vertex, and set the subtasks of the checkpoint's layout."""
+    """Unpickle a vertex, and apply the checkpoint's numbers of subtasks."""
     vertex = shipped.load()
     lay_out(vertex, layout)
     return vertex
@@ -267,7 +267,7 @@ def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
 
 @cache
 def _collect_young_objects_only() -> None:
-    """Disable full collections, except for :meth:`Residency.spare_the_collector`."""
+    """Disable full garbage collections, except in :meth:`Residency.spare_the_collector`."""
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
 
@@ -279,7 +279,7 @@ atexit.register(here.close_all)
 
 @cache
 def _close_before_leaving() -> None:
-    """Close resident tasks and run exit handlers when Spark ends this worker.
+    """When Spark ends this worker, close resident tasks and run exit handlers.
 
     PySpark's daemon ends idle workers with ``os._exit``, which skips exit handlers.
     """

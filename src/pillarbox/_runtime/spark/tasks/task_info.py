@@ -1,7 +1,7 @@
-"""A Spark task's view of its query, read when the task begins.
+"""The data about a query that a Spark task reads when it begins.
 
-The layout of the checkpoint is determined when the query starts, after planning. So during the start, the session's
-settings contain the layout and other parameters, and Spark passes them to tasks as local properties.
+The checkpoint's layout (numbers of subtasks) is only known when the query starts, after planning. So the start puts it
+and other parameters into the session's settings, which Spark passes to tasks as local properties.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DRAIN = "spark.pillarbox.drain"
 
 
 def layout_setting(program: str, layout: Layout) -> tuple[str, str]:
-    """Return the setting that contains the layout of a program's checkpoint."""
+    """Return the setting (name, value) with the layout of a program's checkpoint, for its tasks."""
     return _name(program), json.dumps(layout)
 
 
@@ -42,7 +42,7 @@ def local_property(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class ProgramLayout:
-    """The layout of a program, for its tasks."""
+    """A program's layout, which tasks need to decode subtask codes."""
 
     program: str
     parallelisms: Parallelisms
@@ -60,18 +60,18 @@ class ProgramLayout:
 
 
 class TaskInfo(NamedTuple):
-    """A Spark task's view of its query.
+    """A Spark task's knowledge of its query and itself.
 
     Attributes:
-        batch: the micro-batch, or None for a batch query.
-        is_last: whether the micro-batch is the query's last, which ends event time.
-        partitions: the number of state partitions, or None for the number in the compiled program.
-        task: the Spark task's number, which is higher for later attempts, or None outside of Spark tasks.
-        attempt: the number of the Spark task's attempt, from 0, or None outside of Spark tasks.
-        time: the micro-batch's time (epoch ms), if known.
-        clock: the recorded clock of a repeated epoch, or None for the machine's clock.
-        fallback: why the task runs in a worker instead of a home, or None.
-        watermark: Spark's watermark of the micro-batch (epoch ms), or -1 if unknown.
+        batch: the number of the micro-batch, or None in a batch query.
+        is_last: whether this is the query's last micro-batch, which ends event time.
+        partitions: the number of state partitions, or None if it is as compiled.
+        task: the Spark task's number, which increases with each attempt. None outside of Spark tasks.
+        attempt: the number of the Spark task's attempt, from 0. None outside of Spark tasks.
+        time: the micro-batch's time (Unix time in ms), if known.
+        clock: the recorded clock, in a repeated epoch. None to use the system clock.
+        fallback: why the task runs in a worker instead of a home, or None if it does not.
+        watermark: Spark's watermark in the micro-batch (Unix time in ms), or -1 if unknown.
     """
 
     layout: Layout

@@ -1,5 +1,5 @@
-"""Code that only runs in the executors' Python workers.
+"""Code that only runs in Spark's Python workers.
 
 Start with `task_host.py` and `source_host.py`. `processor.py` and `position.py` are loaded without importing pillarbox.
-Weak spot: Spark owns a worker's main thread, so a worker only learns of a query's end by a signal (`closing.py`).
+Weak spot: Spark controls a worker's main thread, so only a signal can announce the end of a query (`closing.py`).
 """

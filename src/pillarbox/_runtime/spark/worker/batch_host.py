@@ -1,6 +1,6 @@
-"""Levels after a shuffle in batch mode. Tasks run in partitions of ``mapInArrow``.
+"""Runs the tasks of a level after a shuffle in batch mode, in partitions of ``mapInArrow``.
 
-A batch is one epoch, so its state is not stored. Each subtask has a task, which is closed after the subtask's rows.
+A batch is a single epoch, so state is not stored. A subtask's task is closed after the subtask's rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 
 
 class BatchTaskHost:
-    """The function of ``mapInArrow``, for partitions of buffers ordered by target."""
+    """The function for ``mapInArrow``. A partition contains buffers, ordered by target."""
 
     def __init__(
         self, vertices: dict[int, ShippedVertex], addresses: dict[int, tuple[int, int]], output: Output
@@ -34,7 +34,7 @@ class BatchTaskHost:
         self._output = output
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the partition's subtasks. Buffers for other levels pass through."""
+        """Run the partition's subtasks. Forwards buffers for other levels."""
         acknowledge_at_once()
         for buffers in self._buffers(batches):
             yield from self._output(buffers)

@@ -1,6 +1,6 @@
 """Closes a worker's source tasks when their query ends.
 
-The worker's main thread waits for Spark, so the starter of homes interrupts it with a signal.
+The worker's main thread waits for Spark, so the starter (see `homes`) interrupts it with a signal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pillarbox._runtime.spark.tasks.task_info import TaskInfo, local_property
 
 
 def hold(facts: TaskInfo) -> None:
-    """Register the running query's tasks, to be closed when the query ends. Does not wait for the starter."""
+    """Register the running query, so that its tasks are closed when it ends. Does not wait for the starter."""
     is_main = threading.current_thread() is threading.main_thread()
     if not facts.run or not is_main or settings_of(local_property) is None:
         return
@@ -37,7 +37,7 @@ def _announce(run: str) -> None:
 
 @contextmanager
 def working() -> Iterator[None]:
-    """Delay `close_ended` until the block ends."""
+    """Within the block, delay `close_ended`."""
     residency.here.is_busy = True
     try:
         yield
@@ -48,7 +48,7 @@ def working() -> Iterator[None]:
 
 
 def close_ended() -> None:
-    """Close the tasks of ended runs, now or after their use."""
+    """Close the tasks of ended runs, at once or when they are no longer in use."""
     keeper = of_this_worker()
     residency.here.closes_later = residency.here.is_busy or keeper.is_asked
     if residency.here.closes_later:

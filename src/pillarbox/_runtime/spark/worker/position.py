@@ -1,8 +1,7 @@
-"""A streaming source without rows that has the position of another source.
+"""A streaming source without rows, which only has a position.
 
-Spark writes the position into its offset log, and the other source resumes from there. Spark's driver asks for
-positions in a Python process that does not have the application's files. So these classes are pickled by value and do
-not refer to pillarbox.
+Spark writes the position into its offset log, and the source that it replaces resumes from there. Spark asks for it in
+a Python process without the application's files, so these classes are pickled by value and do not refer to pillarbox.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 
 class Position(DataSource):
-    """A source whose position is set by the option ``position``, as JSON."""
+    """A source without rows, at the position in its option ``position`` (JSON)."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,8 +1,7 @@
-"""The ``StatefulProcessor`` of a program's level. It is loaded without importing pillarbox.
+"""The ``StatefulProcessor`` of a program's level, which can be loaded without importing pillarbox.
 
-When a query starts, Spark's driver asks for the declared states in a Python process that does not have the
-application's files (``--py-files``). So this class is pickled by value, and only unpickles its host in a worker that
-has rows.
+When a query starts, Spark asks for the declared states in a Python process without the application's files
+(``--py-files``). So this class is pickled by value, and unpickles its host only in a worker that has rows.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ _CHUNK = StructType([StructField("payload", BinaryType())])
 
 
 class Processor(StatefulProcessor):
-    """Declares the state of one partition, and passes each call to a ``TaskHost``."""
+    """Declares the state, and passes each call to a ``TaskHost``."""
 
     def __init__(self, host: Any, broadcasts: Sequence[BroadcastReferences] = ()) -> None:
         self._pickled = pickle.dumps(host)
         self._broadcasts = broadcasts
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Acknowledge Spark's data before PySpark waits for the task's rows."""
+        """Acknowledge received TCP data before PySpark waits for rows."""
         self.__dict__.update(state)
         acknowledge_at_once()
 

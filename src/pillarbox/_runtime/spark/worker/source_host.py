@@ -1,4 +1,4 @@
-"""Level 0: a source's task in a partition of ``mapInArrow``."""
+"""Runs the tasks of level 0, the sources, in partitions of ``mapInArrow``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pillarbox._task.vertex import WAKE_CHANNEL
 
 
 class SourceHost:
-    """Runs a source task. It is the function of ``mapInArrow``."""
+    """The function for ``mapInArrow``, which runs a source's task."""
 
     def __init__(
         self,

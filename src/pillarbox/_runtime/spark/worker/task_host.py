@@ -1,7 +1,7 @@
-"""Levels after a shuffle in streaming mode. Tasks run in ``transformWithStateInPandas``.
+"""Runs the tasks of a level after a shuffle in streaming mode, in ``transformWithStateInPandas``.
 
-The grouping key is the subtask's code, so Spark calls once per subtask and epoch. The state log is a map state, which
-Spark commits with the micro-batch. Tasks are kept in homes, or in the worker if there are no homes.
+The grouping key is a subtask's code, so Spark makes one call per subtask and epoch. The state log is a map state, which
+Spark commits with the micro-batch. Tasks stay in homes, or in the worker if there are no homes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class _SparkChunkStore:
-    """Stores the state log's chunks in a map state of Spark, under the current grouping key."""
+    """Stores a state log's chunks in a Spark map state, under the current grouping key."""
 
     def __init__(self, chunks: MapState) -> None:
         self._chunks = chunks
@@ -55,7 +55,7 @@ class _SparkChunkStore:
 
 
 class TaskHost:
-    """Runs the subtasks of one level in a worker, for one partition and epoch. Shipped in a ``Processor``."""
+    """Runs the subtasks of a level in a worker, for one partition and epoch. Pickled inside a ``Processor``."""
 
     def __init__(
         self,
@@ -92,16 +92,17 @@ class TaskHost:
         return None if address is None or address[0] not in self._vertices else address
 
     def run(self, code: int, rows: Iterator[pd.DataFrame], now: int, watermark: int = -1) -> Iterator[pd.DataFrame]:
-        """Run an epoch of a subtask. Buffers for other levels pass through.
+        """Run an epoch of the subtask with this code. For another level's code, forward the buffers.
 
-        Times are epoch ms. If Spark's timers are off, the rows contain the batch timestamp.
+        ``now`` and ``watermark`` are Unix times in ms. If Spark's timers are off, ``now`` is ignored: ``rows`` contain
+        the time of the batch.
         """
         address = self._decode(code)
         for buffers in _buffers(rows) if address is None else self._run(code, address, rows, now, watermark):
             yield from map(arrow_frame, self._output(buffers))
 
     def run_on_timer(self, code: int, now: int, watermark: int = -1) -> Iterator[pd.DataFrame]:
-        """Run an epoch without input, unless the subtask has already run in this batch."""
+        """Run an epoch of a subtask without input, unless it has already run in this batch."""
         address = self._decode(code)
         if address is not None and code not in self._ran:
             for buffers in self._run(code, address, iter(()), now, watermark):
@@ -148,10 +149,10 @@ class TaskHost:
         return self._tasks
 
     def _set_timer(self, wake_up: int | None, now: int) -> None:
-        """Set Spark's timer to the time of the task's next work.
+        """Set Spark's timer to the time when the task next has work.
 
-        Spark calls each timer that was due at the batch's time, and then deletes it, even if the call has registered it
-        again. So timers up to the batch's time are never registered; work that is due by then waits for the next batch.
+        Spark fires all timers up to the batch's time and then deletes them, even if they were registered again
+        meanwhile. So timers up to that time are never registered: such work waits for the next batch.
         """
         due = None if wake_up is None else max(wake_up, now + 1)
         present = [timestamp for timestamp in self._handle.listTimers() if timestamp >= now]

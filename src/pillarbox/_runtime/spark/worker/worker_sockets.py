@@ -1,7 +1,7 @@
-"""Acknowledges TCP data from Spark immediately.
+"""Acknowledges TCP data from Spark at once.
 
-Java sends a task in small pieces, and Linux delays acknowledgements by 40 ms, which is a tenth of an epoch, in nearly
-every source task. Unix sockets (``spark.python.unix.domain.socket.enabled``) have no delay.
+Java sends a task in small pieces, and Linux delays their acknowledgement by 40 ms, a tenth of an epoch, in nearly every
+source task. Unix sockets (``spark.python.unix.domain.socket.enabled``) have no delay.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LOOKED_AT = 128
 
 
 def acknowledge_at_once() -> None:
-    """Acknowledge TCP data immediately, until the worker sends data."""
+    """Acknowledge TCP data at once, until the worker next sends data."""
     set_option = _set_option()
     if set_option is None:
         return
@@ -34,9 +34,9 @@ def acknowledge_at_once() -> None:
 
 
 def _set_option() -> Callable[[int], object] | None:
-    """Return a function that sets the socket option of a descriptor, or None if the system is not Linux.
+    """Return a function that sets the option on a socket's file descriptor, or None on systems other than Linux.
 
-    Uses C's `setsockopt`: a Python socket object with a default timeout would make the descriptor non-blocking.
+    It calls C's `setsockopt`: creating a Python socket object may make the descriptor non-blocking.
     """
     option = getattr(socket, "TCP_QUICKACK", None)  # only on Linux
     if option is None:
