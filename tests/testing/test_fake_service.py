@@ -185,3 +185,44 @@ def test_a_request_that_hangs_ends_by_the_timeout_of_its_record() -> None:
         harness.advance_processing_time(1)
         assert [letter.value for letter in harness.get_side_output(BAD)] == [("ann", 6)]
     assert outcomes(bank) == ["answered", "cancelled"]
+
+
+@pytest.mark.parametrize("by_epoch", [True, False])
+def test_a_program_whose_clock_advances_by_a_minute_lets_an_answer_precede_a_later_timeout(by_epoch: bool) -> None:
+    bank = FakeService(receipt, latency="50 ms")
+
+    def build(env: Any, payments: Any) -> Any:
+        keyed = payments.key_by(lambda payment: payment[0])
+        return keyed.process(Charge(bank), timeout="10 seconds", on_barrier="carry").uid("charges")
+
+    with ProgramTestHarness(build) as harness:
+        harness.push("payments", ("ann", 5))
+        if by_epoch:
+            harness.run_epoch(time_passes="1 minute")
+        else:
+            harness.run_epoch()
+            harness.advance_processing_time(60_000)
+        harness.run_epoch()
+        assert harness.get_output() == ["ann paid 5"]
+    assert outcomes(bank) == ["answered"]
+
+
+def test_a_harness_waits_for_the_journal(tmp_path: Any) -> None:
+    bank = FakeService(receipt, latency="50 ms")
+    with opened(bank, on_barrier="carry", journal=tmp_path.as_uri()) as harness:
+        for number in range(20):
+            harness.push((f"c{number}", 5))
+        harness.advance_processing_time(1_000)
+        assert len(harness.get_output()) == 20
+
+
+def test_a_refused_request_costs_nothing() -> None:
+    bank = FakeService(receipt)
+    bank.refuse()
+    budget = Budget("bank", requests="1000 per second", estimate=500, ceiling=(1_000, "1 day"), when_exceeded="fail")
+    with harness_for(Charge(bank, budget=budget), key_by=lambda payment: payment[0], budgets=[budget]) as harness:
+        harness.push(("ann", 5))
+        harness.advance_processing_time(5_000)
+        harness.push(("ann", 6))
+        harness.advance_processing_time(5_000)
+        assert harness.get_output() == ["ann paid 5", "ann paid 6"]

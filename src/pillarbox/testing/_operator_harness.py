@@ -34,7 +34,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._types.codecs import checked_time_zone
 from pillarbox._types.codecs import time_zone as zone_of
 from pillarbox.mailbox import MailboxController, MailboxProcessor
-from pillarbox.testing._patience import Patience, waits_for_time
+from pillarbox.testing._patience import Patience, run_ready, waits_for_time
 
 
 class StreamRecord(NamedTuple):
@@ -304,7 +304,7 @@ class OneInputStreamOperatorTestHarness:
 
     def _run_loop(self) -> None:
         if isinstance(self.operator, AsyncKeyedOperator):
-            self.operator.run_ready()
+            run_ready([self.operator])
 
     def get_output(self) -> list[Any]:
         """Return the values emitted to the main output since the start or the last :meth:`clear_output`."""

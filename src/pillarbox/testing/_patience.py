@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
+from weakref import WeakSet
 
 from pillarbox._errors import PillarboxError
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
@@ -20,6 +21,8 @@ _TURNS = 50
 # Seconds to wait for real events, such as a thread or a socket, before the clock advances.
 _REAL = 0.02
 _POLL = 0.001
+# Seconds to wait for a write to the journal.
+_WRITES = 1.0
 
 
 class HarnessTimeoutError(PillarboxError, TimeoutError):
@@ -33,10 +36,13 @@ class Patience:
         self._clock = clock
         self._limit = limit
         self._passes_until: int | None = None
+        self._keyed: WeakSet[AsyncKeyedOperator] = WeakSet()
 
     def attach(self, operators: Iterable[StreamOperator]) -> None:
         operators = list(operators)
         for operator in operators:
+            if isinstance(operator, AsyncKeyedOperator):
+                self._keyed.add(operator)
             inner = operator.context.mailbox_executor
             if not isinstance(inner, _PatientExecutor):
                 operator.context.mailbox_executor = cast(
@@ -50,9 +56,21 @@ class Patience:
         try:
             yield
             if self._clock.current_processing_time() < self._passes_until:
-                self._clock.set_current_time(self._passes_until)
+                self.set_clock(self._passes_until)
         finally:
             self._passes_until = None
+
+    def set_clock(self, timestamp: int) -> None:
+        """Set the clock. It stops at each timer of an event loop, so that an answer precedes a later timeout."""
+        while True:
+            now = self._clock.current_processing_time()
+            alarms = [operator.alarm_at for operator in self._keyed if operator.alarm_at is not None]
+            due = min((alarm for alarm in alarms if now < alarm < timestamp), default=None)
+            if due is None:
+                break
+            self._clock.set_current_time(due)
+            run_ready(self._keyed)
+        self._clock.set_current_time(timestamp)
 
     def await_mail(self, executor: MailboxExecutor, name: str, chain: Iterable[StreamOperator]) -> None:
         """Wait for one mail and run it. Within :meth:`time_passes`, the clock advances during the wait."""
@@ -122,8 +140,12 @@ def run_ready(chain: Iterable[StreamOperator]) -> None:
     for operator in chain:
         if isinstance(operator, AsyncWaitOperator):
             operator.in_flight.host.thread.call(turns)
-        elif isinstance(operator, AsyncKeyedOperator):
+        elif isinstance(operator, AsyncKeyedOperator) and operator.is_open:
             operator.run_ready()
+            end = time.monotonic() + _WRITES
+            while operator.is_writing and time.monotonic() < end:
+                time.sleep(_POLL)
+                operator.run_ready()
 
 
 def waits_for_time(operator: StreamOperator) -> bool:

@@ -134,10 +134,12 @@ class ProgramTestHarness:
 
     def set_processing_time(self, timestamp: int) -> None:
         """Set the clock (Unix time in ms). Due timers fire in the next epoch, as on Spark."""
-        self.processing_time_service.set_current_time(timestamp)
+        self._patience.set_clock(timestamp)
 
     def advance_processing_time(self, milliseconds: int) -> None:
-        self.processing_time_service.advance(milliseconds)
+        if milliseconds < 0:
+            raise ValueError(f"the clock cannot advance by {milliseconds} ms: use set_processing_time()")
+        self._patience.set_clock(self.processing_time_service.current_processing_time() + milliseconds)
 
     def run_epoch(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
         """Run the queued elements and due timers as one epoch, and return each output's records.

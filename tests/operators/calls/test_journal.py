@@ -14,6 +14,7 @@ import pytest
 from pillarbox import CALL_AGAIN, ConfigurationError, ProgramError, RuntimeExecutionMode, StreamExecutionEnvironment
 from pillarbox._operators.calls.journal import Journal
 from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness as Harness
+from pillarbox.testing import _patience
 from tests.operators.async_keyed.gates import BAD, opened, settle
 from tests.operators.calls.services import Calling, Service
 
@@ -64,7 +65,7 @@ def test_answers_of_a_failed_epoch_are_used_again(service: Service, tmp_path: Pa
         harness.push_all([("c", 3), ("b", 2), ("a", 1)])
         open_gates(harness, service, 3, ("second", "b"), ("second", "a"), ("second", "c"))
         harness.drain()
-        assert sorted(harness.get_output())[:2] == [("answer to 1", 2), ("answer to 2", 2)]
+        assert sorted(harness.get_output())[:2] == [("answer to 1", 2), ("answer to 2", 3)]
         harness.snapshot()
         harness.notify_of_completed_checkpoint(2)
         await_that(harness, lambda: not files(tmp_path))
@@ -87,6 +88,7 @@ def test_a_carried_element_keeps_the_answer_that_is_being_written(service: Servi
     is_over = threading.Event()
     with (
         patch.object(Journal, "_put", side_effect=lambda *_: is_over.wait()),
+        patch.object(_patience, "_WRITES", 0.0),
         calling(service, tmp_path, run, on_barrier="carry") as harness,
     ):
         harness.push(("a", 1))

@@ -132,6 +132,7 @@ class AsyncKeyedOperator(KeyedOperator):
             self.context.mailbox_executor.wait_in(None)
             if self._alarm is not None:
                 self._alarm[0].cancel()
+                self._alarm = None
             runner.loop.loop.use_real_time()
             runner.loop.complete(runner.cancel())
             self.backend.leave_key()
@@ -406,6 +407,15 @@ class AsyncKeyedOperator(KeyedOperator):
         self.runner.caller.commit(checkpoint_id)
 
     @property
+    def is_open(self) -> bool:
+        return self._opened is not None
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether answers are being written to the journal."""
+        return self.runner.caller.is_writing
+
+    @property
     def has_ready(self) -> bool:
         return self.runner.loop.loop.has_ready()
 
@@ -415,7 +425,7 @@ class AsyncKeyedOperator(KeyedOperator):
 
     @property
     def is_unfinished(self) -> bool:
-        return self._opened is not None and not self._queue.is_empty()
+        return self.is_open and not self._queue.is_empty()
 
 
 class _ProcessingTimers:

@@ -86,7 +86,8 @@ class Budget:
         unit_cost: a function of a request's result (for batches, of the list of results) that returns its cost. By
             default, a request costs its estimate.
         estimate: the units that a request reserves before it begins: a number, or a function of the record (for
-            batches, of the list of records). A failed request costs its estimate.
+            batches, of the list of records). A failed request costs its estimate, unless its error has the
+            status 429 or ``Retry-After``.
         ceiling: the maximum units in a period, such as ``(5_000_000, "1 day")`` or ``("5 USD", "1 day")``. A period
             begins with the first request after the previous period.
         when_exceeded: at the ceiling, and while the breaker is open, requests wait (``"hold"``) or fail (``"fail"``)

@@ -172,6 +172,11 @@ class Caller:
         if self._journal is not None:
             self._journal.add(epoch, entries)
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether answers are being written to the journal."""
+        return self._journal is not None and self._journal.is_writing
+
     def commit(self, epoch: int) -> None:
         if self._journal is not None:
             self._journal.commit(epoch)

@@ -120,6 +120,10 @@ class Journal:
             self._writing = asyncio.Task(self._write_waiting(), loop=self._loop)
         await written
 
+    @property
+    def is_writing(self) -> bool:
+        return self._writing is not None and not self._writing.done()
+
     async def _write_waiting(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting, []

@@ -153,7 +153,7 @@ class SimulatedJob(PatientJob):
 
     def tick(self) -> None:
         if self._rates.delay:
-            self._now.advance(self._rng.randrange(self._rates.delay))
+            self._turns.set_clock(self._now.current_processing_time() + self._rng.randrange(self._rates.delay))
         self._turns.settle()
 
     @property

@@ -114,7 +114,7 @@ class Run:
         turns = self._turns(clock, None)
         with replaced(stepped_threads(turns)), PatientJob(turns, self.compiled.program, clock=clock) as job:
             for epoch, time in schedule:
-                clock.set_current_time(time)
+                turns.set_clock(time)
                 turns.settle()
                 dealt = partitions(self.program, self.inputs, epoch)
                 inputs = self._read(self.compiled, dealt, lambda part: [Records(part)])
@@ -224,7 +224,7 @@ class _FaultyRun:
                 job = self._job
                 self._savepoints.append((self._parallelism, job.savepoint()))
                 epoch = self._epochs[number]
-                self._clock.advance(epoch.step)
+                self._turns.set_clock(self._clock.current_processing_time() + epoch.step)
                 if epoch.calm:
                     job.stop_faults()
                 job.tick()
