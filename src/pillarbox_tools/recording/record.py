@@ -26,7 +26,7 @@ from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.copy import CheckpointCopy, RemovedError, copied_checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
-from pillarbox._runtime.spark.homes.broadcasts import values_of
+from pillarbox._runtime.spark.homes.broadcasts import use_values, values_of
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, shipped
 from pillarbox._runtime.spark.session.session import check_classic
 from pillarbox._runtime.spark.session.session_settings import session_settings
@@ -163,7 +163,11 @@ def _record(
             f"subtask {target.subtask} of {of!r} did not run in epoch {target.epoch}: it had no input and no due timer"
         )
     vertex = shipped(target.program, target.vertex)
-    answers, doubts = _answers(vertex, Checkpoint(spark, checkpoint).query_id, target.subtask)
+    broadcasts = values_of(vertex.broadcasts.broadcasts)
+    answers, doubts = dict[str, Answers](), list[str]()
+    if target.vertex.calls:
+        use_values(broadcasts)
+        answers, doubts = _answers(vertex, Checkpoint(spark, checkpoint).query_id, target.subtask)
     facts = RecordingMetadata(
         checkpoint=checkpoint,
         epoch=target.epoch,
@@ -183,7 +187,6 @@ def _record(
         bytes=receiver.bytes,
         hash_seed=receiver.facts["hash_seed"],
     )
-    broadcasts = values_of(vertex.broadcasts.broadcasts)
     write_recording(folder, facts, pickle.dumps(vertex), receiver.state, after, broadcasts, answers)
 
 
