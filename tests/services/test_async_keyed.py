@@ -95,7 +95,7 @@ def test_records_in_progress_outlive_their_home(spark: SparkSession, tmp_path: P
     for answers in by_key.values():
         assert [number for _, number in answers] == list(range(1, 2 * RECORDS // KEYS + 1))
         assert len({identity for identity, _ in answers}) == len(answers)
-    assert {row[-1] for row in out} > pids
+    assert not {row[-1] for row in out} <= pids  # new homes; the first epoch may have run again in them
 
 
 class Wait(KeyedProcessFunction[int, Any, Any]):
