@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,11 @@ def split(folder: Path, files: int, copies: int = 1) -> int:
     return len(lines)
 
 
-def start(out: Path, service: RunningService) -> subprocess.Popen[bytes]:
+def start(
+    out: Path, service: RunningService, program: str = "examples.agents.run", arguments: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
     """Start the query in its own process group. Spark's messages go to a file."""
-    command = [sys.executable, "-m", "examples.agents.run", str(out), service.url]
+    command = [sys.executable, "-m", program, str(out), service.url, *arguments]
     with (out / "spark.log").open("ab") as log:
         return subprocess.Popen(command, cwd=ROOT, stderr=log, start_new_session=True)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pillarbox._errors import ProgramError
 from pillarbox._operators.dead_letters.guarded import GuardedOperator
-from pillarbox._operators.frame.captured import Captured
+from pillarbox._operators.frame.captured import uncaptured
 from pillarbox._operators.frame.function_operator import FunctionOperator
 from pillarbox._operators.functions.checkpointed import CheckpointedFunction, no_operator_state, no_undo
 from pillarbox._task.vertex import ChainNode, Vertex
@@ -30,9 +30,9 @@ def carries_on(vertex: Vertex) -> bool:
 
 
 def _check_operator_state(node: ChainNode, vertex: Vertex) -> None:
-    make = _within(node.factory.make)
+    make = uncaptured(node.factory.make)
     if isinstance(make, partial) and isinstance(make.func, type) and issubclass(make.func, GuardedOperator):
-        if isinstance(_function_of(_within(make.keywords["make"])), CheckpointedFunction):
+        if isinstance(_function_of(uncaptured(make.keywords["make"])), CheckpointedFunction):
             raise ProgramError(no_undo(node.name))
     elif isinstance(_function_of(make), CheckpointedFunction):
         if vertex.is_source:
@@ -42,10 +42,6 @@ def _check_operator_state(node: ChainNode, vertex: Vertex) -> None:
                 f"operator {node.name!r} calls its function in another thread, so it cannot have operator state"
                 " (CheckpointedFunction): put the state into a map() or process() before or after it"
             )
-
-
-def _within(make: Any) -> Any:
-    return make.function if isinstance(make, Captured) else make
 
 
 def _function_of(make: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from pillarbox._errors import ProgramError, check_count, shorten
+from pillarbox._errors import ProgramError, check_count, is_count, shorten
 from pillarbox._time.duration import DurationLike, to_millis
 
 # Copies of a function share its service, as long as they are in the test's process.
@@ -93,10 +93,8 @@ class FakeService:
         self._keeps_keys = keeps_keys
         self.requests: list[FakeRequest] = []
         self.acted: list[tuple[Any, ...]] = []
-        # Troubles by the number of their request.
-        self._troubles: dict[int, str] = {}
-        self._retry_after: dict[int, float] = {}
-        self._outages: dict[int, float] = {}
+        # By the number of a request: its trouble, and the seconds that belong to it.
+        self._troubles: dict[int, tuple[str, float]] = {}
         self._crashes = 0
         self._down_until = 0.0
         # By idempotency key: arguments and answer.
@@ -112,8 +110,7 @@ class FakeService:
             after: the number of requests to answer first.
             retry_after: seconds until the client may try again.
         """
-        for number in self._plan("refused", times, after):
-            self._retry_after[number] = retry_after
+        self._plan("refused", times, after, retry_after)
 
     def lose_answers(self, times: int = 1, *, after: int = 0) -> None:
         """Act on requests, but raise ``ConnectionResetError`` instead of answering.
@@ -152,32 +149,29 @@ class FakeService:
             after: the number of requests to receive first.
         """
         seconds = to_millis(outage, "FakeService.crash(): outage") / 1000
-        for number in self._plan("crashed", 1, after):
-            self._outages[number] = seconds
+        self._plan("crashed", 1, after, seconds)
 
-    def _plan(self, trouble: str, times: int, after: int) -> range:
+    def _plan(self, trouble: str, times: int, after: int, seconds: float = 0.0) -> None:
         check_count(times, "FakeService: times")
-        if isinstance(after, bool) or not isinstance(after, int) or after < 0:
+        if not is_count(after, 0):
             raise ProgramError(f"FakeService: after must be a whole number from 0, not {shorten(after)}")
         first = len(self.requests) + after + 1
         numbers = range(first, first + times)
         planned = next((number for number in numbers if number in self._troubles), None)
         if planned is not None:
             raise ProgramError(
-                f"FakeService: request {planned} is to be {self._troubles[planned]!r} already, so it cannot be"
+                f"FakeService: request {planned} is to be {self._troubles[planned][0]!r} already, so it cannot be"
                 f" {trouble!r}: pass another after"
             )
-        self._troubles.update(dict.fromkeys(numbers, trouble))
-        return numbers
+        self._troubles.update(dict.fromkeys(numbers, (trouble, seconds)))
 
     async def __call__(self, *args: Any, idempotency_key: str | None = None) -> Any:
         request = FakeRequest(args, idempotency_key, asyncio.get_running_loop().time())
         self.requests.append(request)
-        number = len(self.requests)
-        trouble = self._troubles.get(number)
+        trouble, seconds = self._troubles.get(len(self.requests), (None, 0.0))
         if trouble == "crashed":
             self._crashes += 1
-            self._down_until = request.time + self._outages[number]
+            self._down_until = request.time + seconds
             request.outcome = "crashed"
             raise ConnectionResetError("the service crashed")
         if request.time < self._down_until:
@@ -185,7 +179,7 @@ class FakeService:
             raise ConnectionRefusedError("the service is down")
         if trouble == "refused":
             request.outcome = "refused"
-            raise TooManyRequestsError(self._retry_after[number])
+            raise TooManyRequestsError(seconds)
         crashes = self._crashes
         try:
             if trouble == "hung":

@@ -236,10 +236,8 @@ class OneInputStreamOperatorTestHarness:
 
         For a keyed function with ``async def``, the clock also stops at each timer of the function's event loop.
         """
-        operator = self.operator
-        if isinstance(operator, AsyncKeyedOperator):
-            while operator.alarm_at is not None and self.get_processing_time() < operator.alarm_at < timestamp:
-                self._set_clock(operator.alarm_at)
+        for stop in self._patience.stops_before(timestamp):
+            self._set_clock(stop)
         self._set_clock(timestamp)
 
     def _set_clock(self, timestamp: int) -> None:

@@ -62,15 +62,20 @@ class Patience:
 
     def set_clock(self, timestamp: int) -> None:
         """Set the clock. It stops at each timer of an event loop, so that an answer precedes a later timeout."""
+        for stop in self.stops_before(timestamp):
+            self._clock.set_current_time(stop)
+            run_ready(self._keyed)
+        self._clock.set_current_time(timestamp)
+
+    def stops_before(self, timestamp: int) -> Iterator[int]:
+        """Yield the times of event loops' timers before ``timestamp``. The caller sets the clock to each."""
         while True:
             now = self._clock.current_processing_time()
             alarms = [operator.alarm_at for operator in self._keyed if operator.alarm_at is not None]
             due = min((alarm for alarm in alarms if now < alarm < timestamp), default=None)
             if due is None:
-                break
-            self._clock.set_current_time(due)
-            run_ready(self._keyed)
-        self._clock.set_current_time(timestamp)
+                return
+            yield due
 
     def await_mail(self, executor: MailboxExecutor, name: str, chain: Iterable[StreamOperator]) -> None:
         """Wait for one mail and run it. Within :meth:`time_passes`, the clock advances during the wait."""

@@ -14,7 +14,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +26,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pyspark
 
-from examples.agents.demo import check, split
+from examples.agents.demo import check, split, start
 from examples.agents.oracle import Expected
 from examples.agents.service import running_service
 from examples.service_process import RunningService
@@ -60,10 +59,7 @@ class Billing:
         self.start()
 
     def start(self) -> None:
-        program = "tests.faults.chaos.agents_query"
-        command = [sys.executable, "-m", program, str(self.out), self.service.url, *self.session]
-        with (self.out / "spark.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stderr=log, start_new_session=True)
+        self.process = start(self.out, self.service, "tests.faults.chaos.agents_query", self.session)
         self.drivers += 1
 
     def await_requests(self, count: int) -> bool:

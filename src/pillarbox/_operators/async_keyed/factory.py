@@ -16,7 +16,7 @@ from pillarbox._operators.connected.broadcast import KeyedBroadcastProcessOperat
 from pillarbox._operators.connected.two_inputs import KeyedCoProcessOperator
 from pillarbox._operators.dead_letters.dead_letter import OnError
 from pillarbox._operators.dead_letters.guarded import guarded
-from pillarbox._operators.frame.captured import Captured
+from pillarbox._operators.frame.captured import uncaptured
 from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._time.duration import DurationLike
@@ -84,6 +84,5 @@ def keyed_process(
 
 def async_options(factory: OperatorFactory) -> AsyncKeyedOptions | None:
     """Return the options if the operator runs a keyed function with ``async def``, else None."""
-    make = factory.make.function if isinstance(factory.make, Captured) else factory.make
-    options = getattr(make, "keywords", {}).get("options")
+    options = getattr(uncaptured(factory.make), "keywords", {}).get("options")
     return options if isinstance(options, AsyncKeyedOptions) else None

@@ -127,6 +127,11 @@ class Captured(Generic[P, R]):
         return (_travelled, (self.function,)) if self.pickled is None else (_copied, (self.pickled.payload,))
 
 
+def uncaptured(function: Any) -> Any:
+    """Return the function in a :class:`Captured`, or another function itself."""
+    return function.function if isinstance(function, Captured) else function
+
+
 def _copied(payload: bytes) -> Captured[Any, Any]:
     return _travelled(load(payload))
 
