@@ -138,7 +138,7 @@ def asked(
 
     Args:
         kind: the side's class.
-        settings: its arguments, beside the directory.
+        settings: its arguments, in addition to the directory.
         question: the method and its arguments.
         cost: takes it from the answer.
     """

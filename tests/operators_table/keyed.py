@@ -57,7 +57,7 @@ PROCESS = Entry(
     batch=BY_KEY,
     changes=NO_ARGUMENT,
     simulated=pick(state, "every-state", "many-keys", "history"),
-    chaos=Reason("the ledger of tests/faults/programs/job.py is made by it, and runs beside all parts"),
+    chaos=Reason("the ledger of tests/faults/programs/job.py is made by it, and runs together with all parts"),
 )
 GUARDED = replace(
     PROCESS,

@@ -44,7 +44,7 @@ async def squared(value: Any) -> int:
     return int(value.n**2)
 
 
-EVERYWHERE = Reason("it is in the program of tests/faults/programs/job.py, beside all parts")
+EVERYWHERE = Reason("it is in the program of tests/faults/programs/job.py, together with all parts")
 SECOND = Reason("tests/faults/programs/second_job.py is chaos's program with requests")
 
 stateless = partial(Entry, state=NO_STATE, late=LIKE_OTHERS, batch=SAME, changes=NO_ARGUMENT)

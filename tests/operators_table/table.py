@@ -2,7 +2,7 @@
 
 A new operator is entered here, once. Its entry drives the tests of this folder, the simulation (``tests/simulation``),
 ``tests/faults/test_every_operator.py``, chaos (``tests/faults/chaos``) and ``docs/operators.md``. ``entry.py`` explains
-the fields. Programs for simulation and chaos are beside the entry, or in ``tests/simulation/programs`` and
+the fields. Programs for simulation and chaos are next to the entry, or in ``tests/simulation/programs`` and
 ``tests/faults/parts``.
 """
 

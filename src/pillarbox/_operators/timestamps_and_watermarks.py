@@ -85,7 +85,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         return state if self._idleness is None else {**state, **self._idleness.snapshot()}
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Restore the last emitted watermark. The generator starts anew, but no lower watermark is emitted."""
+        """Restore the last emitted watermark. The generator starts from scratch, but no lower watermark is emitted."""
         if state is not None:
             self._start_over(idle=state["idle"], last=state["watermark"])
             if self._idleness is not None:

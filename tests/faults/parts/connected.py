@@ -276,7 +276,7 @@ def is_fact(event: Any) -> bool:
 
 
 class Known(BroadcastProcessFunction):
-    """Emits each record with the newest facts from before the last advance of event time. Not keyed."""
+    """Emits each record with the newest facts that preceded the last advance of event time. Not keyed."""
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[OutputRow]:
         facts, now = ctx.get_broadcast_state(FACTS), ctx.current_watermark()

@@ -88,7 +88,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
                 for each key, and never across a watermark.
             on_barrier: with ``"drain"`` (default), each epoch waits until its records are finished. With ``"carry"``,
                 unfinished records are stored in the checkpoint and continue in the next epoch; after a failure, they
-                start again, with the state from before them.
+                start again, with the state as it was before these records.
             budgets: the budgets that ``ctx.call(..., budget=...)`` may use.
             journal: a folder that all workers can write to, such as ``"s3://bucket/prefix"``. Answers to ``ctx.call``
                 are written there before they are used. If the epoch fails, its next attempt reads them instead of

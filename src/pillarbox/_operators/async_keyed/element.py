@@ -48,7 +48,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
             is only queued when it first awaits; most never do.
         steps: the worker that runs it, once it has awaited something.
         is_cancelled: whether its timeout has passed.
-        original: a copy of the value from before the function could change it.
+        original: a copy of the value, made before the function could change it.
         notes: log of its state changes, to undo them. None if the operator never undoes changes.
         arrival: the epoch when it arrived, or None for the current epoch.
         calls: its service calls, or None before the first.
