@@ -163,7 +163,7 @@ class WatermarkStatus:
 
 @dataclass(frozen=True)
 class Barrier:
-    """The end of an epoch in a channel. ``checkpoint_id`` is the epoch's number, which is Spark's batch id if known."""
+    """The end of an epoch in a channel. ``checkpoint_id`` is the epoch's number: Spark's batch id, if it is known."""
 
     checkpoint_id: int
 

@@ -155,8 +155,8 @@ def is_count(value: object, least: int = 1) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def check_count(value: object, what: str, expected: str = "a whole number from 1") -> None:
-    """Check that an argument is a whole number of at least 1."""
+def check_count(value: object, what: str, expected: str = "a positive integer") -> None:
+    """Check that an argument is a positive integer."""
     if not is_count(value):
         raise ProgramError(f"{what} must be {expected}, not {shorten(value)}")
 

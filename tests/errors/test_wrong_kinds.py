@@ -244,7 +244,7 @@ WRONG_PLACES: list[tuple[Callable[[Any], Any], str]] = [
         lambda wrong: pillarbox.read_state(_Session(), "from", wrong),
         r"read_state\(\): the uid must be a non-empty string",
     ),
-    (pillarbox.local_session, r"local_session\(\): cores must be a whole number from 1, not"),
+    (pillarbox.local_session, r"local_session\(\): cores must be a positive integer, not"),
     (
         lambda wrong: pillarbox.local_session(app_name=wrong),
         r"local_session\(\): app_name must be a non-empty string, not",

@@ -33,7 +33,7 @@ SETTINGS_BUILDS = [
         Build(
             f"parallelism of an operator {value!r}",
             lambda env, value=value: rows(env).map(_doubled).set_parallelism(value),
-            ("parallelism must be a whole number from 1", repr(value)),
+            ("parallelism must be a positive integer", repr(value)),
         )
         for value in (0, True, "2", None)
     ),
@@ -49,7 +49,7 @@ SETTINGS_BUILDS = [
         Build(
             f"limit {value!r}",
             lambda env, value=value: rows(env).execute_and_collect(limit=value),
-            ("execute_and_collect(): limit must be a whole number from 1", repr(value)),
+            ("execute_and_collect(): limit must be a positive integer", repr(value)),
         )
         for value in (0, -1, True, "2", 1.5)
     ),

@@ -665,7 +665,7 @@ def _too_parallel(env: StreamExecutionEnvironment) -> Any:
 
 BUILDS = [
     # the environment
-    *(Build(f"parallelism {value!r}", lambda env, value=value: env.set_parallelism(value), ("parallelism must be a whole number from 1", repr(value))) for value in (0, -1, 1.5, True, "2", None)),
+    *(Build(f"parallelism {value!r}", lambda env, value=value: env.set_parallelism(value), ("parallelism must be a positive integer", repr(value))) for value in (0, -1, 1.5, True, "2", None)),
     *(Build(f"max parallelism {value!r}", lambda env, value=value: env.set_max_parallelism(value), ("max parallelism", repr(value))) for value in (0, 1 << 20, True, 2.0, "x", None)),
     Build("parallelism above the max", _too_parallel, ("parallelism 200 is above the max parallelism 100", "raise set_max_parallelism()")),
     *(Build(f"from_dataframe {value!r}", lambda env, value=value: env.from_dataframe(value), ("from_dataframe() takes a Spark DataFrame", repr(value))) for value in (42, [1], None)),

@@ -1,4 +1,4 @@
-"""Expected output lines of the shipped examples, in plain Python."""
+"""Expected output lines of the shipped examples, computed in plain Python."""
 
 from __future__ import annotations
 

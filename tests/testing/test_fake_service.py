@@ -163,7 +163,7 @@ def test_copies_of_a_function_share_its_service() -> None:
     ("script", "message"),
     [
         (lambda bank: (bank.refuse(2), bank.crash(after=1)), "request 2 is to be 'refused' already"),
-        (lambda bank: bank.refuse(0), "times must be a whole number from 1, not 0"),
+        (lambda bank: bank.refuse(0), "times must be a positive integer, not 0"),
         (lambda bank: bank.refuse(after=-1), "after must be a whole number from 0, not -1"),
         (lambda bank: bank.crash("soon"), "FakeService.crash.*outage"),
         (lambda bank: FakeService(5), "answer must be a function, not 5"),  # type: ignore[arg-type]

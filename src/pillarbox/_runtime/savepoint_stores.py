@@ -27,7 +27,7 @@ def as_it_is() -> Loads:
 
 
 def classes_of(vertex: Vertex) -> Loads:
-    """Return an unpickling function for keys and operator state that finds moved classes."""
+    """Return a function that unpickles keys and operator state, and finds classes that have moved."""
     return partial(loads_allowed, allowed=ImportedNames(vertex.moved))
 
 

@@ -32,7 +32,7 @@ Step = StreamRecord | tuple[int, StreamRecord] | Watermark | ProcessingTime
 def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool = True, examples: int = 10) -> None:
     """Check that an operator obeys these laws for an input.
 
-    1. The output does not depend on how the records are split into runs (slices that are processed at once).
+    1. The output does not depend on how the records are split into runs (slices that are processed in one call).
     2. Taking a snapshot at any point and resuming from it in another task does not change the output, even if two
        snapshots follow each other directly.
     3. Watermarks never decrease. No record is emitted behind the watermark, unless the input has late records.

@@ -137,14 +137,14 @@ class TwsTester:
         self._run()
 
     def test(self, key: Any, input: list[Row]) -> list[Row]:
-        """Process rows of one key as a micro-batch. Returns the emitted rows."""
+        """Process a micro-batch that contains one key's rows. Returns the emitted rows."""
         self._pandas = False
         rows = [row for row in input if not self._is_late(row)]
         self._operator.groups = [(key, rows)]
         return self._run()
 
     def testInPandas(self, key: Any, input: pd.DataFrame) -> pd.DataFrame:
-        """Process a frame of one key's rows as a micro-batch. Returns the emitted frame."""
+        """Process a micro-batch that contains one key's rows, as a frame. Returns the emitted rows as a frame."""
         self._pandas = True
         frame = input
         if self._extractor is not None:

@@ -69,9 +69,9 @@ def _serve(opened: Any) -> None:
 def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any) -> None:
     """Diagnose this machine, or CHECKPOINT's query, and print each problem with its remedy.
 
-    Without CHECKPOINT, the command checks Java, Python, packages and settings on this machine and in a worker of
-    --master. With CHECKPOINT, it checks these on the query's machines, and also memory, keys, event time, epochs,
-    timers, state and calls.
+    Without CHECKPOINT, the command checks Java, Python, packages and settings on this machine and on a worker of the
+    cluster that --master names. With CHECKPOINT, it checks the query's machines in the same way, and also memory, keys,
+    event time, epochs, timers, state and calls.
 
     The exit code is 1 if there is a problem.
     """

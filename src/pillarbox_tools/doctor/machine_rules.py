@@ -89,7 +89,7 @@ def speculation(snapshot: Snapshot) -> str | None:
 
 
 def push_based_shuffle(snapshot: Snapshot) -> str | None:
-    """Check that push-based shuffle is off: with it, Spark cannot compare the output of a repeated task."""
+    """Check that push-based shuffle is off. If it is on, Spark cannot compare the output of a repeated task."""
     return push_based_shuffle_problem(snapshot.run.settings)
 
 

@@ -28,7 +28,7 @@ class SourceProgress:
     """One Spark source in one epoch.
 
     Attributes:
-        end: the offsets at its end, as in Spark's JSON.
+        end: the source's offsets at the end of the epoch, as in Spark's JSON.
         latest: the newest offsets that the source has.
         metrics: the source's own metrics, such as Kafka's ``maxOffsetsBehindLatest``.
     """

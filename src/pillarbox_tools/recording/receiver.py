@@ -18,11 +18,11 @@ _HELLO_SECONDS = 30.0
 
 
 class Receiver:
-    """A server with its own thread, and a thread for each worker that connects with the token.
+    """A server that receives a recorded task from workers. It has its own thread, and one for each connected worker.
 
     Args:
         host: the address to listen on, which workers must be able to reach.
-        folder: the file for the input.
+        folder: the folder that receives the recorded input.
         limit: maximum size of the input (bytes).
         clocks: clock logs of other tasks, by vertex and subtask.
 

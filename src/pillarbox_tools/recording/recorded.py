@@ -24,11 +24,11 @@ _CONNECT_SECONDS = 60.0
 
 
 class MessageType(IntEnum):
-    """Types of messages. A message is a pair of type and content.
+    """Types of messages. A message is a pair: (type, content).
 
     METADATA contains the task's description, CHUNK a chunk of its log and the chunk's number, and PORTION a portion of
-    its input as bytes. END is the last message, which the driver answers when it has stored everything. CLOCK contains
-    another task's (vertex, subtask); the answer is that task's clock log as bytes.
+    its input as bytes. END is the last message, which the driver answers when it has stored everything. CLOCK names
+    another task as (vertex, subtask); the answer is that task's clock log as bytes.
     """
 
     METADATA = 0

@@ -87,8 +87,8 @@ class Recording:
     """A recording on disk.
 
     Attributes:
-        state: number -> chunk of the state log, before the epoch.
-        after: the same after the epoch, or None if unknown.
+        state: the state log before the epoch: chunk number -> chunk.
+        after: the state log after the epoch, or None if unknown.
         broadcasts: number -> pickled value of a Spark broadcast variable.
         answers: uid -> answers in the operator's call journal.
     """

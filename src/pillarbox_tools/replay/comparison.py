@@ -66,7 +66,7 @@ class Comparison:
     Attributes:
         sent: how many records (the recorded program, the other program) emitted.
         only_end: differences that no record causes, but timers, requests, or the end of the epoch.
-        unanswered: a message about the service call that stopped a program, or None.
+        unanswered: the message of the service call without a recorded answer that stopped a program, or None.
     """
 
     records: int = 0

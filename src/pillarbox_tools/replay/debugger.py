@@ -1,4 +1,4 @@
-"""Python's debugger for a replay: only stops in the user's functions."""
+"""Python's debugger (pdb), adapted to a replay: it only stops in the user's functions."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ class Replay:
         differs: differences from the recording, or [].
         state: differences between the final state and the checkpoint's state, or None if they were not compared.
         reasons: messages about possible reasons for differences.
-        stopped: whether it stopped at the requested record or in the debugger.
-        unanswered: a message about the service call that stopped it, or None.
+        stopped: whether the replay stopped at the requested record or in the debugger.
+        unanswered: the message of the service call without a recorded answer that stopped the replay, or None.
     """
 
     records: int = 0

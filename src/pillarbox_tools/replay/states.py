@@ -50,7 +50,7 @@ def compare_logs(then: MemoryChunkStore, now: MemoryChunkStore, subtask: int) ->
 def different_entries(
     then: Mapping[bytes, T], now: Mapping[bytes, T], tree: Callable[[T], Any]
 ) -> Iterator[tuple[T | None, T | None, ValueDifference]]:
-    """Yield the entries whose values differ. ``tree`` converts a value to a tree."""
+    """Yield the entries whose values differ. ``tree`` converts a value to nested containers, which are compared."""
     for name in then.keys() | now.keys():
         pair = then.get(name), now.get(name)
         left, right = (MISSING if entry is None else tree(entry) for entry in pair)

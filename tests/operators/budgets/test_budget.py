@@ -62,7 +62,7 @@ def test_wrong_budgets(options, message):
 def test_wrong_breakers():
     with pytest.raises(ProgramError, match="CircuitBreaker: 5 failures of 3 requests can never happen"):
         CircuitBreaker(5, 3)
-    with pytest.raises(ProgramError, match="CircuitBreaker: failures must be a whole number of at least 1, not 0"):
+    with pytest.raises(ProgramError, match="CircuitBreaker: failures must be a positive integer, not 0"):
         CircuitBreaker(0)
 
 

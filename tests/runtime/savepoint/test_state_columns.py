@@ -253,5 +253,5 @@ def test_a_spark_that_cannot_rescale_says_so(session, named):
         rescale(spark, "/checkpoint", 4)
     assert "Or write a savepoint, and start from it on a new checkpoint, with env.from_savepoint(...)" in str(no.value)
     for wrong in (0, True, "4", None):
-        with pytest.raises(ProgramError, match=r"parallelism must be a whole number from 1, not"):
+        with pytest.raises(ProgramError, match=r"parallelism must be a positive integer, not"):
             rescale(spark, "/checkpoint", wrong)  # type: ignore[arg-type]

@@ -120,7 +120,7 @@ class Odd(CoMapFunction):
 
 
 class Blocked(CoFlatMapFunction):
-    """Passes a number when it occurs for the second time, in either stream."""
+    """Emits a number when it occurs for the second time in the two streams together."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_map_state(MapStateDescriptor("seen"))

@@ -89,7 +89,7 @@ class ConnectedStreams(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Map each record of both streams to at most one result. Like PyFlink, drops results that are None.
+        """Map each record of both streams to at most one result. As in PyFlink, results that are None are dropped.
 
         Example:
             >>> class AsText(CoMapFunction[int, str, str]):

@@ -43,7 +43,7 @@ class ProgramSettings:
         raise NotImplementedError
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Set the number of concurrent subtasks after a shuffle: Spark's partitions.
+        """Set the number of partitions after a shuffle. Each runs its subtasks one after another.
 
         A query keeps the parallelism of its first start. While it is stopped, :func:`pillarbox.rescale` or
         :meth:`set_auto_rescale` can change that, up to the max parallelism. :meth:`DataStream.set_parallelism` sets the

@@ -204,7 +204,7 @@ def _ask(
     _check_coroutine(function, "async_invoke_batch" if batches else "async_invoke")
     _check_names(method, keywords, BatchWaitKeywords if batches else WaitKeywords)
     if batches and more["batch_size"] is None:
-        raise ProgramError(f"{method}(): batch_size must be a whole number of at least 1, not None")
+        raise ProgramError(f"{method}(): batch_size must be a positive integer, not None")
     ordered = not method.startswith("unordered")
     options = AsyncOptions(method, capacity, timeout, ordered, **more, **keywords)
     return stream._apply_async(function, options, output_type)

@@ -1,4 +1,4 @@
-"""Ledgers, which keep the accounts of budgets."""
+"""Ledgers, which count what the requests of each budget use."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class LedgerConnection(ABC):
 
 
 class Ledger(ABC):
-    """Keeps the accounts of budgets, and gives event loops access to them."""
+    """Holds an account for each budget, and lets event loops wait for room in a budget."""
 
     @abstractmethod
     def open(self) -> LedgerConnection: ...

@@ -194,7 +194,7 @@ class ArrowAggregateFunction(ColumnAggregate):
 
     @abstractmethod
     def merge(self, groups: Any, size: int, /, *partials: Any) -> Sequence[Any]:
-        """Merge the partial results of each group. Returns arrays of the same types, with ``size`` values."""
+        """Merge the partial results of each group. Returns arrays of the same types, with one value per group."""
 
     @abstractmethod
     def result(self, /, *partials: Any) -> Any:

@@ -60,7 +60,7 @@ class DeadLetter:
     )
 
     def as_text(self) -> tuple[str, str | None, int | None, str, str, str, str | None]:
-        """Return a row for text columns. Value and key become their ``repr()``, limited to 10,000 characters.
+        """Return the dead letter as a row of text columns. Value and key are ``repr()``, cut to 10,000 characters.
 
         Example:
             >>> DeadLetter({"id": 3}, "k", None, "parse", "ValueError: bad", "").as_text()

@@ -102,9 +102,9 @@ class _SideRun:
 
 
 class Collector:
-    """Collects a function's results into runs, for the main output and the side outputs.
+    """Collects a function's results for the main output and the side outputs.
 
-    Values are copied at once, because consumers may keep them and the function may change them.
+    Values are copied as soon as they are emitted, because consumers may keep them and the function may change them.
     """
 
     __slots__ = ("_context", "_copied", "_emitted", "_look", "_side", "timestamps", "values")

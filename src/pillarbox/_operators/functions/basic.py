@@ -235,7 +235,9 @@ class ProcessFunction(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     def process_element(self, value: In, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
-        """Process a record. Return or ``yield`` results, or None. ``(tag, value)`` is emitted to a side output.
+        """Process a record. Return an iterable of results or None, or ``yield`` the results.
+
+        A result ``(tag, value)`` sends ``value`` to the side output ``tag``.
 
         ``ctx`` is only valid during the call.
         """
@@ -279,14 +281,14 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
 
         @abstractmethod
         def time_domain(self) -> TimeDomain:
-            """Return the timer's clock."""
+            """Return whether the timer fires in event time or in processing time."""
 
     @abstractmethod
     def process_element(self, value: In, ctx: KeyedProcessFunction.Context[Key], /) -> Results[Out]:
         """Process a record, with the state of its key. May be an ``async def``.
 
-        Return or ``yield`` results, or None. ``(tag, value)`` is emitted to a side output. ``ctx`` is only valid during
-        the call.
+        Return an iterable of results or None, or ``yield`` the results. A result ``(tag, value)`` sends ``value`` to
+        the side output ``tag``. ``ctx`` is only valid during the call.
         """
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /) -> Results[Out]:

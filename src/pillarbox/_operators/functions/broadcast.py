@@ -221,7 +221,7 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
 
         @abstractmethod
         def time_domain(self) -> TimeDomain:
-            """Return the timer's clock."""
+            """Return whether the timer fires in event time or in processing time."""
 
     class Context(_BroadcastContext):
         """A broadcast record, which has no key."""
@@ -230,11 +230,12 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
         def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
             """Call a function for each of the subtask's keys that has a certain state (Flink's ``applyToKeyedState``).
 
-            These are the keys that have the state before the first call. Their order only depends on the keys.
+            The set of keys is fixed before the first call of ``function``. Its order depends only on the keys.
 
             Args:
                 descriptor: a keyed state that ``open`` has declared.
-                function: ``f(key, state)``. May change the key's states and emit to side outputs. May not set timers.
+                function: ``f(key, state)``. It may change the key's states and emit to side outputs,
+                    but not set timers.
 
             Example:
                 >>> SPENT = ValueStateDescriptor("spent", int, default=0)

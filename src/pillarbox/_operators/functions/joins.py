@@ -99,7 +99,9 @@ class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
     def process_element(
         self, left: In1, right: In2, ctx: ProcessJoinFunction.Context, /
     ) -> Iterable[Out | SideOutput] | None:
-        """Process a pair. Return or ``yield`` results, or None. ``(tag, value)`` is emitted to a side output.
+        """Process a pair. Return an iterable of results or None, or ``yield`` the results.
+
+        A result ``(tag, value)`` sends ``value`` to the side output ``tag``.
 
         ``ctx`` is only valid during the call.
         """

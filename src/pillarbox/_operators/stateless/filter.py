@@ -54,7 +54,7 @@ class FilterOperator(FunctionOperator):
             self._refuse(values, keep)
 
     def _refuse(self, values: list[Any], keep: list[Any]) -> None:
-        """Raise for results that are not bools: coroutines are always true, None may be a forgotten ``return``."""
+        """Raise if a result is not a bool: a coroutine is always true, and None may be a forgotten ``return``."""
         position = next(index for index, answer in enumerate(keep) if type(answer) not in _BOOLEANS)
         answer = keep[position]
         for result in keep:

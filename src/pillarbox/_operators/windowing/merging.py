@@ -51,8 +51,8 @@ class MergingWindowSet:
     def _near(self, window: Any) -> list[Any]:
         """Return the windows that may merge with ``window``, as plain tuples.
 
-        For sessions, these are the windows that overlap it, directly or through other windows: a different version of
-        the program may have left overlapping windows.
+        For sessions, these are the windows that overlap it, directly or through other windows. Stored windows may
+        overlap each other if another version of the program stored them.
         """
         near: list[Any] = list(self._state)
         if not self._merges_overlapping or not near:

@@ -1,6 +1,6 @@
 """Passes a task's error from a worker through Spark to the user.
 
-Spark only passes on the printed exception, so its message must contain everything.
+Spark only passes on an exception's text, so the text contains all that is needed to rebuild the exception.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ _ADVICE = "(connections, locks, generators and the like stay in the function tha
 def refuse_unpicklable(
     error: BaseException, operator: str, values: Sequence[Any], does: str, what: str, keys: Sequence[Any] = ()
 ) -> NoReturn:
-    """Raise an error that names the record or key that cannot be pickled. If all can, raise ``error``.
+    """Raise an error that names the record or key that cannot be pickled. If all can be pickled, raise ``error``.
 
-    For its message, ``does`` is the operator's action, such as "emits", and ``what`` the step that failed, such as
-    "cannot be sent on".
+    The message contains ``does``, a verb for the operator's action ("emits"), and ``what``, the failed step ("cannot be
+    sent on").
     """
     for value in values:
         if not _is_picklable(value):

@@ -88,7 +88,7 @@ def partitions(program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], e
 
 
 def cut_into_runs(values: Sequence[Any], rng: random.Random) -> list[Records]:
-    """Split a partition's records into runs (slices that are processed at once), as Spark does."""
+    """Split a partition's records into runs (slices that are processed in one call), as Spark does."""
     size = rng.choice([1, 3, 1000])
     return [Records(list(values[start : start + size])) for start in range(0, len(values), size)]
 

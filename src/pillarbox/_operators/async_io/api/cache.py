@@ -45,7 +45,7 @@ class AsyncCache:
     key: Callable[[Any], Any] | str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        check_count(self.max_size, "AsyncCache: max_size", "a whole number of at least 1")
+        check_count(self.max_size, "AsyncCache: max_size", "a positive integer")
         if self.ttl is not None:
             positive_millis(self.ttl, "AsyncCache: ttl")
         if self.key is not None:

@@ -103,7 +103,7 @@ class AsyncFailure(_Failure):
     COLUMNS: ClassVar[str] = "value STRING, error STRING, attempts INT"
 
     def as_text(self) -> tuple[str, str, int]:
-        """Return a row for text columns. The value becomes its ``repr()``, limited to 10,000 characters.
+        """Return the failure as a row of text columns. The value is its ``repr()``, cut to 10,000 characters.
 
         Example:
             >>> AsyncFailure({"id": 3}, "TimeoutError", 2).as_text()

@@ -85,7 +85,7 @@ class OptionsOfAsyncOperators:
         if not isinstance(self.ordered, bool):
             self.refuse("ordered", "True or False")
         if not is_count(self.capacity):
-            self.refuse("capacity", "a whole number of at least 1")
+            self.refuse("capacity", "a positive integer")
         if self.on_barrier not in ("drain", "carry"):
             self.refuse("on_barrier", '"drain" or "carry"')
         if not isinstance(self.budgets, (list, tuple)) or not all(
@@ -127,7 +127,7 @@ class AsyncOptions(OptionsOfAsyncOperators):
         if self.record is not False and not (self.record is True and self.carries):
             self.refuse("record", 'True with on_barrier="carry", or False')
         if self.batch_size is not None and not is_count(self.batch_size):
-            self.refuse("batch_size", "a whole number of at least 1")
+            self.refuse("batch_size", "a positive integer")
         if self.batch_timeout is not None and self.batch_size is None:
             self.refuse("batch_timeout", "None without a batch_size")
         for name in ("rate_limit", "job_rate_limit"):

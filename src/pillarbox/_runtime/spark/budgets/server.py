@@ -1,4 +1,4 @@
-"""The server of the driver's ledger (accounts of budgets), which executors reach over TCP."""
+"""The server of the driver's ledger (the accounts of all budgets). Executors connect to it over TCP."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def use_values(values: Mapping[int, bytes]) -> None:
 
 
 def enter(files: dict[int, str | None], value_of: Callable[[int], bytes]) -> None:
-    """Make broadcast variables available to the calling thread of a home. Values are read on first use."""
+    """Make broadcast variables available to the calling thread, in a home. Values are read on first use."""
     from pyspark.core.broadcast import Broadcast, _broadcastRegistry
 
     for number, file in files.items():

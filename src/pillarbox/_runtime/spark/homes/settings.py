@@ -47,7 +47,7 @@ def _settings(mode: str | None, most: str | None, idle: str | None) -> HomeSetti
         return None
     most = (most or str(_default_most())).strip()
     if not most.isdigit() or int(most) < 1:
-        raise ConfigurationError(f"{MOST} must be a whole number from 1, not {shorten(most)}")
+        raise ConfigurationError(f"{MOST} must be a positive integer, not {shorten(most)}")
     return HomeSettings(mode, int(most), positive_millis(idle or _IDLE, IDLE) / 1000)
 
 

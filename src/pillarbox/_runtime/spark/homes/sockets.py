@@ -57,7 +57,7 @@ def _parent_of(pid: int) -> int:
 
 
 def executor_name(pid: int) -> str:
-    """Return a name for an executor that is unique on this machine. On Linux, names are never reused."""
+    """Return an executor name that is unique on this machine. On Linux, names are never reused."""
     if sys.platform != "linux":
         return f"{pid}"
     return f"{pid}-{Process.of(pid).start}-{os.stat('/proc/self/ns/pid').st_ino}"

@@ -176,7 +176,7 @@ def _merge(operators: dict[str, dict[str, Any]], facts: dict[str, Any], top: int
 
 
 def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, list[str]]:
-    """Return the changes if another checkpoint's newest program resumed from this checkpoint.
+    """Return what would change if another checkpoint's newest program resumed from this checkpoint.
 
     ``refused`` changes prevent it, ``doubtful`` changes may prevent it, and the first epoch makes the ``carried_out``
     changes.

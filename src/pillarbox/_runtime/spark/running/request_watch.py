@@ -50,7 +50,7 @@ class RequestWatch:
     def look(self) -> None:
         """Check for a new command and run it in another thread. Never raises.
 
-        The first call dismisses commands that were sent to the previous run.
+        The first call discards commands that were sent to the previous run.
         """
         try:
             files = self._requests.files()

@@ -66,7 +66,7 @@ class Router:
         self._shipped = shipped
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the subtasks' shares of the table, in few large rows of bytes, because each row costs Spark time."""
+        """Yield the subtasks' shares of the table, in a few large rows of bytes: Spark is slow with many small rows."""
         loads = classes_of(self._shipped.load())
         table = Table(self._table)
         shares = _Shares(self._codes)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import traceback
+from collections.abc import Callable
+from functools import wraps
 from typing import Any, NamedTuple
 
 
@@ -57,6 +60,47 @@ class StateCommits:
                 raise
             return False
         return True
+
+
+_JAVA_ERROR = "py4j.protocol.Py4JJavaError: An error occurred while calling"
+_INTERRUPTIONS = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
+
+
+def with_short_interruptions(function: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+    """Wrap a ``foreachBatch`` function so that ``query.stop()`` finds a short error if it interrupts the function.
+
+    Spark searches the error's text for an interruption, with a regular expression that recurses for each character. A
+    Java stack trace in the text overflows the stack of Spark's stream thread.
+    """
+
+    @wraps(function)
+    def call(batch: Any, batch_id: int) -> None:
+        try:
+            function(batch, batch_id)
+        except Exception as error:
+            lines = _interruption(traceback.format_exc())
+            if not lines:
+                raise
+            raise InterruptedError("\n".join(lines)).with_traceback(error.__traceback__) from None
+
+    return call
+
+
+def _interruption(text: str) -> list[str]:
+    """Return the lines in which Spark recognizes an interruption, or []."""
+    _, called, rest = text.partition(_JAVA_ERROR)
+    if not called:
+        return []
+    first, *others = rest.splitlines()
+    for line in others:
+        is_cancellation = "org.apache.spark.SparkException" in line and "cancelled" in line
+        if is_cancellation or any(name in line for name in _INTERRUPTIONS):
+            return [called + first, line]
+    return []
 
 
 class ProgressMark(NamedTuple):

@@ -42,7 +42,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
         CheckpointMismatchError: the checkpoint does not exist, the query is running, its last epoch is not committed, a
             rescaling to a different parallelism was interrupted, or the max parallelism is lower.
         ConfigurationError: this version of Spark cannot rescale.
-        ProgramError: ``parallelism`` is not a whole number from 1.
+        ProgramError: ``parallelism`` is not a positive integer.
 
     Example:
         >>> rescale(spark, "/checkpoints/flights", 8)  # doctest: +SKIP

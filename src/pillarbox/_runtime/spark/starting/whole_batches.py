@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._runtime.spark.session.queries import StateCommits
+from pillarbox._runtime.spark.session.queries import StateCommits, with_short_interruptions
 from pillarbox._runtime.spark.session.session import session_of
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ def _compute(batch: DataFrame) -> None:
 def whole_batches(start: Start, checkpoint: Checkpoint | None) -> Iterator[Callable[[StreamingQuery], None]]:
     """Complete the batches of a query that is started in the block. Call the yielded function with the query."""
     function = start.batch_function
-    if function is None or start.function_reads_all or not session_of(start.spark).has_jvm:
+    if function is None or not session_of(start.spark).has_jvm:
         yield lambda query: None
         return
     is_interrupted = checkpoint is not None and checkpoint.is_interrupted
     batches = WholeBatches(function, checkpoint.last_committed + 1 if checkpoint and is_interrupted else None)
-    start.writer.foreachBatch(batches)
+    start.writer.foreachBatch(with_short_interruptions(function if start.function_reads_all else batches))
     try:
         yield batches.set_query
     finally:

@@ -1,4 +1,4 @@
-"""The worker's executor, for task reports."""
+"""Identifies the Spark executor that a worker belongs to, for task reports."""
 
 from __future__ import annotations
 

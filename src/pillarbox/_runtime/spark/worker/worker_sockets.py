@@ -1,7 +1,7 @@
 """Acknowledges TCP data from Spark at once.
 
-Java sends a task in small pieces, and Linux delays their acknowledgement by 40 ms, a tenth of an epoch, in nearly every
-source task. Unix sockets (``spark.python.unix.domain.socket.enabled``) have no delay.
+Java sends a task in small pieces, and Linux delays acknowledging them by 40 ms. This happens in nearly every source
+task. Unix sockets (``spark.python.unix.domain.socket.enabled``) have no delay.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LOOKED_AT = 128
 
 
 def acknowledge_at_once() -> None:
-    """Acknowledge TCP data at once, until the worker next sends data."""
+    """Turn off delayed TCP acknowledgements. Linux turns them on again when the worker sends data."""
     set_option = _set_option()
     if set_option is None:
         return
