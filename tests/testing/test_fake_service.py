@@ -106,6 +106,25 @@ def test_a_record_that_times_out_cancels_its_request() -> None:
     assert (outcomes(bank), bank.acted) == (["cancelled"], [])
 
 
+def test_a_timeout_names_the_budget_that_its_call_waited_for() -> None:
+    slow = Budget("bank", requests="1 per minute")
+    bank = FakeService(receipt)
+
+    class Pays(KeyedProcessFunction[Any, Any]):
+        async def process_element(self, payment: Any, ctx: Any) -> Any:
+            yield await ctx.call(bank, *payment, budget=slow)
+
+    options: dict[str, Any] = {"timeout": "5 seconds", "on_error": BAD, "budgets": [slow]}
+    with harness_for(Pays(), key_by=lambda payment: payment[0], **options) as harness:
+        harness.push(("ann", 5))
+        harness.push(("bob", 6))
+        harness.advance_processing_time(5_000)
+        (letter,) = harness.get_side_output(BAD)
+        error = "TimeoutError: no end within 5 s, because a call was waiting for the budget 'bank'"
+        assert (letter.key, letter.error) == ("bob", error)
+        assert bank.acted == [("ann", 5)]
+
+
 def test_a_recorded_answer_outlives_a_failure() -> None:
     bank = FakeService(receipt, latency="1 second")
 

@@ -310,7 +310,11 @@ WRONGLY: Any = AsyncDataStream
             ProgramError,
             "takes an instance of an AsyncBatchFunction",
         ),
-        (lambda s: WRONGLY.ordered_wait_batch(s, Sizes(), 1, None), ProgramError, "batch_size must be a positive integer"),
+        (
+            lambda s: WRONGLY.ordered_wait_batch(s, Sizes(), 1, None),
+            ProgramError,
+            "batch_size must be a positive integer",
+        ),
         (lambda s: WRONGLY.ordered_wait_batch(s, Sizes(), 1, 0), ProgramError, "batch_size must be a positive integer"),
         (lambda s: WRONGLY.ordered_wait_batch(s, Sizes(), 1, 2, cache=AsyncCache()), TypeError, "argument 'cache'"),
         (lambda s: WRONGLY.unordered_wait_batch([], Sizes(), 1, 2), ProgramError, "takes a DataStream"),

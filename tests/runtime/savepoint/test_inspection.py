@@ -101,7 +101,7 @@ class Declares(KeyedProcessFunction):
     [
         ((int,), Types.STRING(), None),
         ((int,), None, "the type of its key is not known: key by columns of a DataFrame or an output_type, or"),
-        ((), Types.STRING(), "the program declares no type for one of them, or a type that is not plain data: state_"),
+        ((), Types.STRING(), "a state has no declared type, or a type that is not plain data, or an operator"),
     ],
 )
 def test_the_reason_why_state_is_pickled(types: Any, key_type: Any, reason: str | None) -> None:

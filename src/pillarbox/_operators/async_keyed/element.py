@@ -47,7 +47,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         is_queued: whether the element is in the operator's queue, so that its key is busy. An element whose key is free
             is only queued when it first awaits; most never do.
         steps: the worker that runs it, once it has awaited something.
-        is_cancelled: whether its timeout has passed.
+        overdue: the error of its timeout, once this has passed, or None.
         original: a copy of the value, made before the function could change it.
         notes: log of its state changes, to undo them. None if the operator never undoes changes.
         arrival: the epoch when it arrived, or None for the current epoch.
@@ -60,7 +60,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     state = RequestState.PENDING
     segment: Segment | None = None
     is_queued = False
-    is_cancelled = False
+    overdue: TimeoutError | None = None
     was_carried = False
     steps: WorkerSteps | None = None
     original: Any = None

@@ -328,7 +328,7 @@ class ElementRunner:
                     self.raised(element, error)
                 if steps.is_cut_off:
                     return
-                if element.is_cancelled and sys.version_info >= (3, 11):
+                if element.overdue is not None and sys.version_info >= (3, 11):
                     while steps.task.cancelling():
                         steps.task.uncancel()
                 # (leave(), inlined)
@@ -438,8 +438,9 @@ class ElementRunner:
         """Handle an error of an element's call: emit a dead letter, or fail the task."""
         if element.is_over:
             return  # it was cut off
-        if isinstance(error, asyncio.CancelledError) and element.is_cancelled and self._timeouts is not None:
-            error = self._timeouts.error()
+        if element.overdue is not None and (error is element.overdue or isinstance(error, asyncio.CancelledError)):
+            error = element.overdue
+            self.figures.timed_out += 1
         if self._letters is not None and (concerns_record(error) or isinstance(error, _ERRORS_OF_CALLS)):
             self._write_letter(element, error)
         else:

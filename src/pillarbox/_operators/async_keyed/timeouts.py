@@ -36,10 +36,10 @@ class Timeouts:
         if self._timer is None:
             self._timer = loop.call_later(self._seconds, self._expire)
 
-    def error(self) -> TimeoutError:
-        """Count an overdue element, and return its error."""
-        self._runner.figures.timed_out += 1
-        return TimeoutError(f"no end within {self._seconds:g} s")
+    def _error(self, element: Element) -> TimeoutError:
+        names = self._runner.caller.budgets_awaited_by(element)
+        reason = f", because a call was waiting for the budget {names[0]!r}" if names else ""
+        return TimeoutError(f"no end within {self._seconds:g} s{reason}")
 
     def _expire(self) -> None:
         self._timer = None
@@ -52,7 +52,7 @@ class Timeouts:
             deadlines.popleft()
             if not element.is_over:
                 assert element.steps is not None
-                element.is_cancelled = True
+                element.overdue = self._error(element)
                 element.steps.task.cancel()
                 loop.call_later(_HEED, self._cut_off, element)
 
@@ -70,7 +70,8 @@ class Timeouts:
                 ),
             )
             return
-        runner.raised(element, self.error())
+        assert element.overdue is not None
+        runner.raised(element, element.overdue)
         if runner.failure is None:
             steps.is_cut_off = True
             steps.element = None

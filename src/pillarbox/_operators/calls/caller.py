@@ -73,7 +73,7 @@ class Caller:
             self._made += 1
             if self._replayed is not None:
                 await self._replayed.before_call(callee, args)
-            return await ServiceCall(function, callee, args, options, turns).answer(was_begun=False)
+            return await ServiceCall(function, callee, args, options, turns, owner=element).answer(was_begun=False)
         where = f"operator {self._context.name!r}: ctx.call() of {callee}"
         fingerprint = _fingerprint(callee, args, options.key, where)
         calls = element.calls
@@ -105,7 +105,7 @@ class Caller:
             if options.reconcile is not None and record is None:
                 await self._write(calls, name, Record.begun(fingerprint))
             try:
-                call = ServiceCall(function, callee, args, options, turns, idempotency_key)
+                call = ServiceCall(function, callee, args, options, turns, idempotency_key, element)
                 answer = await call.answer(was_begun=record is not None)
             except options.record_errors as error:
                 await self._write(calls, name, Record.of(fingerprint, error, where))
@@ -171,6 +171,10 @@ class Caller:
         self.numbers = numbers
         if self._journal is not None:
             self._journal.add(epoch, entries)
+
+    def budgets_awaited_by(self, element: CallingElement) -> list[str]:
+        """Return the names of the budgets that an element's calls are waiting for."""
+        return [name for name, turns in self._turns.items() if turns.has_request_of(element)]
 
     @property
     def is_writing(self) -> bool:

@@ -59,6 +59,7 @@ class ServiceCall:
 
     Args:
         turns: delays attempts to meet the budget, or None without a budget.
+        owner: the element that makes the call.
     """
 
     def __init__(
@@ -69,7 +70,9 @@ class ServiceCall:
         options: CallOptions,
         turns: Turns | None,
         idempotency_key: str | None = None,
+        owner: object = None,
     ) -> None:
+        self._owner = owner
         self._function = function
         self._callee = callee
         self._args = args
@@ -103,7 +106,7 @@ class ServiceCall:
                 if answer is not CALL_AGAIN:
                     return answer
             is_begun = True
-            slots = () if self._turns is None else await self._turns.take(self._args)
+            slots = () if self._turns is None else await self._turns.take(self._args, self._owner)
             attempts += 1
             result, pause = None, 0
             failure: Exception | None = None

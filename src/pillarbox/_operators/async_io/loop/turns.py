@@ -18,6 +18,15 @@ from pillarbox._operators.budgets.ledger import BudgetScope, LedgerConnection, L
 _LINE = 500
 
 
+class _Request:
+    """A waiting request. ``owner`` is the record or timer that makes it, or None."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: object) -> None:
+        self.owner = owner
+
+
 class Turns:
     """Makes each request of an event loop wait until all its budgets allow it. Loop thread only."""
 
@@ -35,7 +44,7 @@ class Turns:
         self._first = 0
         self._lock = asyncio.Lock()
         # Estimates of the waiting requests, in order: a number per gate.
-        self._line: dict[object, list[float]] = {}
+        self._line: dict[_Request, list[float]] = {}
         self.waited = 0.0
         self._told = 0.0
         self._counts: dict[str, float] = {}
@@ -45,9 +54,9 @@ class Turns:
         self._ends.append(end)
         return end
 
-    async def take(self, argument: Any) -> list[Slot]:
+    async def take(self, argument: Any, owner: object = None) -> list[Slot]:
         """Wait until a request may begin, and return its slots. Raises an error if a budget refuses the request."""
-        request = object()
+        request = _Request(owner)
         estimates = self._line[request] = [gate.budget.estimate_of(argument) for gate in self._gates]
         try:
             async with self._lock:
@@ -71,6 +80,10 @@ class Turns:
                     self._first = index
         finally:
             self.waited += time.monotonic() - began
+
+    def has_request_of(self, owner: object) -> bool:
+        """Return whether a request of this owner is waiting."""
+        return any(request.owner is owner for request in self._line)
 
     def _waiting(self, index: int) -> Sequence[float]:
         return [estimates[index] for estimates in islice(self._line.values(), _LINE)]

@@ -142,8 +142,8 @@ def _reason_for_pickles(head: LogHead, view: LogView) -> str | None:
     if view.task_state().get("operators"):
         return "an operator chained to it keeps records of its own, such as requests that are carried"
     return reason_for_pickled_keys(head.key) or (
-        "the program declares no type for one of them, or a type that is not plain data: state_format in the metrics of"
-        " the query names it"
+        "a state has no declared type, or a type that is not plain data, or an operator of the chain may carry requests"
+        " or records. The query's metric state_format names the reason"
     )
 
 

@@ -91,7 +91,7 @@ def with_short_interruptions(function: Callable[[Any, int], Any]) -> Callable[[A
 
 
 def _interruption(text: str) -> list[str]:
-    """Return the lines in which Spark recognizes an interruption, or []."""
+    """Return the lines that Spark recognizes as an interruption, or []."""
     _, called, rest = text.partition(_JAVA_ERROR)
     if not called:
         return []
