@@ -45,7 +45,7 @@ class _RecordingFile:
 
 
 def keep_pickled_values() -> None:
-    """Make workers forked from this process keep the pickles of variables without a file, to send them to homes."""
+    """Make workers forked from this process keep the pickles of fileless broadcast variables, to send to homes."""
     from pyspark.core.broadcast import Broadcast
 
     begin: Callable[..., None] = Broadcast.__init__

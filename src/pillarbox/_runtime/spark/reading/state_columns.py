@@ -80,7 +80,7 @@ def _struct(names: Sequence[str], parts: Sequence[spark.DataType]) -> spark.Stru
 
 
 def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -> spark.DataType | None:
-    """Return the type of an operator's keys. None if it is unknown or differs between inputs."""
+    """Return the type of an operator's keys, or None if the type is unknown or differs between inputs."""
     types, names = declared_key(head.key for head in heads)
     kinds = list(map(parse, types))
     if len(kinds) < 2:

@@ -1,6 +1,6 @@
 """Writes and reads savepoints, using only Spark's readers and writers.
 
-The manifest is written last: with it, a savepoint is complete (docs/savepoint-format.md).
+The manifest is written last, and makes a savepoint complete (docs/savepoint-format.md).
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def write_table(rows: DataFrame, directory: str, uid: str) -> None:
 def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
     """Write the manifest with the digests of all files.
 
-    Digests that it already has are kept, so that later damage is detected.
+    Keeps digests that the manifest already has, so that later damage is detected.
     """
     tasks = f"{_TASKS}/"
     digests = {name: digest for name, digest in manifest.files.items() if not name.startswith(tasks)}
@@ -244,7 +244,7 @@ def sources_at(spark: SparkSession, checkpoint: Checkpoint, epoch: int) -> Sourc
 
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
-    """Return the lines of a file source's log up to batch ``last``, once each: compacted files repeat lines."""
+    """Return the lines of a file source's log up to batch ``last``, without the repetitions in compacted files."""
     rows: list[Any] = unless_missing(
         lambda: reader(spark).text(folder).where("value LIKE '{%'").distinct().collect(), []
     )

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def reader(spark: SparkSession) -> DataFrameReader:
-    """Return a reader that does not interpret wildcards in paths. Spark's writers do not, either."""
+    """Return a reader that does not interpret wildcards in paths. Spark's writers never interpret wildcards."""
     return spark.read.option(WILDCARDS, "false")
 
 

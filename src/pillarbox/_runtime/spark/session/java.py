@@ -1,7 +1,7 @@
-"""Access to Java objects of a classic session: its DataFrames and file systems.
+"""Accesses Java objects of a classic session, such as its DataFrames and file systems.
 
-Spark does not guarantee these names. `compatibility.py` checks some of them when a query starts. No function runs a
-job.
+Any version of Spark may rename their methods. `compatibility.py` checks some of the names when a query starts. No
+function runs a job.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
 def _daemon_finds_pillarbox() -> bool:
     """Return whether the daemon that forks Python workers can import pillarbox.
 
-    It sees installed packages and ``PYTHONPATH``, but not ``--py-files``. After ``spark-submit``, the JVM's
+    The daemon sees installed packages and ``PYTHONPATH``, but not ``--py-files``. After ``spark-submit``, the JVM's
     ``PYTHONPATH`` may differ from this process's.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:

@@ -25,7 +25,7 @@ def session_settings(
 ) -> Iterator[None]:
     """Change a session's settings within the block.
 
-    ``before``: the current settings, if the caller has read them: each takes a call to Java.
+    ``before``: the current settings, if the caller has read them (each takes a call to Java).
     """
     if before is None:
         before = spark.conf.getAll if settings else {}

@@ -1,4 +1,4 @@
-"""Starts queries. Only meanwhile, the user's session has the programs' settings.
+"""Starts queries. The user's session only has the programs' settings while a query starts.
 
 Spark clones the session of a starting query, and notes the state partitions and state store in the offset log. So a
 program can run in the user's own session without affecting other queries.

@@ -48,7 +48,7 @@ def working() -> Iterator[None]:
 
 
 def close_ended() -> None:
-    """Close the tasks of ended runs, at once or when they are no longer in use."""
+    """Close the tasks of ended runs, immediately or when they are no longer in use."""
     keeper = of_this_worker()
     residency.here.closes_later = residency.here.is_busy or keeper.is_asked
     if residency.here.closes_later:
