@@ -47,7 +47,7 @@ class FirstDifference:
 
     Attributes:
         number: position of the record in the input, from 1; or 0 if the programs differ before the first record.
-        before: state name -> the key's state before the record, in the recorded program.
+        before: the key's states before the record in the recorded program, by state name.
     """
 
     number: int
@@ -65,7 +65,7 @@ class Comparison:
 
     Attributes:
         sent: how many records (the recorded program, the other program) emitted.
-        only_end: differences that no record causes, but timers, requests, or the end of the epoch.
+        only_end: differences caused by timers, requests or the end of the epoch instead of a record.
         unanswered: the message of the service call without a recorded answer that stopped a program, or None.
     """
 
@@ -256,7 +256,7 @@ class _ComparedProgram(NamedTuple):
 
 
 class _StepRun:
-    """A run that processes one record at a time: a record is finished when the task requests more input."""
+    """A run that processes one record at a time. A record is finished when the task requests more input."""
 
     def __init__(self, rerun: Rerun, take: Callable[[_StepTrace], None]) -> None:
         self._rerun = rerun

@@ -1,4 +1,4 @@
-"""Nondeterministic inputs of user code: random numbers, unique ids, the machine's clock."""
+"""Detects or fixes nondeterministic inputs of user code (random numbers, unique ids, the clock)."""
 
 from __future__ import annotations
 
