@@ -55,7 +55,6 @@ _loaders: list[Callable[[], Tools | None]] = []
 
 
 def provide(load: Callable[[], Tools | None]) -> None:
-    """Set the function that loads the tools."""
     _loaders[:] = [load]
 
 

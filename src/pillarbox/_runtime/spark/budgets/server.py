@@ -150,7 +150,7 @@ class _SharedAccount:
 
 
 class BudgetServer:
-    """Keeps the accounts of the budgets that a driver's queries share. Runs in its own thread."""
+    """Counts the use of the budgets that a driver's queries share. Runs in its own thread."""
 
     def __init__(self, host: str, address: str, port: int = 0) -> None:
         self.host = host

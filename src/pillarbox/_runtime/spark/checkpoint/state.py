@@ -131,7 +131,7 @@ class CheckpointState:
         return {code: view.head for code, view in self.views(operator).items()}
 
     def views(self, operator: Stateful) -> dict[int, LogView]:
-        """Return a stateful operator's logs by subtask code. Only reads their heads."""
+        """Return a stateful operator's logs by subtask code. Only reads their heads (metadata)."""
         views = {}
         for code, _, payload in self.logs(operator).where(f"number = {META}").collect():
             store = MemoryChunkStore()

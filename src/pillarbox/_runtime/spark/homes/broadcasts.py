@@ -62,7 +62,7 @@ def keep_pickled_values() -> None:
 
 
 def files() -> dict[int, str | None]:
-    """Return this worker's broadcast variables: number -> file with the value, or None if there is no file."""
+    """Return the files with this worker's broadcast variables, or None for a variable without a file, by number."""
     from pyspark.core.broadcast import _broadcastRegistry
 
     return {number: getattr(broadcast, "_path", None) for number, broadcast in _broadcastRegistry.items()}

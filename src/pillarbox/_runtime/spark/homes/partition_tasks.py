@@ -94,7 +94,7 @@ class _Chunks:
 
 
 class PartitionTasks:
-    """A guest of a home: the tasks of one level and state partition, and the thread that runs them."""
+    """A guest of a home: its tasks, and their thread."""
 
     def __init__(self, clock: Callable[[], float], idle: float, turn: FunctionLock) -> None:
         self._clock = clock
@@ -208,7 +208,7 @@ class PartitionTasks:
                 relay.send((Kind.WELCOME,))
 
     def seconds_overdue(self) -> float:
-        """Return the seconds since the running attempt was cancelled, while its functions still run."""
+        """Return the seconds that a cancelled attempt's functions have kept running, or 0."""
         now = self._clock()
         with self._lock:
             if self._waits_since is not None and self._thread in self._turn.waiting:

@@ -40,7 +40,7 @@ _AHEAD_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class Homes:
-    """Settings that a level's workers need to find their homes. Pickled with the function that Spark runs there."""
+    """Settings that a level's workers need to find their homes. Pickled to the workers."""
 
     secret: str
     level: str

@@ -64,7 +64,6 @@ def executor_name(pid: int) -> str:
 
 
 def starter_name(executor: int, daemon: int) -> str:
-    """Return the name of the starter for a daemon's workers."""
     return f"{executor_name(executor)}-{daemon}-{Process.of(daemon).start}"
 
 

@@ -198,8 +198,8 @@ class _Plan:
 class _Metrics:
     """Removes task metrics from a streaming program's rows.
 
-    Metrics are observed and dropped after each level (the operators between two shuffles). So shuffles contain no
-    metrics, and a repeated task shuffles the same data.
+    Metrics are observed and dropped after each level of tasks, so that shuffles contain no metrics, and a repeated task
+    shuffles the same data.
 
     Attributes:
         program: the alias of the program's rows. Metrics are observed under this name for the last level, and under

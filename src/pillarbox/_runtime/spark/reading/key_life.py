@@ -1,7 +1,6 @@
 """The history of a key: its state and timers in the last epochs that Spark retains.
 
-Spark's state reader cannot look up a key, so a job reads the state of all keys. The job can be cancelled. A process
-runs only one such job at a time.
+The job that reads the state can be cancelled. A process runs only one such job at a time.
 """
 
 from __future__ import annotations

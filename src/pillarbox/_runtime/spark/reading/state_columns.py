@@ -1,8 +1,8 @@
 """State as columns: names, types, and Arrow arrays.
 
-If an operator's state is plain (docs/security.md), columns have the declared types of their states. Otherwise, they are
-VARIANT, which Spark parses from JSON. In Arrow, they are structs that contain JSON, or a pickle if JSON cannot express
-the value.
+If an operator's state is plain (docs/security.md), columns have the declared types of their states. Otherwise, columns
+are VARIANT, which Spark parses from JSON. In Arrow, a VARIANT is a struct that contains JSON, or a pickle if JSON
+cannot express the value.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StateColumn:
     Attributes:
         name: the column's name. Unique in the table, even ignoring case.
         type: its Spark type, or None for VARIANT.
-        name_of_type: the name of its type in heads of state logs.
+        name_of_type: the type's name in heads (metadata) of state logs.
     """
 
     name: str

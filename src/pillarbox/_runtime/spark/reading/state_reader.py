@@ -52,7 +52,7 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     ``partials.card``.
 
     Columns without a known type are VARIANT. Read them as in ``seen::long`` or ``variant_get(namespace, '$[0]',
-    'long')``. In them, times and decimals are text; values that contain bytes or instances of your own classes are
+    'long')``. In a VARIANT, times and decimals are text; values that contain bytes or instances of your own classes are
     pickles, for ``pickle.loads``.
 
     Args:

@@ -1,4 +1,4 @@
-"""The heartbeat of a query's driver: updated every second in memory, and every 15 seconds in the checkpoint.
+"""Updates a query driver's heartbeat, every second in memory and every 15 seconds in the checkpoint.
 
 A starting query checks for another driver's heartbeat, because a second driver on a checkpoint makes the first one fail
 minutes later. The tools read heartbeats, because only the driver knows that an epoch hangs. Under Spark Connect, files

@@ -210,9 +210,9 @@ def record(
     ``pillarbox replay DIRECTORY`` then runs the task again on your machine, without Spark and Java, and stops at its
     failure.
 
-    To get the input, this runs sources and earlier levels (all operators before the task's shuffle) again, on a copy of
-    the checkpoint. It writes nothing to the sink or the checkpoint. The recording contains the task's records and
-    state, so protect it like the checkpoint. Requires a classic session.
+    To get the input, this runs sources and earlier operators again, on a copy of the checkpoint. It writes nothing to
+    the sink or the checkpoint. The recording contains the task's records and state, so protect it like the checkpoint.
+    Requires a classic session.
 
     Args:
         writer: as in :func:`pillarbox.start`.
@@ -222,10 +222,10 @@ def record(
         subtask: the subtask's index; for a source, the partition.
         key: instead of ``subtask``, one of its keys as text (JSON for a key of several columns). It is parsed according
             to the declared type of keys, otherwise by comparison with the keys in state.
-        allow_calls: whether to repeat the calls that async operators in earlier levels make. If False, an epoch with
-            such calls is refused. Calls by other functions are always repeated.
+        allow_calls: whether to repeat the calls that earlier async operators make. If False, an epoch with such calls
+            is refused. Calls by other functions are always repeated.
         limit: maximum size (bytes) of the task's input, and also of the copied state. Raises if either is larger.
-        timeout: maximum time to run the earlier levels (seconds).
+        timeout: maximum time to run the earlier operators (seconds).
         options: options of the writer's ``start``, such as ``checkpointLocation``.
 
     Returns:
@@ -233,8 +233,8 @@ def record(
 
     Raises:
         CheckpointMismatchError: the epoch or its state no longer exists.
-        ConfigurationError: an earlier level would make calls, ``limit`` or ``timeout`` is exceeded, the folder exists,
-            or this is a Spark Connect session.
+        ConfigurationError: an earlier operator would make calls, ``limit`` or ``timeout`` is exceeded, the folder
+            exists, or this is a Spark Connect session.
         ProgramError: the task does not exist, the key is ambiguous, or no task was specified and no task has failed.
 
     Example:

@@ -61,7 +61,7 @@ def start(
     - Refuses a checkpoint while another driver runs its query, and after an interrupted rescaling.
     - With ``env.set_auto_rescale(True)``, rescales a checkpoint to the program's parallelism. Otherwise, the query runs
       with the checkpoint's parallelism, and a warning is logged.
-    - With ``trigger(availableNow=True)``, also ends queries that use processing time: when all input has been read,
+    - With ``trigger(availableNow=True)``, also ends a query that uses processing time, after all input has been read,
       timers that were due by then have fired, and carried requests have been answered. Later timers stay in the
       checkpoint.
     - ``pillarbox stop CHECKPOINT`` and ``pillarbox savepoint CHECKPOINT DIR --stop`` work from any machine.

@@ -56,11 +56,11 @@ _ROWS_IN_FILE = 200_000
 
 
 def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: int | None = None) -> None:
-    """Write a savepoint: a query's state as plain Parquet files.
+    """Write a savepoint: a query's state as plain Parquet files (docs/savepoint-format.md).
 
     A query can start from it at any parallelism. Reads one committed epoch from the checkpoint of a running or stopped
     query, without the program and its classes. All state is read and verified once; a Spark task holds one subtask's
-    state log in memory. docs/savepoint-format.md describes the format.
+    state log in memory.
 
     If the call is interrupted, repeat it: it overwrites the incomplete savepoint.
 

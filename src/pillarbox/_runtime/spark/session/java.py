@@ -36,7 +36,6 @@ def path_array(spark: Any, paths: list[str]) -> Any:
 
 
 def file_system(spark: Any, path: Any) -> Any:
-    """Return the file system of a path, with the session's settings."""
     return path.getFileSystem(java_session(spark).sessionState().newHadoopConf())
 
 
@@ -77,7 +76,6 @@ WRITER_FIELDS = ("source", "trigger", "extraOptions")
 
 
 def writer_field(writer: Any, name: str) -> Any:
-    """Return a private field of a ``DataStreamWriter``."""
     assert name in WRITER_FIELDS
     field = writer._jwrite.getClass().getDeclaredField(name)
     field.setAccessible(True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: str) -> SparkSession:
-    """Return a local Spark session that is configured for pillarbox, for examples, tests and experiments.
+    """Return a local Spark session for examples, tests and experiments with pillarbox.
 
     Args:
         cores: number of concurrent tasks.

@@ -60,7 +60,6 @@ def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
 
 @contextmanager
 def without_setting(spark: SparkSession, name: str) -> Iterator[None]:
-    """Unset a setting within the block."""
     conf = spark.conf
     value = conf.getAll.get(name)
     if value is None:

@@ -76,7 +76,7 @@ def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
 
     On a cluster, this runs a Spark job, which may miss busy executors. Homes there end after an idle time.
 
-    ``secrets`` are the secrets of the run's programs. They identify homes without a run id.
+    ``secrets`` (of the run's programs) identify homes without a run id.
     """
     request = {"run": run, "secrets": list(secrets)}
     executor = session_of(spark).local_executor()

@@ -26,7 +26,7 @@ _log = logging.getLogger("pillarbox")
 def begin_batch_without_input(
     start: Start, checkpoint: Checkpoint, programs: Sequence[PlannedProgram], now: float | None = None
 ) -> bool:
-    """If timers may be due and no micro-batch is uncommitted, begin one. Returns whether it did.
+    """If timers may be due and no micro-batch is uncommitted, begin a micro-batch. Returns whether it began.
 
     Does nothing under Spark Connect, or with ``trigger(once=True)``, whose only micro-batch must read the input.
     """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class End(NamedTuple):
-    """How a query ended: with a failure, or None."""
+    """The end of a query, with its failure or None."""
 
     failure: Exception | None
 

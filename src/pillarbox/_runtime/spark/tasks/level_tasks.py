@@ -24,7 +24,7 @@ _LOGGED_CLOCK = 2_000
 
 @contextmanager
 def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTask]:
-    """Create a task for the block. Afterwards closes it, or if the block raises, cancels it."""
+    """Create a task for the block. Closes the task afterwards, or cancels it if the block raises."""
     task = MultipleInputStreamTask(vertex, subtask)
     try:
         yield task
