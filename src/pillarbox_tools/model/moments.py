@@ -1,4 +1,4 @@
-"""The history of a run: a bounded number of moments, each the aggregate of about a minute's epochs."""
+"""Aggregates a run's epochs to a bounded history of moments, of about a minute each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Compares another program with a recorded program, on the recorded input and state.
 
-First, both run normally. If the results differ, both run again record by record, and their output and state after each
-record are compared.
+First, both programs run normally. If the results differ, both programs run again, and their output and state are
+compared after each record.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Comparison:
     """The result of comparing two programs.
 
     Attributes:
-        sent: how many records (the recorded program, the other program) emitted.
+        sent: numbers of emitted records: (recorded program, other program).
         only_end: differences caused by timers, requests or the end of the epoch instead of a record.
         unanswered: the message of the service call without a recorded answer that stopped a program, or None.
     """

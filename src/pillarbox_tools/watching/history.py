@@ -104,7 +104,7 @@ def condensed(snapshot: Snapshot) -> Snapshot:
 
 
 def _condensed(epoch: EpochReport) -> EpochReport:
-    """Drop the tasks that findings do not need. Sums over all tasks are kept."""
+    """Drop task reports that the doctor does not need. Keeps sums over all tasks."""
     if len(epoch.tasks) <= _TASKS:
         return epoch
     tasks = sorted(epoch.tasks, key=lambda task: -task.busy_ms)[:_TASKS]
