@@ -64,7 +64,7 @@ class Comparison:
     """The result of comparing two programs.
 
     Attributes:
-        sent: numbers of emitted records: (recorded program, other program).
+        sent: numbers of records emitted by (the recorded program, the other program).
         only_end: differences caused by timers, requests or the end of the epoch instead of a record.
         unanswered: the message of the service call without a recorded answer that stopped a program, or None.
     """

@@ -1,4 +1,4 @@
-"""Detects or fixes nondeterministic inputs of user code (random numbers, unique ids, the clock)."""
+"""Detects nondeterministic inputs of user code (random numbers, ids, the clock), or makes them reproducible."""
 
 from __future__ import annotations
 
