@@ -74,7 +74,7 @@ def with_short_interruptions(function: Callable[[Any, int], Any]) -> Callable[[A
     """Wrap a ``foreachBatch`` function so that ``query.stop()`` finds a short error if it interrupts the function.
 
     Spark searches the error's text for an interruption, with a regular expression that recurses for each character. A
-    Java stack trace in the text overflows the stack of Spark's stream thread.
+    Java stack trace in the text overflows the stream thread's stack.
     """
 
     @wraps(function)
