@@ -7,7 +7,7 @@ import pytest
 from tests.support import collector
 
 
-def test_what_a_test_has_given_back_to_the_collector_is_frozen_before_the_next_one(request: pytest.FixtureRequest):
+def test_objects_left_by_a_test_are_frozen_before_the_next_test(request: pytest.FixtureRequest):
     assert gc.get_freeze_count() > 10_000
     gc.unfreeze()
     assert gc.get_freeze_count() == 0

@@ -299,7 +299,7 @@ def test_examples_use_what_is_public():
     assert modules  # else the above would find nothing wrong
 
 
-def test_what_is_not_public_has_a_private_name():
+def test_modules_that_are_not_public_have_private_names():
     modules = {path.relative_to(SOURCE).with_suffix("").as_posix() for path in FILES if path.is_relative_to(SOURCE)}
     public = {
         module.removesuffix("/__init__").replace("/", ".")
@@ -345,7 +345,7 @@ def test_the_layers_are_those_of_the_page():
     assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == list(map(set, LAYERS))
 
 
-def test_what_needs_no_spark_is_imported_where_there_is_none():
+def test_modules_that_need_no_spark_are_imported_without_it():
     code = (
         "import sys; sys.modules['pyspark'] = sys.modules['pyarrow'] = None; import pillarbox, pillarbox.mailbox;"
         "print(pillarbox.__version__, pillarbox.mailbox.TaskMailbox.__name__)\n"

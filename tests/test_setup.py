@@ -110,7 +110,7 @@ def test_uv_makes_the_environment_from_the_index_that_pip_uses_and_a_second_call
     assert clone.asked() == []
 
 
-def test_what_is_set_for_uv_itself_goes_before_what_is_set_for_pip(clone):
+def test_settings_of_uv_take_precedence_over_settings_of_pip(clone):
     clone.set_up(UV_DEFAULT_INDEX="mirror-of-uv")
     assert {line.partition(":")[0] for line in clone.asked()} == {"mirror-of-uv"}
 
@@ -126,7 +126,7 @@ def test_another_lock_file_or_python_makes_the_environment_anew(clone):
     assert clone.asked()[0].endswith(f"--python {sys.executable} .venv")
 
 
-def test_what_uv_cannot_make_is_made_anew_by_the_next_call(clone):
+def test_an_environment_that_uv_failed_to_create_is_created_by_the_next_call(clone):
     (clone.root / "broken").touch()
     failed = clone.set_up()
     assert (failed.returncode, failed.stderr.splitlines()[-1]) == (

@@ -26,7 +26,7 @@ WITHOUT_QUERIES = {
 }
 
 
-def test_what_sides_find_is_gathered(tmp_path: Path) -> None:
+def test_findings_of_all_sides_are_gathered(tmp_path: Path) -> None:
     file = tmp_path / "findings.jsonl"
     assert read_findings(file) == Findings(0, [])
     results = [["slow_epochs", "an epoch takes 2 s"], ["retention", "Spark keeps 2 epochs"]]

@@ -107,7 +107,7 @@ upper(key) = 1
         (RuntimeError(JAVAS), "Error: SparkNumberFormatException: [B] 'A' cannot be cast (--verbose shows more)\n"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(no_spark, monkeypatch, error, words):
+def test_errors_of_commands_are_one_sentence(no_spark, monkeypatch, error, words):
     def fails(*args):
         raise error
 

@@ -214,7 +214,7 @@ def test_the_list_says_how_queries_are(client: httpx.Client, live: Live) -> None
     assert (entry["status"], entry["failure"]) == ("failed", "no such card")
 
 
-def test_what_is_wrong_with_a_query_is_in_its_entry_although_nothing_changes(
+def test_problems_are_in_the_entry_of_an_unchanged_query(
     client: httpx.Client, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(versioned_view, "_LOOK_EVERY", 0.0)

@@ -181,5 +181,5 @@ def test_a_cookie_is_named_for_the_ports(host: str, name: str) -> None:
         *(("10.0.0.1", False), ("example", False), ("", False)),
     ],
 )
-def test_which_hosts_are_this_machine(host: str, own: bool) -> None:
+def test_hosts_that_are_this_machine(host: str, own: bool) -> None:
     assert is_loopback(host) is own

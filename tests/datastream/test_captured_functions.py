@@ -149,7 +149,7 @@ def test_so_do_operators_with_state_of_their_own():
             assert harness.run_epoch()["output"] == [3 * epoch + 1, 3 * epoch + 2, 3 * epoch + 3]
 
 
-def test_what_cannot_be_pickled_is_refused_where_the_program_is_run_and_may_have_gone_until_then():
+def test_unpicklable_captured_values_are_refused_when_the_program_runs():
     class Locks(MapFunction[Any, int]):
         def __init__(self) -> None:
             self.lock: Any = threading.Lock()

@@ -122,7 +122,7 @@ def test_reduce_keeps_the_type_of_its_records(env):
     assert total.map(lambda row: row.amount).execute_and_collect() == [5, 12, 21]
 
 
-def test_what_reduce_has_folded_is_a_record_of_the_declared_type(env):
+def test_reduce_emits_records_of_the_declared_type(env):
     def add(a: Row, b: Row) -> Row:
         return Row(a.card, a.amount + b.amount)
 
@@ -343,7 +343,7 @@ def test_retry_predicates(env):
     assert not async_retry_predicates.exception_type_predicate(ValueError(), OSError)
 
 
-def test_what_a_function_and_a_stream_say_of_themselves(env):
+def test_descriptions_of_functions_and_streams(env):
     class Max(MapFunction):
         def open(self, runtime_context: RuntimeContext) -> None:
             self.most = runtime_context.get_max_number_of_parallel_subtasks()

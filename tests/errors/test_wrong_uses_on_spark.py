@@ -99,7 +99,7 @@ def failure_of_query(spark: SparkSession, name: str, folder: str) -> tuple[str, 
 
 @pytest.mark.usefixtures("one_attempt")
 @pytest.mark.parametrize(("name", "kind"), [("keyed", OperatorError), ("keyed, a state late", ProgramError)])
-def test_what_is_collected_raises_pillarboxs_own_classes(spark: SparkSession, name: str, kind: type) -> None:
+def test_collecting_raises_pillarboxs_own_classes(spark: SparkSession, name: str, kind: type) -> None:
     case = CASES[name]
     with pytest.raises(kind) as caught:
         case.program(stream(spark, source(spark))).execute_and_collect()

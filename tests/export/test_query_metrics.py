@@ -253,7 +253,7 @@ def test_a_skewed_vertex() -> None:
     assert value(metrics, m.MEAN, *COUNT) == 100
 
 
-def test_what_runs_the_query() -> None:
+def test_metrics_of_the_process_that_runs_the_query() -> None:
     run = Run(
         "r", START, settings={"trigger": "ProcessingTimeTrigger(5000)"}, versions={"spark": "4.1.0", "pillarbox": "1"}
     )

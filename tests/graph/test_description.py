@@ -253,5 +253,5 @@ MALFORMED = [
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '"x"', "{}", '{"format": "1"}', '{"format": 1, "programs": []}', *MALFORMED]
 )
-def test_what_is_no_description_is_passed_over(text):
+def test_invalid_descriptions_are_skipped(text):
     assert read_description(text) is None

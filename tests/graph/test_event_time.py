@@ -107,7 +107,7 @@ def joined(lefts: DataStream[Any], rights: DataStream[Any]) -> DataStream[Any]:
         lambda s: s.join(s).where("key").equal_to("key").window(TumblingEventTimeWindows.of(5)).apply(max),
     ],
 )
-def test_what_goes_by_event_time_is_refused_before_records_without_timestamps_come(build):
+def test_event_time_without_timestamps_is_refused_in_advance(build):
     stream = build(rows(StreamExecutionEnvironment()))
     refused = r"uses event time, and the records of 'rows' have no timestamps: put assign_timestamps_and_watermarks"
     with pytest.raises(ProgramError, match=refused):
@@ -136,7 +136,7 @@ def test_a_strategy_without_timestamps_is_refused():
         ),
     ],
 )
-def test_what_may_have_timestamps_is_let_in(build):
+def test_sources_that_may_have_timestamps_are_accepted(build):
     stream = build(rows(StreamExecutionEnvironment()))
     assert stream.get_execution_environment().get_execution_graph().levels
 

@@ -110,7 +110,7 @@ def described(program, layout=None):
     return describe_programs([program], None if layout is None else [layout])
 
 
-def test_which_max_parallelism_goes_on():
+def test_the_max_parallelism_of_a_resumed_query():
     then = described(compiled(2))
     assert (then["programs"][0]["parallelism"], then["programs"][0]["operators"][0]["parallelism"]) == (4, 4)
     assert compare(then, described(compiled(4), Layout(4, 4))).refused == []

@@ -201,7 +201,7 @@ def test_a_vertex_is_keyed_where_its_head_has_keyed_state_or_timers():
     assert all(vertex.is_keyed for vertex in program.vertices if vertex.kind == "process")
 
 
-def test_what_is_known_of_an_operator_before_it_is_there():
+def test_properties_of_an_operator_before_it_is_created():
     env = environment()
     spread = env.from_collection([1]).rebalance()
     program = compiled(env, drains=spread.map_async(asked), carries=spread.map_async(asked, on_barrier="carry"))

@@ -160,7 +160,7 @@ def test_a_home_that_was_stopped_when_its_starter_was_killed_lives_on(executor: 
     assert [executor.home(name)["pid"] for name in ("stopped", "other")] == [stopped, other]
 
 
-def test_how_a_home_ended_is_known(executor: Executor) -> None:
+def test_the_exit_of_a_home_is_reported(executor: Executor) -> None:
     pid = executor.home()["pid"]
     assert executor.keeper.ask("fate", pid=pid) == {"fate": None}
     os.kill(pid, signal.SIGSEGV)

@@ -30,7 +30,7 @@ def test_one_thread_at_a_time_has_the_turn() -> None:
     assert seen == [1, 1, 1, 1] and turn.waiting == set()
 
 
-def test_who_rests_lets_others_have_it_and_gets_it_back() -> None:
+def test_a_resting_task_lends_its_turn_and_gets_it_back() -> None:
     turn, order = FunctionLock(), []
 
     def run() -> None:

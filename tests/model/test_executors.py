@@ -133,7 +133,7 @@ def test_the_formula() -> None:
         ({"spark.master": "local[3]", "cores": "3"}, [home(0)], "workers", 6 * 25),
     ],
 )
-def test_what_a_term_depends_on(settings: dict[str, str], reports: list[Any], name: str, size: float) -> None:
+def test_a_term_depends_on_its_figures(settings: dict[str, str], reports: list[Any], name: str, size: float) -> None:
     assert terms(memory(reports, **settings))[name] == pytest.approx(size * MIB, abs=1)
 
 

@@ -53,7 +53,7 @@ def test_a_source_without_records_holds_event_time() -> None:
     assert _held(keyed(watermark=MIN_TIMESTAMP, held_by=[0, -1])).watermark is None
 
 
-def test_what_holds_nothing_and_what_has_ended() -> None:
+def test_empty_and_ended_findings() -> None:
     assert _held(keyed(watermark=START)).message == "no input holds it back: all are idle or have ended"
     query = model()
     query.progressed(progress(1, keyed(watermark=MAX_WATERMARK)))
@@ -159,5 +159,5 @@ def test_a_failure_goes_as_a_line_and_comes_back() -> None:
 
 
 @pytest.mark.parametrize("text", ["nothing", "failure: {", "a failure: {}", "failure: []"])
-def test_what_is_no_line_of_a_failure(text: str) -> None:
+def test_other_lines_are_not_read_as_failures(text: str) -> None:
     assert Failure.of_text(text) is None

@@ -231,7 +231,7 @@ LIVES = [
 
 
 @given(st.lists(steps, max_size=14), st.sampled_from(LIVES))
-def test_what_a_failed_record_or_timer_did_is_undone(steps, ttl):
+def test_changes_of_a_failed_record_or_timer_are_undone(steps, ttl):
     guarded, oracle = Runs(raises=True, ttl=ttl), Runs(raises=False, ttl=ttl)
     for number, (what, content) in enumerate([*steps, ("restart", 0), ("watermark", 100), ("clock", 100)]):
         for machine in (guarded, oracle):
@@ -949,7 +949,7 @@ def test_rows_without_a_timestamp(columnar, times):
         ),
     ],
 )
-def test_what_is_no_fate_of_a_record_is_refused(build, method):
+def test_invalid_values_of_on_error_are_refused(build, method):
     with pytest.raises(ProgramError, match=method + ': on_error must be "fail" or the OutputTag'):
         build(StreamExecutionEnvironment().from_collection(["a"]))
 

@@ -34,7 +34,7 @@ from pillarbox.testing import (
 from tests.support.nodes import node, run
 
 
-def test_what_was_emitted_does_not_change_with_the_functions_own_copy():
+def test_an_emitted_value_does_not_change_with_the_functions_copy():
     class Gather(KeyedProcessFunction):
         def open(self, runtime_context):
             self.all = runtime_context.get_list_state(ListStateDescriptor("all"))

@@ -74,7 +74,7 @@ def test_flat_map_gives_each_result_its_records_timestamp():
 
 
 @pytest.mark.parametrize("stamps", [None, [7, 8, 9]])
-def test_what_a_run_becomes_is_handed_on_in_parts(stamps):
+def test_results_of_a_run_are_passed_on_in_portions(stamps):
     for operator in (
         node(FlatMapOperator, "flat_map", lambda value: range(RUN_LIMIT)),
         node(ProcessOperator, "process", lambda value, ctx: range(RUN_LIMIT)),

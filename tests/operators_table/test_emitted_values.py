@@ -410,7 +410,7 @@ def test_object_reuse_copies_nothing():
     assert results == [8] * 8
 
 
-def test_what_cannot_be_copied_is_refused_by_operator_type_and_remedy():
+def test_an_uncopyable_value_is_refused_with_operator_type_and_remedy():
     import threading
 
     env = StreamExecutionEnvironment()

@@ -488,7 +488,7 @@ def test_a_name_is_in_a_row_that_has_such_a_column():
     assert "c1" in tuple(row)
 
 
-def test_how_to_make_another_row_is_said_where_one_is_to_be_changed():
+def test_the_error_for_changing_a_row_says_how_to_make_another():
     row = Row(card="c1", amount=2.5)
     with pytest.raises(TypeError, match=r"a row is immutable: row\._replace\(amount=\.\.\.\)"):
         row["amount"] = 3.5

@@ -50,7 +50,7 @@ def rows(frame) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.collect())
 
 
-def test_what_a_function_may_give(numbers):
+def test_the_results_that_a_function_may_return(numbers):
     for function in (as_tuple, as_dict, as_object, plainly):
         frame = PF.async_map(numbers, function, "half DOUBLE, name STRING", columns="id")
         assert frame.columns == ["id", "odd", "half", "name"]

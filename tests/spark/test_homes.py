@@ -111,7 +111,7 @@ def test_a_field_counts_what_state_counts(spark: SparkSession, tmp_path: Path, n
     assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
 
 
-def test_what_functions_see_is_what_they_would_see_in_a_worker(spark: SparkSession, tmp_path: Path) -> None:
+def test_functions_in_a_home_see_the_environment_of_a_worker(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "shipped.txt").write_text("shipped")
     spark.sparkContext.addFile(str(tmp_path / "shipped.txt"))
     table, total = spark.sparkContext.broadcast(["even", "odd"]), spark.sparkContext.accumulator(0)

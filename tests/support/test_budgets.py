@@ -21,17 +21,17 @@ def budgets(tmp_path: Any, recorded: dict[str, float], *times: tuple[str, float,
     return result
 
 
-def test_who_keeps_to_the_budget_is_not_mentioned(tmp_path):
+def test_tests_within_the_budget_are_not_mentioned(tmp_path):
     assert budgets(tmp_path, {}, ("a", UNIT, False, False), ("b", SPARK, True, False)).complaints() == []
 
 
-def test_who_does_not_is_told_unless_there_is_a_mark_or_a_record(tmp_path):
+def test_tests_over_the_budget_are_named_without_a_mark_or_record(tmp_path):
     times = ("new", 1.0, False, False), ("marked", 1.0, False, True), ("known", 1.0, False, False)
     (complaint,) = budgets(tmp_path, {"known": 0.6}, *times).complaints()
     assert complaint.startswith("new took 1.00 s of 0.25")
 
 
-def test_who_becomes_twice_as_slow_is_told_also_with_a_mark(tmp_path):
+def test_tests_that_become_twice_as_slow_are_named_despite_a_mark(tmp_path):
     (complaint,) = budgets(tmp_path, {"known": 0.4}, ("known", 1.0, False, True)).complaints()
     assert complaint == "known took 1.00 s, and 0.40 when recorded"
 
@@ -66,7 +66,7 @@ class Item:
         return SimpleNamespace(args=["a reason"]) if self.mark == name else None
 
 
-def test_what_is_long_or_needs_more_without_a_mark_is_for_test_all(monkeypatch):
+def test_long_tests_and_slow_tests_without_a_mark_run_in_test_all(monkeypatch):
     monkeypatch.setattr(plugin, "recorded_seconds", lambda: {"within": UNIT, "over": UNIT + 0.01})
 
     def is_skipped(*item: str) -> bool:

@@ -142,7 +142,7 @@ def test_p6_the_mails_of_an_operator_run_before_it_is_finished():
     task.close()
 
 
-def test_what_comes_after_the_end_of_a_channels_data_is_refused():
+def test_records_after_the_end_of_a_channels_data_are_refused():
     gate = InputGate("next", [InputEdge(0, 0)])
     gate.begin_epoch(1)
     elements: list[Element] = [EndOfData(), Records([1]), Barrier(1)]

@@ -95,7 +95,7 @@ def refused(gate, buffers):
 
 
 @pytest.mark.parametrize("epoch", [1, 12])
-def test_what_is_missing_or_too_much_is_named(epoch):
+def test_missing_and_unknown_inputs_are_named(epoch):
     channel = source(3)
     good = share(channel, Records([1]), Records([2]), Records([3]))
 

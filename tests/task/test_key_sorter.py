@@ -257,7 +257,7 @@ def test_values_that_cannot_be_written_are_named(monkeypatch, guilty):
     sorter.close()
 
 
-def test_what_cannot_wait_beside_a_key_of_the_same_hash_is_named(monkeypatch):
+def test_an_incomparable_key_with_the_same_hash_is_named(monkeypatch):
     monkeypatch.setattr(key_sorter, "stable_hash", lambda key: 7)
     sorter = KeySorter("bill")
     sorter.add(0, Records(["a", Unwritable("v")]), ITSELF, 0)

@@ -190,7 +190,7 @@ def test_every_operation_on_a_task_in_every_state(state, operation, far):
 
 @pytest.mark.parametrize("what", ["error", "report", "cancel"])
 @pytest.mark.parametrize("where", ["prepare", "snapshot"])
-def test_what_ends_the_task_in_another_thread_during_its_checkpoint(what, where):
+def test_a_thread_that_ends_the_task_during_its_checkpoint(what, where):
     notes: Notes = []
 
     def act(operator, checkpoint_id):
@@ -212,7 +212,7 @@ def test_what_ends_the_task_in_another_thread_during_its_checkpoint(what, where)
 
 
 @pytest.mark.parametrize("what", ["error", "cancel"])
-def test_what_ends_the_task_when_its_loop_has_just_been_left(what):
+def test_ending_a_task_whose_loop_was_just_left(what):
     notes: Notes = []
 
     class Reporting(SourceStreamTask):

@@ -121,7 +121,7 @@ def test_an_idle_source_goes_on_with_the_clock_and_holds_nobody_back():
     assert run(1310, 300, 60) == [60]  # back again
 
 
-def test_where_all_sources_are_idle_the_clock_goes_on():
+def test_the_clock_advances_if_all_sources_are_idle():
     run = Sources(source(0, idle=50, progress=100), source(1, idle=150, progress=400))
     assert run(1000, 10, 20) == [10]
     assert run(1060) == [20]

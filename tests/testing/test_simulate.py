@@ -144,7 +144,7 @@ def test_each_kind_of_fault_alone_leaves_state_as_it_is(fault):
 
 
 @pytest.mark.usefixtures("shrinks_little")
-def test_what_depends_on_the_order_of_arrival_is_found_unless_a_key_keeps_it():
+def test_a_dependency_on_the_order_of_arrival_is_detected():
     def build(env, events):
         return events.key_by("card").process(InOrder()).uid("order")
 

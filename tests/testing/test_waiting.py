@@ -138,7 +138,7 @@ async def soon(value):
     return value
 
 
-def test_what_has_come_when_the_limit_is_over_counts(monkeypatch):
+def test_results_that_arrive_at_the_limit_count(monkeypatch):
     monkeypatch.setattr(_patience, "_REAL", 60.0)
     with ProgramTestHarness(lambda env, a: a.map_async(soon, timeout=None), limit=0.0) as h:
         h.push("a", 1)

@@ -44,7 +44,7 @@ def test_statuses_wait_for_the_end_of_the_epoch_and_so_does_what_the_channel_say
     assert valve.epoch(("a", 30)) == ([20], [])
 
 
-def test_what_a_channel_says_before_it_becomes_idle_counts_for_nothing_then():
+def test_watermarks_of_a_channel_that_became_idle_do_not_count():
     valve = Valve()
     valve.epoch(("a", 5), ("b", 3))
     assert valve.epoch(("b", "idle")) == ([], [5])
@@ -59,7 +59,7 @@ def test_the_greatest_watermark_of_a_channel_that_catches_up_counts():
         assert valve.epoch(("b", "active"), *permutation) == ([], [12])
 
 
-def test_what_an_epoch_that_fails_has_said_and_was_not_counted_is_gone():
+def test_uncounted_watermarks_of_a_failed_epoch_are_dropped():
     valve = Valve()
     valve.epoch(("a", 5), ("b", 3))
     assert valve.epoch(("b", "idle"), ("b", 50), fails=True) == ([], [])

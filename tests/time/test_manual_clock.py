@@ -68,7 +68,7 @@ class TestManual:
         self.service.advance(100)
         assert self.log.calls[-1] == 1500
 
-    def test_what_is_past_waits_for_the_clock_to_be_set(self):
+    def test_past_timers_fire_when_the_clock_is_set(self):
         timer = self.service.register_timer(10, self.log)
         assert self.log.calls == []
         self.service.advance(0)

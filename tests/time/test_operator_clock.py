@@ -179,7 +179,7 @@ class TestOperatorsView:
         assert timer.cancelled()
         assert self.service.quiesce().done()
 
-    def test_when_the_clock_is_closed_its_timers_are_done(self):
+    def test_closing_the_clock_ends_its_timers(self):
         fired = self.service.register_timer(10, self.log)
         waiting = self.service.register_timer(20, never)
         self.clock.advance(10)

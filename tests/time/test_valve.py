@@ -124,7 +124,7 @@ def test_a_channel_that_is_active_again_and_not_behind_counts_at_once():
 
 
 @pytest.mark.parametrize("order", ["ab", "ba"])
-def test_when_all_fall_idle_the_largest_watermark_comes_out_whatever_the_order(order):
+def test_the_largest_watermark_is_emitted_when_all_channels_become_idle(order):
     valve = Valve("ab")
     valve("a", 10)
     assert valve("b", 5) == [5]

@@ -218,7 +218,7 @@ class TestAssigners:
             (lambda a, *, b: 1, "must take"),
         ],
     )
-    def test_what_is_none(self, assigner, message):
+    def test_invalid_timestamp_assigners_are_refused(self, assigner, message):
         with pytest.raises(ProgramError, match=message):
             as_timestamp_assigner(assigner)
 

@@ -210,7 +210,7 @@ Untyped = namedtuple("Untyped", "a b")
         (None, "None does not declare columns"),
     ],
 )
-def test_what_declares_no_columns(declared, text):
+def test_types_that_declare_no_columns(declared, text):
     with pytest.raises(ProgramError, match=re.escape(text)):
         resolve_schema(declared)
 

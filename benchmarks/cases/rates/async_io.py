@@ -18,6 +18,8 @@ and of no weight in the ratio:
 
   keyed      pillarbox's ``process`` with ``async def``, 10,000 keys and a count per key in state: batch mode sorts the
              records by key first
+  called     the same with ``ctx.call`` for each request
+  recorded   the same, and each answer is recorded
 
 and, to know what is possible at all, once per setting and of no weight in the ratio:
 
@@ -56,8 +58,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
@@ -90,6 +93,8 @@ PEERS = ("gather", "threads", "udf", "flink")
 CONTENDERS = {
     "pillarbox": Contender("pillarbox map_async", "ours"),
     "keyed": Contender("pillarbox process, async def", "ours"),
+    "called": Contender("pillarbox process, ctx.call", "ours"),
+    "recorded": Contender("pillarbox process, ctx.call recorded", "ours"),
     "gather": Contender("asyncio.gather in mapInArrow", "spark"),
     "threads": Contender("thread pool in mapInArrow", "spark"),
     "udf": Contender("Arrow UDF with concurrency", "spark"),
@@ -194,6 +199,25 @@ def keyed_query(source: DataFrame, work: Work) -> DataFrame:
     return keyed.process(KeyedLookup(work), capacity=work.capacity).to_dataframe(SCHEMA)
 
 
+class CalledLookup(KeyedLookup):
+    """The same with ``ctx.call``."""
+
+    async def process_element(self, row, ctx):
+        self.count.update(self.count.value() + 1)
+        return [await ctx.call(self.request, row)]
+
+    async def request(self, row):
+        return await self.look_up(row)
+
+
+def called_query(source: DataFrame, work: Work, on_barrier: Literal["drain", "carry"] = "drain") -> DataFrame:
+    env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession).set_parallelism(SUBTASKS)
+    keyed = env.from_dataframe(source).key_by(lambda row: row.id % KEYS)
+    # "carry" records each answer, because the record of an unfinished call is stored at a barrier.
+    called = keyed.process(CalledLookup(work), capacity=work.capacity, on_barrier=on_barrier)
+    return called.to_dataframe(SCHEMA)
+
+
 def map_in_arrow(form: str) -> Callable[[DataFrame, Work], DataFrame]:
     look_up_all = getattr(lookups, form)
 
@@ -216,6 +240,8 @@ def udf_query(source: DataFrame, work: Work) -> DataFrame:
 QUERIES: dict[str, Callable[[DataFrame, Work], DataFrame]] = {
     "pillarbox": pillarbox_query,
     "keyed": keyed_query,
+    "called": called_query,
+    "recorded": partial(called_query, on_barrier="carry"),
     "udf": udf_query,
     **{form: map_in_arrow(form) for form in (*GATHER_FORMS, "threads", "bare")},
 }

@@ -23,10 +23,9 @@ def failures_of(task: str, subtask: int) -> Iterator[None]:
 
 
 def located(error: BaseException, task: str, subtask: int) -> BaseException:
-    """Return the error that a task raises instead: a PillarboxError, or an error that is not an ``Exception``.
+    """Convert an error in a task to a PillarboxError. An error that is not an ``Exception`` is returned itself.
 
-    Its tracebacks only have frames of user code. Without such frames, the error is pillarbox's own, and keeps all
-    frames.
+    Tracebacks keep only the frames of user code. An error without such frames is pillarbox's own, and keeps all.
     """
     if isinstance(error, PillarboxError):
         error.at(subtask=subtask)

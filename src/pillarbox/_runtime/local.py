@@ -138,12 +138,12 @@ class LocalJob:
         """Run one epoch.
 
         Args:
-            inputs: source number -> partitions. A partition is a sequence of lists of values, or of Arrow record
-                batches with a DataFrame's rows.
+            inputs: the partitions of each source, by source number. A partition is a sequence of lists of values, or
+                of Arrow record batches with a DataFrame's rows.
             bounded: whether this is the last input. If so, event time advances to infinity.
 
         Returns:
-            output name -> records.
+            The records, by output name.
         """
         if self.program.batch and (self.epoch or not bounded):
             raise ProgramError("a program in batch mode has one epoch with all of its input: call end_input()")
@@ -269,7 +269,6 @@ class LocalJob:
         self._sources = {}
 
     def close(self) -> None:
-        """Close all tasks."""
         for task in (*self._sources.values(), *self._tasks.values()):
             task.close()
         self._tasks = {}

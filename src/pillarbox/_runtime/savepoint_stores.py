@@ -32,7 +32,7 @@ def classes_of(vertex: Vertex) -> Loads:
 
 
 def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunkStore]:
-    """Convert a program's savepoint to the state logs of its subtasks: (uid, subtask) -> log."""
+    """Convert a program's savepoint to the subtasks' state logs, by (uid, subtask)."""
     start = program.savepoint
     assert start is not None
     savepoint = LocalSavepoint(start.directory)

@@ -25,7 +25,7 @@ class ShippedVertex:
 
     Attributes:
         digest: a digest of the bytes. A worker only reuses a task for a vertex with the same digest.
-        ledger: keeps the accounts of its tasks' budgets, or None. Contains a secret.
+        ledger: counts the requests of its tasks' budgets, or None. Contains a secret.
     """
 
     number: int

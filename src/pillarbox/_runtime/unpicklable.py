@@ -36,7 +36,7 @@ def can_be_pickled(value: object) -> bool:
 
 
 def culprit_in(value: object) -> Culprit | None:
-    """Return the innermost object in a value that has a name and cannot be pickled, or None."""
+    """Return the innermost named object within ``value`` that cannot be pickled, or None."""
     name, seen = "", {id(value)}
     for _ in range(_DEPTH):
         if Culprit(name, value).is_of_spark:

@@ -1,4 +1,4 @@
-"""The command line with all its commands."""
+"""Assembles the command line from all commands."""
 
 from __future__ import annotations
 

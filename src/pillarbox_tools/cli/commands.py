@@ -1,4 +1,4 @@
-"""The commands. Results go to standard output; progress and errors to standard error.
+"""The commands. They print results to standard output, and progress and errors to standard error.
 
 The exit code is 0 for success, 1 for a failure (with a message), and 2 for wrong usage.
 """

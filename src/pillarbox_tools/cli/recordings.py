@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _StartCalledError(BaseException):
-    """The script has called start(). Not an ``Exception``, so that a script does not catch it."""
+    """Ends the script when it calls start(). Not an ``Exception``, so that the script does not catch it."""
 
 
 def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start], object]) -> None:

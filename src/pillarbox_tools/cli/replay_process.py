@@ -1,6 +1,6 @@
-"""The process of a replay: it has the recorded worker's hash seed, and on Linux, no network.
+"""Runs a replay in a process with the recorded worker's hash seed and, on Linux, without network.
 
-It leaves the network before it imports libraries, because a process with several threads cannot.
+The process leaves the network before it imports libraries, because a process with several threads cannot.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class ReplayRequest(TypedDict):
     """Arguments of a replay.
 
     Attributes:
-        other: the pickle of the vertex and broadcast variables of a program to compare with, or of None.
+        other: pickled (vertex, broadcast variables) of a program to compare with, or pickled None.
         how: further arguments of the replay or comparison.
         paths: Python's module search path.
     """

@@ -51,7 +51,7 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
 
 @contextmanager
 def _standard_error(*, shown: bool) -> Iterator[None]:
-    """Discard the standard error of processes that are started in the block, unless it fails."""
+    """Discard the standard error of processes that are started in the block, unless the block raises."""
     if shown:
         yield
         return

@@ -58,7 +58,7 @@ def entry_of(snapshot: Snapshot) -> Fields:
 
 
 def view_of(snapshot: Snapshot) -> Fields:
-    """Return the data of a query's page. Do not change it: it shares parts with the snapshot."""
+    """Return the data of a query's page. Do not change the data, which shares parts with the snapshot."""
     epoch = _shown_epoch(snapshot)
     return {
         **entry_of(snapshot),

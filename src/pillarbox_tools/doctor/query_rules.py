@@ -57,7 +57,7 @@ def executor_memory(snapshot: Snapshot) -> str | None:
 
 
 def container_memory(snapshot: Snapshot) -> str | None:
-    """Check that each executor needs at most nine tenths of its container."""
+    """Check that each executor needs at most nine tenths of its container's memory."""
     executors = executor_memory_of(snapshot)
     limited = [(executor, executor.limit) for executor in executors if executor.limit] or None
     unknown = "the containers' memory: neither a task nor a setting has reported a limit"

@@ -1,4 +1,4 @@
-"""Rules about repeated faults of records, calls, tasks and homes that still occur."""
+"""Rules about repeated, current faults of records, calls, tasks and homes."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ class ExportedQueries:
     def add(self, metrics: QueryMetrics) -> None:
         """Export a query. A new run of the same query continues its counters.
 
-        Its label is its name, or without a name, its id. If another running query has the name, the label contains
-        both.
+        The label is the query's name, or without a name, its id. If another running query has this name, the label
+        contains name and id.
         """
         with self._lock:
             label = self._label(metrics)

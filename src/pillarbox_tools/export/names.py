@@ -13,7 +13,7 @@ _LONGEST = 120
 class Names:
     """The labels of a query's operators: a unique uid, or a source's name.
 
-    If several have the same, the program's name is added, or in a single program, a number.
+    If several operators have the same label, the program's name is added, or in a single program, a number.
 
     Attributes:
         infos: for each operator, (label, display name, label of its chain's first operator, level).

@@ -22,7 +22,7 @@ _of_providers: WeakKeyDictionary[Any, ExportedQueries] = WeakKeyDictionary()
 
 
 def observe(query: QueryMetrics, provider: MeterProvider | None) -> None:
-    """Export a query's metrics to a meter provider (None: the global one)."""
+    """Export a query's metrics to a meter provider. None stands for the global provider."""
     try:
         from opentelemetry import metrics
     except ImportError as error:

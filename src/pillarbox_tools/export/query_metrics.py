@@ -101,7 +101,7 @@ class QueryMetrics:
         return self._model.snapshot().run.has_crashed
 
     def values(self) -> Values:
-        """Return the current values, after the query's end without gauges."""
+        """Return the current values. Leaves out gauges after the query's end."""
         snapshot = self._model.snapshot()
         run = snapshot.run
         with self._lock:

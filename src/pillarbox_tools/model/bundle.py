@@ -1,9 +1,9 @@
 """A bundle: all data about a query in one file, to send to someone.
 
 The zip archive contains ``snapshot.json``, the descriptions of the checkpoint's programs in ``notes.jsonl``, the sizes
-of its state in ``state.json``, and ``README.txt``. By default, it contains no keys, no records, and no error messages,
-which may quote these. It has the error classes, operators and lines of code of failures, and the kinds and numbers of
-sources.
+of its state in ``state.json``, and ``README.txt``. By default, a bundle contains no keys or records, nor error
+messages, which may quote keys or records. It has the error classes, operators and lines of code of failures, and the
+kinds and numbers of sources.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The progress of a query through its backlog: a batch's input, or a stream's unread input."""
+"""Estimates a query's progress through its backlog (a batch's input, or a stream's unread input)."""
 
 from __future__ import annotations
 

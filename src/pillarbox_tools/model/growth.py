@@ -1,4 +1,4 @@
-"""How fast state grows, and when workers will run out of memory."""
+"""Estimates how fast state grows, and when workers will run out of memory."""
 
 from __future__ import annotations
 
@@ -87,6 +87,6 @@ def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float
 
 
 def _limit(settings: Mapping[str, str]) -> int | None:
-    """Return the memory limit of one worker: Spark divides the setting by the executor's cores."""
+    """Return one worker's memory limit. Spark divides the setting by the executor's cores."""
     limit, cores = bytes_in(settings, "spark.executor.pyspark.memory"), number_in(settings, "spark.executor.cores")
     return limit if limit is None else limit // max(1, cores or 1)

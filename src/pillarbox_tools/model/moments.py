@@ -1,4 +1,4 @@
-"""The history of a run: a bounded number of moments, each the aggregate of about a minute's epochs."""
+"""Aggregates a run's epochs into a bounded history of moments, of about a minute each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST = (*LARGEST_COUNTERS, "in_flight")
 
 
 class Moments:
-    """Aggregates epochs to moments. Not thread-safe."""
+    """Aggregates epochs into moments. Not thread-safe."""
 
     def __init__(self) -> None:
         self._moments: list[Moment] = []

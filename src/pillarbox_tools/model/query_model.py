@@ -29,7 +29,7 @@ def now_ms() -> int:
 
 
 class ShownQuery:
-    """A query on a dashboard. In this base class, its snapshot never changes, as in a bundle. Thread-safe."""
+    """A query on a dashboard. In this base class, the snapshot never changes, as in a bundle. Thread-safe."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot

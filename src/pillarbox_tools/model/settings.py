@@ -1,4 +1,4 @@
-"""Reads values from Spark's settings and a query's."""
+"""Reads values from settings of Spark and of a query."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class EpochReport:
         number: Spark's batch id.
         began: when its trigger began.
         duration: how long the trigger took.
-        parts: Spark's name of a phase -> its duration. ``addBatch`` includes the tasks.
+        parts: durations of the trigger's phases, by Spark's names. ``addBatch`` includes the tasks.
         rows: input rows.
         tasks: the task reports. Only set in the newest epochs.
         state_commit: how long Spark's state stores took to commit, summed over all partitions.
@@ -82,12 +82,12 @@ class Moment:
     Attributes:
         at: when the moment ends. It covers the epochs that ended after the previous moment.
         duration: total duration of the epochs.
-        state_bytes: vertex uid -> size of the state at the end.
-        keys: vertex uid -> number of keys at the end.
+        state_bytes: size of the state at the end, by vertex uid.
+        keys: number of keys at the end, by vertex uid.
         lag: end of the newest epoch minus the lowest watermark.
         process_bytes: resident memory of the largest worker process.
         fallbacks: number of tasks that ran in Spark's Python workers because there was no home (process for tasks).
-        inputs: operator uid -> records received.
+        inputs: number of records received, by operator uid.
         backlog: backlog of the sources (rows) at the end.
         newest: largest event time of a source record.
     """

@@ -75,7 +75,8 @@ def fault_in(
 ) -> Fault | None:
     """Return the fault if it occurred more than ``least`` times, and in more than ``share`` of all cases.
 
-    This must hold both now and in the window. ``count`` counts a moment's faults, ``of`` all its cases.
+    This must hold now or in ``window`` (ms), and the fault must also occur now. ``count`` counts a moment's faults,
+    ``of`` all its cases.
     """
     if not any(count(moment) for moment in within(snapshot, NOW)):
         return None

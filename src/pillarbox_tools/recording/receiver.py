@@ -48,7 +48,7 @@ class Receiver:
         threading.Thread(target=self._serve, name="pillarbox recording", daemon=True).start()
 
     def is_done(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until the recording is complete or has failed. Returns whether it is."""
+        """Wait up to ``timeout`` seconds for the recording to complete or fail. Returns False on timeout."""
         return self._done.wait(timeout)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """The worker's side of a recording: the recorded task sends its input and state to the driver instead of running.
 
-Only tasks that supply its input run; the driver sends them their recorded clock. So the epoch has no output, and later
+Only tasks that supply the input run, with their recorded clocks from the driver. So the epoch has no output, and later
 tasks call no service.
 """
 
@@ -24,7 +24,7 @@ _CONNECT_SECONDS = 60.0
 
 
 class MessageType(IntEnum):
-    """Types of messages. A message is a pair: (type, content).
+    """Types of messages. A message is (type, content).
 
     METADATA contains the task's description, CHUNK a chunk of its log and the chunk's number, and PORTION a portion of
     its input as bytes. END is the last message, which the driver answers when it has stored everything. CLOCK names
@@ -40,7 +40,7 @@ class MessageType(IntEnum):
 
 @dataclass(frozen=True)
 class RecordedTask:
-    """The recorded task.
+    """The task to record.
 
     Attributes:
         subtask: its subtask, or a source's partition.

@@ -87,10 +87,10 @@ class Recording:
     """A recording on disk.
 
     Attributes:
-        state: the state log before the epoch: chunk number -> chunk.
-        after: the state log after the epoch, or None if unknown.
-        broadcasts: number -> pickled value of a Spark broadcast variable.
-        answers: uid -> answers in the operator's call journal.
+        state: chunks of the state log before the epoch, by number.
+        after: chunks of the state log after the epoch, or None if unknown.
+        broadcasts: pickled values of Spark's broadcast variables, by number.
+        answers: answers in the operators' call journals, by uid.
     """
 
     folder: Path

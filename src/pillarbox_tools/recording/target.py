@@ -46,7 +46,7 @@ class Target(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """The uid of one of its operators, if possible one that no other vertex has, or ""."""
+        """An operator's uid, if possible a uid that no other vertex has, or "" without uids."""
         others = {
             operator.uid
             for vertex in self._plan.vertices

@@ -182,7 +182,7 @@ def replay_calls(vertex: Vertex, answers: Mapping[str, Answers], *, allow_calls:
     """Give a vertex's operators the recorded answers. Other calls are refused unless allowed.
 
     Args:
-        answers: uid -> answers in the operator's call journal.
+        answers: answers in the operators' call journals, by uid.
     """
     for node in vertex.nodes:
         factory = node.factory

@@ -1,7 +1,7 @@
 """Compares another program with a recorded program, on the recorded input and state.
 
-First, both run normally. If the results differ, both run again record by record, and their output and state after each
-record are compared.
+First, both programs run normally. If the results differ, both programs run again, and their output and state are
+compared after each record.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FirstDifference:
 
     Attributes:
         number: position of the record in the input, from 1; or 0 if the programs differ before the first record.
-        before: state name -> the key's state before the record, in the recorded program.
+        before: the key's states before the record in the recorded program, by state name.
     """
 
     number: int
@@ -64,8 +64,8 @@ class Comparison:
     """The result of comparing two programs.
 
     Attributes:
-        sent: how many records (the recorded program, the other program) emitted.
-        only_end: differences that no record causes, but timers, requests, or the end of the epoch.
+        sent: numbers of records emitted by (the recorded program, the other program).
+        only_end: differences caused by timers, requests or the end of the epoch instead of a record.
         unanswered: the message of the service call without a recorded answer that stopped a program, or None.
     """
 
@@ -256,7 +256,7 @@ class _ComparedProgram(NamedTuple):
 
 
 class _StepRun:
-    """A run that processes one record at a time: a record is finished when the task requests more input."""
+    """A run that processes one record at a time. A record is finished when the task requests more input."""
 
     def __init__(self, rerun: Rerun, take: Callable[[_StepTrace], None]) -> None:
         self._rerun = rerun

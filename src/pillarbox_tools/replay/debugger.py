@@ -16,7 +16,7 @@ from pillarbox._tracebacks import is_user_code
 
 
 class Debugger(pdb.Pdb):
-    """A debugger that stops at the first line of each user function. Stepping out of it continues the task."""
+    """A debugger that stops at the first line of each user function. Leaving the function continues the task."""
 
     def __init__(self, task: StreamTask) -> None:
         super().__init__()

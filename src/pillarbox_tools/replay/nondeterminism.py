@@ -1,4 +1,4 @@
-"""Nondeterministic inputs of user code: random numbers, unique ids, the machine's clock."""
+"""Detects nondeterministic inputs of user code (random numbers, ids, the clock), or makes them reproducible."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def replay(
         diff: whether to compare the outcome (final state or failure) with the recorded one.
         allow_calls: whether to run async operators, and functions that open sockets or start programs.
         clock: constant time for the task's clock and user code (Unix time in ms). By default, the task's clock repeats
-            its readings, and user code gets the current time.
+            the recorded readings, and user code gets the current time.
     """
     noted = recording.facts.failure
     stop = at if at is not None else noted.number if debug and noted is not None else None

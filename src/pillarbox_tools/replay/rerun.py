@@ -39,7 +39,7 @@ class Rerun:
 
     Args:
         shipped: the vertex. By default, the recorded vertex.
-        broadcasts: number -> pickled value of a Spark broadcast variable. By default, as recorded.
+        broadcasts: pickled values of Spark's broadcast variables, by number. By default, as recorded.
         clock: constant time (Unix time in ms), or None to repeat the recorded readings.
         allow_calls: whether operators may call services. If False, a call stops the task.
 

@@ -1,6 +1,6 @@
 """Converts values to trees of plain data, to compare values of two versions of a program.
 
-Their objects have different classes, and would never be equal. A tree contains the same data as a pickle.
+Objects of two versions have different classes, and are never equal. A tree contains the same data as a pickle.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Tree(NamedTuple):
 
     Attributes:
         kind: its type, and anything else that is part of its identity.
-        parts: label -> plain value or tree. Labels are such as ``.price`` or ``['x']``.
+        parts: plain values or trees by label, such as ``.price`` or ``['x']``.
     """
 
     kind: Any

@@ -1,4 +1,4 @@
-"""Runs two versions of a program in one process: the recorded version's modules are in the recording."""
+"""Runs two versions of a program in one process, by importing the recorded version's modules from the recording."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The history of a checkpoint's queries: small files in the checkpoint's folder ``pillarbox/history/``.
 
-The driver writes its model of a run at most once a minute, and at the end: a new file each time, and it removes the
+The driver writes its model of a run at most once a minute, and at the end, each time to a new file, and removes the
 previous file. Under Spark Connect, files cannot be removed, so it only writes at the end. Failing to write does not
 affect the query.
 """
@@ -104,7 +104,7 @@ def condensed(snapshot: Snapshot) -> Snapshot:
 
 
 def _condensed(epoch: EpochReport) -> EpochReport:
-    """Drop the tasks that findings do not need. Sums over all tasks are kept."""
+    """Drop task reports that the doctor does not need. Keeps sums over all tasks."""
     if len(epoch.tasks) <= _TASKS:
         return epoch
     tasks = sorted(epoch.tasks, key=lambda task: -task.busy_ms)[:_TASKS]

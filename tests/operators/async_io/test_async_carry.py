@@ -183,7 +183,7 @@ def test_a_request_whose_time_ran_out_meanwhile_is_asked_before_it_is_given_up(p
     outcome.result()
 
 
-def test_what_waits_for_its_turn_is_not_given_up_unasked(clock):
+def test_a_request_waiting_for_its_turn_does_not_time_out_unsent(clock):
     first = Resident(MemoryChunkStore(), clock, capacity=1)
     first.run_epoch("a", "b")
     clock.advance(TIMEOUT // 2)

@@ -84,7 +84,7 @@ def test_any_exception_costs_its_record_only(error, plain):
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
-def test_what_a_task_of_the_functions_own_raises_does_not_end_the_loop(error):
+def test_an_error_in_a_functions_own_task_does_not_end_the_loop(error):
     async def child():
         raise error
 
@@ -97,7 +97,7 @@ def test_what_a_task_of_the_functions_own_raises_does_not_end_the_loop(error):
     assert collect(ask, range(5), timeout=None, on_failure="drop") == [0, 2, 3, 4]
 
 
-def test_what_a_callback_raises_does_not_end_the_loop():
+def test_an_error_in_a_callback_does_not_end_the_loop():
     async def ask(value):
         if value == 1:
             asyncio.get_running_loop().call_soon(sys.exit, 3)
@@ -253,7 +253,7 @@ def test_coroutines_that_swallow_their_cancellation_lose_their_place_only(monkey
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_when_all_hang_the_operator_says_which(monkeypatch, plain):
+def test_if_all_requests_hang_the_operator_names_them(monkeypatch, plain):
     monkeypatch.setattr(workers, "most_stuck", lambda capacity: 3)
     monkeypatch.setattr(workers, "_PARALYSED", 0.01)
     monkeypatch.setattr(workers, "GRACE", 0.1)
@@ -327,7 +327,7 @@ def test_a_plain_function_that_hangs_costs_its_own_request_only():
         assert h.get_side_output(tag) == [AsyncFailure(0, no_answer, 1), AsyncFailure(1, no_answer, 1)]
 
 
-def test_what_a_hanging_function_gives_in_the_end_is_not_asked_again():
+def test_a_hanging_function_that_fails_in_the_end_is_not_retried():
     asked = []
 
     def ask(value):
@@ -559,7 +559,7 @@ def test_a_job_rate_limit_in_a_program():
         assert h.run_epoch() == {"output": [1, 2]}
 
 
-def test_what_heeds_no_cancellation_does_not_hang_the_process():
+def test_a_function_that_ignores_cancellation_does_not_hang_the_process():
     """As garbage, the coroutine would loop in the collector, so it is referenced until the process ends."""
     program = """
 import asyncio, gc, threading

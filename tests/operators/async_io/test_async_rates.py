@@ -175,7 +175,7 @@ def test_a_breaker_opens_and_lets_one_through():
         assert h.get_output() == [(5, 1.0), (6, 1.0)]
 
 
-def test_what_is_wrong_with_a_cost_says_so():
+def test_an_invalid_cost_is_an_error():
     with harness(budgets=[Budget("model", units=5, unit_cost=lambda result: result["usage"])]) as h:
         h.push(1)
         with pytest.raises(ProgramError, match=r"Budget 'model': unit_cost raised for \(1, 1.0\): TypeError"):

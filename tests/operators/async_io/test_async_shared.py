@@ -166,7 +166,7 @@ def test_capacity_is_theirs_together_and_nobody_waits_for_ever():
         assert first.get_output() == ["a", "b", "c", "d"] and second.get_output() == ["x", "y"]
 
 
-def test_who_waits_in_line_has_the_next_place():
+def test_the_first_waiting_request_gets_the_next_slot():
     shared, service = SharedResources(), Service()
     with (
         task(shared, service, capacity=2, timeout=None) as first,
@@ -211,7 +211,7 @@ def test_results_are_kept_for_all_of_them():
         assert second.get_output() == ["a", "b"] and asked == ["a", "b"]
 
 
-def test_what_a_function_began_ends_with_its_task():
+def test_tasks_started_by_a_function_end_with_its_task():
     ended = []
 
     class Polling(Function):

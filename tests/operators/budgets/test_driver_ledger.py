@@ -51,7 +51,7 @@ def test_all_ends_together_book_at_most_the_rate(server):
     assert all(after - before >= 0.001 - 1e-9 for before, after in pairwise(times))
 
 
-def test_what_waits_for_a_budget_hears_of_its_end(server):
+def test_requests_waiting_for_a_budget_are_told_of_its_end(server):
     budget = Budget("held", ceiling=(3, "1 day"), when_exceeded="fail")
     ledger = server.register("held", [budget.limits])
 

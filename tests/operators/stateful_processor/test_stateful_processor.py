@@ -317,7 +317,7 @@ def test_wrong_declarations_in_processing_time(init, error):
         (lambda handle: handle.registerTimer(5), f"{_MODE}.* operation=register_timer .* timeMode=NoTime"),
     ],
 )
-def test_what_only_init_may_do_and_timers_without_a_time_mode(call, error):
+def test_calls_outside_init_and_timers_without_a_time_mode(call, error):
     class Late(Base):
         def handleInputRows(self, key, rows, timerValues):
             call(self.handle)

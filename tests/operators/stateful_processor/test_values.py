@@ -24,7 +24,7 @@ def test_a_value_comes_back_as_from_spark(ddl, value, expected):
 
 
 @given(st.lists(st.integers()), st.integers(), st.dictionaries(st.text(), st.lists(st.floats(allow_nan=False))))
-def test_what_comes_back_shares_nothing_with_what_is_stored(numbers, number, entries):
+def test_returned_values_share_nothing_with_stored_values(numbers, number, entries):
     codec = struct_codec(resolve_schema("a ARRAY<LONG>, b LONG, c MAP<STRING, ARRAY<DOUBLE>>"))
     stored = codec.encode((numbers, number, entries))
     first = decoded(codec, stored)

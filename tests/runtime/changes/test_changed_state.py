@@ -183,7 +183,7 @@ class WithState(ProcessWindowFunction):
 
 
 @pytest.mark.parametrize("function", [False, True])
-def test_what_windows_keep_goes_on_with_other_classes_and_names(model, function):
+def test_windows_resume_with_renamed_classes(model, function):
     def program(cls, name, former=(), alias=None):
         def build(env, values):
             if alias is not None:

@@ -74,7 +74,7 @@ def test_it_runs_once(capsys):
         env.execute()
 
 
-def test_what_another_program_takes_is_no_branch(capsys):
+def test_the_input_of_another_program_is_no_branch(capsys):
     env = StreamExecutionEnvironment().set_parallelism(1)
     stream = env.from_collection([1, 2])
     assert stream.map(write).execute_and_collect() == [1, 2]

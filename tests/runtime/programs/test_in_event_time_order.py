@@ -40,7 +40,7 @@ def test_records_of_a_key_come_by_time_and_late_ones_not_at_all(epochs, parallel
                 waiting[key] = [record for record in waiting[key] if record[1] > watermark]
 
 
-def test_what_waits_comes_after_a_restart_and_late_records_are_counted():
+def test_waiting_records_are_emitted_after_a_restart_and_late_records_are_counted():
     with ProgramTestHarness(build) as harness:
         harness.push("events", row(id="a", at=9), row(id="a", at=7))
         assert harness.run_epoch()["output"] == [("a", 7)]

@@ -252,7 +252,7 @@ def test_it_does_not_lie_beside_windows():
         (lambda numbers: numbers.rebalance().map_async(Asks()), "calls its function in another thread"),
     ],
 )
-def test_what_cannot_work_is_refused_when_the_program_is_built(build, says):
+def test_impossible_operator_state_is_refused_when_the_program_is_built(build, says):
     stream = build(StreamExecutionEnvironment().from_collection([1]))
     with pytest.raises(ProgramError, match=says):
         stream.execute_and_collect()

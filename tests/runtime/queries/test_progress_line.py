@@ -58,7 +58,7 @@ def test_the_line_is_written_in_its_place_and_fits() -> None:
     assert terminal.getvalue().endswith(CLEAR)
 
 
-def test_what_goes_wrong_with_it_is_no_concern_of_the_query() -> None:
+def test_a_failing_progress_line_does_not_affect_the_query() -> None:
     def gone() -> Any:
         raise ConnectionError("Java is gone")
 

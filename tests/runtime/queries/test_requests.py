@@ -175,7 +175,7 @@ def test_a_request_is_taken_once_and_answered(folder, watch, calls):
 @pytest.mark.parametrize(
     ("directory", "words"), [("bad", "the disk is full"), ("worse", "OSError: no disk")], ids=["ours", "another"]
 )
-def test_what_went_wrong_is_the_answer(folder, watch, calls, directory, words):
+def test_a_failed_request_is_answered_with_its_error(folder, watch, calls, directory, words):
     ask(folder, directory=directory)
     watch.look()
     assert folder.of(RequestStatus)[1:] == [RequestStatus("r", "failed", words)] and not folder.of(ObservedState)
@@ -266,7 +266,7 @@ def test_one_that_is_withdrawn_while_it_is_taken_is_not_carried_out(folder, watc
     assert not calls and folder.of(RequestStatus)[-1] == RequestStatus("r", "failed", "the request was withdrawn")
 
 
-def test_what_is_open_is_answered_when_the_query_ends(folder, watch, calls):
+def test_open_requests_are_answered_when_the_query_ends(folder, watch, calls):
     watch.look()
     want_stop(folder)
     ask(folder)
@@ -386,7 +386,7 @@ def test_a_recording_is_asked_for(folder, clock):
         request_record(NO_SPARK, "cp", "/rec", timeout=30.0, uid="count")
 
 
-def test_what_no_driver_takes_is_withdrawn(folder, clock, savepoints):
+def test_a_request_that_no_driver_accepts_is_withdrawn(folder, clock, savepoints):
     with pytest.raises(SavepointError, match="no driver accepted the request within 30 seconds, so it is with"):
         savepoint()
     assert folder.of(RequestStatus) == [RequestStatus(folder.content[0].request, "withdrawn")]

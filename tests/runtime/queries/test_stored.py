@@ -132,7 +132,7 @@ def test_the_age_of_a_query_that_runs_elsewhere(checkpoint: FakeCheckpoint) -> N
     assert shown.heartbeat == checkpoint.heartbeat
 
 
-def test_what_was_read_is_shown_while_the_checkpoint_cannot_be_read(
+def test_the_last_reading_is_shown_while_the_checkpoint_is_unreadable(
     checkpoint: FakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint.history = [written(ended=True)]
@@ -192,7 +192,7 @@ def test_the_history_is_read_once_however_often_the_page_asks(
     assert reads == ["/cp"]
 
 
-def test_what_is_known_is_shown_also_when_spark_is_gone(running: WatchedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_figures_are_shown_after_spark_has_ended(running: WatchedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*arguments: Any) -> Any:
         raise ConnectionError("Java is gone")
 

@@ -37,7 +37,7 @@ def test_a_uid_or_a_name_that_one_of_them_has(uid: str, vertex: PlanVertex) -> N
     assert vertex_with([PROGRAM], uid) == (PROGRAM, vertex)
 
 
-def test_what_several_have_is_told_apart_by_the_vertex_of_a_failure() -> None:
+def test_a_uid_in_several_programs_is_resolved_by_the_failed_vertex() -> None:
     says = "the query has 3 tasks with an operator 'all-output': 'map -> output', 'count -> output', 'output'. Pass a"
     for name in ("all-output", "output"):
         with pytest.raises(ProgramError, match=says.replace("all-output", name)):

@@ -496,7 +496,7 @@ def test_positions_are_no_matter_here(tmp_path: Path) -> None:
     assert again.end() == run.end()
 
 
-def test_what_all_subtasks_have_is_pickled_once():
+def test_state_common_to_all_subtasks_is_pickled_once():
     rules = {number: bytes([number]) * 1_000 for number in range(100)}
     states = [
         OwnState({"gate": subtask}, {"rules": dict(rules), f"{UNION}seen": [1, 2], f"{LIST}own": [subtask]})
@@ -510,7 +510,7 @@ def test_what_all_subtasks_have_is_pickled_once():
     assert last == {(10 + n,): OwnState({"gate": n}, {f"{LIST}own": [n]}) for n in range(8)}
 
 
-def test_what_differs_between_subtasks_stays_apart():
+def test_state_that_differs_between_subtasks_is_kept_separate():
     states = [OwnState({}, {"rules": {"limit": limit}}) for limit in (1, 2, 1)]
     results = {}
     for codes, number, payload in first_epoch.own_rows([5, 6, 7], states):

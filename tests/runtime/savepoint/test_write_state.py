@@ -59,7 +59,7 @@ def frame(schema: StructType = SCHEMA, *, streaming: bool = False) -> Any:
         ),
     ],
 )
-def test_what_is_no_state_is_refused_before_anything_runs(changes: dict[str, Any], words: str) -> None:
+def test_invalid_state_is_refused_before_a_job_runs(changes: dict[str, Any], words: str) -> None:
     arguments: dict[str, Any] = {"df": frame(), "directory": "/new", "uid": "count", "key": "card", "states": None}
     with pytest.raises(ProgramError) as caught:
         write_state(**{**arguments, **changes})

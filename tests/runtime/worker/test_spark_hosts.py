@@ -189,7 +189,7 @@ def test_a_task_that_failed_is_made_anew(worker):
     assert query.run_batch([0]) == [(0, 2)]
 
 
-def test_what_is_for_a_later_level_goes_through():
+def test_records_for_a_later_level_are_passed_on():
     env = StreamExecutionEnvironment().set_parallelism(2)
     numbers = env.from_collection([]).map(lambda row: row.value)
     counted = numbers.key_by(lambda value: value % 3).process(Count())

@@ -41,7 +41,7 @@ def test_it_does_without_proc(monkeypatch):
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has it")
 @pytest.mark.parametrize("default_timeout", [None, 30.0])
-def test_what_has_come_through_tcp_is_acknowledged_at_once(default_timeout):
+def test_data_through_tcp_is_acknowledged_immediately(default_timeout):
     local, remote = socket.socketpair()
     listens = socket.create_server(("127.0.0.1", 0))
     java = socket.create_connection(listens.getsockname())

@@ -107,7 +107,7 @@ def test_only_required_parts_of_nested_types_take_another_pass(spark):
 
 
 @pytest.mark.usefixtures("one_attempt")
-def test_what_does_not_fit_is_an_error_of_the_operator(spark, tmp_path):
+def test_values_that_do_not_fit_a_column_are_an_error_of_the_operator(spark, tmp_path):
     streaming = program(stream_of(spark, spark.range(5), tmp_path / "in"), TooLarge(), "n INT")
     query = (
         streaming.writeStream.format("noop")

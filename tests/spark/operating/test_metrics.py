@@ -66,7 +66,7 @@ def observed(*tasks: TaskReport) -> dict[str, Any]:
     return {"observedMetrics": {observed_as("pillarbox"): {"tasks": [text_of_report(task) for task in tasks]}}}
 
 
-def test_what_happened_to_homes_is_added_up_and_shown_if_there_is_something():
+def test_events_of_homes_are_summed_and_shown():
     plain = TaskReport("count", "count", 1, 0, 41, 10, 10, 500, 2, 5, 1, 0, 3, 0)
     quiet = metrics(observed(plain), by="operator")
     assert "restarts" not in str(quiet) and "in workers" not in str(quiet)

@@ -127,7 +127,7 @@ def test_eight_subtasks_in_two_partitions(home, caplog):
 
 
 @pytest.mark.long("three queries for a line of the log")
-def test_who_has_set_no_parallelism_is_told_once_which_one_it_is(home, capsys):
+def test_the_default_parallelism_is_logged_once(home, capsys):
     notices = (
         "pillarbox: the query begins with parallelism 2, as spark.sql.shuffle.partitions says:"
         " env.set_parallelism() sets another one, and 'pillarbox rescale' changes it, up to the max parallelism\n"

@@ -185,7 +185,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
 
 
 @pytest.mark.long("state/savepoint has damaged files, and state/chunks damaged state, without Spark")
-def test_what_is_no_whole_savepoint_or_checkpoint(spark, tmp_path, command):
+def test_incomplete_savepoints_and_checkpoints(spark, tmp_path, command):
     checkpoint, directory = str(tmp_path / CHECKPOINT), str(tmp_path / SAVEPOINT)
     for part in range(3):
         add(spark, tmp_path, part)

@@ -162,7 +162,7 @@ def raises(spark, text):
     raise ValueError(text)
 
 
-def test_what_is_raised_in_the_client_comes_back(connect):
+def test_errors_in_the_client_are_raised_again(connect):
     with pytest.raises(RaisedInTheClient, match="no such thing") as raised:
         connect.run(raises, "no such thing")
     assert (raised.value.type, raised.value.message) == ("ValueError", "no such thing")

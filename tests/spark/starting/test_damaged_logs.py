@@ -74,7 +74,7 @@ def test_the_way_out_of_lost_metadata_works(spark: SparkSession, checkpoint: Pat
     assert Checkpoint(spark, str(checkpoint)).query_id == json.loads(written)["id"]
 
 
-def test_what_spark_does_not_read_may_be_lost(spark: SparkSession, checkpoint: Path) -> None:
+def test_files_that_spark_does_not_read_may_be_lost(spark: SparkSession, checkpoint: Path) -> None:
     for file in ("offsets/0", "commits/0", "commits/1"):
         gone(checkpoint / file)
     (checkpoint / "offsets" / "3").write_text(_OFFSETS.replace('{"logOffset":2}', "-"))  # interrupted

@@ -185,7 +185,7 @@ def test_a_query_is_stopped_from_elsewhere_behind_the_epoch_that_runs(spark, tmp
 
 
 @pytest.mark.long("it prints what the tests before have from the function")
-def test_what_the_command_prints_of_a_query_that_it_has_stopped(spark, tmp_path, monkeypatch):
+def test_the_commands_output_for_a_stopped_query(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(query_module, "_REQUESTS_EVERY", 0.2)
 
     class Session:

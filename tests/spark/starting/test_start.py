@@ -154,7 +154,7 @@ def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.long("four queries; runtime/changes refuses changed programs")
 @pytest.mark.usefixtures("one_attempt")
-def test_what_failed_on_a_used_checkpoint_binds_nothing(home: Home) -> None:
+def test_a_failed_start_on_a_used_checkpoint_binds_nothing(home: Home) -> None:
     home.put({"card": "a", "shop": "s", "amount": 1})
     query = home.writer(program(home, Sum())).start()
     query.awaitTermination()

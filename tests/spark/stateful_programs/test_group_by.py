@@ -196,7 +196,7 @@ def test_wrong_arguments_are_spark_s_errors(spark: SparkSession, arguments: Any,
         pillarbox.group_by(stream, "k").transformWithState(*arguments)
 
 
-def test_what_is_refused(spark: SparkSession) -> None:
+def test_refused_programs(spark: SparkSession) -> None:
     df = spark.range(1)
     with pytest.raises(ProgramError, match="takes at least one column of the DataFrame, not none"):
         pillarbox.group_by(df)

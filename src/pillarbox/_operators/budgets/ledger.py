@@ -1,4 +1,4 @@
-"""Ledgers, which count what the requests of each budget use."""
+"""Ledgers, which count the requests and costs of each budget."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def failures_in_worker(
     """Within the block, convert errors of a task to errors with a complete message.
 
     Args:
-        attempt: the query's attempt at the task, whose failure is then appended to the message as data; or None.
+        attempt: the attempt to run the task. If given, the message ends with data about the failure of this attempt.
         clock: returns the readings of the task's clock in this epoch, or None if unknown.
     """
     try:

@@ -1,7 +1,7 @@
 """The interface between the core and ``pillarbox_tools``, which the core does not import.
 
 The tools observe queries through three hooks, ``on_*``. For each query, a separate thread with a bounded queue calls
-them, so hooks can neither fail nor delay the query.
+the hooks, so a hook can neither fail nor delay the query.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ _loaders: list[Callable[[], Tools | None]] = []
 
 
 def provide(load: Callable[[], Tools | None]) -> None:
-    """Set the function that loads the tools."""
     _loaders[:] = [load]
 
 
@@ -78,7 +77,7 @@ def needed_tools(method: str) -> Tools:
 class Hooks:
     """Calls the tools' hooks for one query, in order, in a thread that only runs while calls are queued.
 
-    Only the first error of a hook is logged. If a hook hangs, reports are lost, but nothing else.
+    Only the first error of a hook is logged. If a hook hangs, only reports are lost.
     """
 
     def __init__(self, started: StartedQuery, tools: Tools) -> None:

@@ -1,4 +1,4 @@
-"""The server of the driver's ledger (the accounts of all budgets). Executors connect to it over TCP."""
+"""Serves the driver's ledger (the counts of all budgets' use) to executors over TCP."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Write = Callable[[str, Period], bool]
 
 
 class _Booking:
-    """A request for slots that is waiting."""
+    """A waiting request for time slots."""
 
     def __init__(self, connection: Connection, number: int, estimates: list[float]) -> None:
         self.connection = connection
@@ -150,7 +150,7 @@ class _SharedAccount:
 
 
 class BudgetServer:
-    """Keeps the accounts of the budgets that a driver's queries share. Runs in its own thread."""
+    """Counts the use of the budgets that a driver's queries share. Runs in its own thread."""
 
     def __init__(self, host: str, address: str, port: int = 0) -> None:
         self.host = host
@@ -276,13 +276,13 @@ def server_of(spark: SparkSession) -> BudgetServer:
 
 
 def ceilings_of(programs: Iterable[str]) -> dict[str, BudgetServer]:
-    """Return budget name -> ledger, for the programs' budgets that have a ceiling."""
+    """Return the ledger of each of the programs' budgets that has a ceiling, by budget name."""
     opened = list(_servers.values())
     return {name: server for program in programs for server in opened for name in server.ceilings(program)}
 
 
 def ledger_for(spark: SparkSession, program: Program) -> DriverLedger | None:
-    """Return the address of the ledger for a program's tasks. None without budgets, or if tasks divide them equally."""
+    """Return the ledger's address for a program's tasks, or None without budgets or if tasks divide them equally."""
     budgets = budgets_of(program.vertices)
     if not budgets:
         return None

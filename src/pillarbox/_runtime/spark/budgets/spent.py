@@ -1,7 +1,7 @@
 """Files in checkpoints with the units charged to budgets' ceilings.
 
-Each checkpoint stores the charge of the whole budget, even if other queries share it; a start uses the highest. A
-charge is written before it may be spent.
+Each checkpoint stores the charge of the whole budget, even if other queries share the budget. A starting query uses the
+highest charge. A charge is written before it may be spent.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _folder(checkpoint: object) -> str:
 
 
 def resume_ceilings(spark: SparkSession, programs: Iterable[str], checkpoint: Checkpoint | None) -> SpentFiles | None:
-    """Charge ceilings with the charges in a starting query's checkpoint. Returns their files, if any."""
+    """Charge ceilings with the charges in a starting query's checkpoint. Returns the charges' files, if any."""
     folder = None if checkpoint is None else session_of(spark).hadoop_folder(_folder(checkpoint))
     servers = {} if folder is None else ceilings_of(programs)
     if checkpoint is None or folder is None or not servers:

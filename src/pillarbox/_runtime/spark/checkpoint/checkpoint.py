@@ -42,7 +42,7 @@ class Checkpoint:
 
     Caches the files, so create a new object for each start or inspection.
 
-    A program's description is noted with the number of its first batch. It has no effect if that batch is never
+    A program's description is noted with the number of its first batch. The note has no effect if that batch is never
     committed.
     """
 
@@ -70,7 +70,7 @@ class Checkpoint:
     def layouts(self, compiled: Sequence[Layout], find: Callable[[], Sequence[Layout | None]]) -> list[Layout]:
         """Return the layouts (numbers of subtasks) that a query's programs have in the checkpoint.
 
-        Notes them only if they are certain, because notes are permanent.
+        Writes a note only if the layouts are certain, because notes are permanent.
 
         Args:
             find: searches the state for the layouts, if the note is lost. Returns None for a program without state.

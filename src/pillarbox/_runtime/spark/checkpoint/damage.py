@@ -25,7 +25,7 @@ _VERSION = re.compile(r"v\d+")
 
 
 def check_logs(spark: SparkSession, checkpoint: Checkpoint) -> None:
-    """Check the files that Spark reads when a query starts. Skipped under Spark Connect, where each takes a job."""
+    """Check the files that Spark reads when a query starts, except under Spark Connect, where each takes a job."""
     if not session_of(spark).has_jvm:
         return
     begun, committed = checkpoint.epochs_begun, checkpoint.last_committed

@@ -1,4 +1,4 @@
-"""Reads a checkpoint whose query may be running, and removing files."""
+"""Reads a checkpoint while its query may be running and removing old epochs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RECENT = 60_000
 
 
 def read_epoch(spark: SparkSession, checkpoint: str, epoch: int | None, read: Callable[[CheckpointState], T]) -> T:
-    """Read an epoch's state. If the query removes it meanwhile, reads a copy.
+    """Read an epoch's state. If the query removes the epoch meanwhile, reads a copy.
 
     Raises:
         RemovedError: Spark removes epochs faster than they can be read.

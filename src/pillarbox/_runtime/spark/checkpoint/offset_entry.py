@@ -1,4 +1,4 @@
-"""An offset log's entries. Spark writes an entry before it runs an epoch."""
+"""Parses entries of an offset log. Spark writes an entry before it runs an epoch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class OffsetEntry:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """Source name (or position in the log) -> end offset, in the source's own format."""
+        """The sources' end offsets, in their own formats, by source name (or position in the log)."""
         if self.version not in _VERSIONS:
             raise CheckpointMismatchError(
                 f"Spark's offset log has version {shorten(self.version)}, and this version of pillarbox reads"
@@ -63,6 +63,6 @@ class OffsetEntry:
 
     @property
     def files(self) -> dict[str, int]:
-        """Name (or position in the log) of a file source -> number of the last entry in the source's own log."""
+        """The number of the last entry in each file source's own log, by source name (or position in the log)."""
         offsets = {name: json_object(text) for name, text in self.sources.items()}
         return {name: int(offset["logOffset"]) for name, offset in offsets.items() if offset.keys() == {"logOffset"}}

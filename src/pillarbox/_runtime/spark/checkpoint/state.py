@@ -95,7 +95,7 @@ class CheckpointState:
         return operators
 
     def _check_whole(self, operators: Sequence[Stateful]) -> None:
-        """Raise if the checkpoint lacks a level's state: Spark's reader silently skips missing folders."""
+        """Raise if the checkpoint lacks a level's state, because Spark's reader silently skips missing folders."""
         programs = self.checkpoint.programs_at(self.epoch) or ()
         levels = sum(len({operator["level"] for operator in program["operators"]}) for program in programs)
         if len(operators) < levels:
@@ -131,7 +131,7 @@ class CheckpointState:
         return {code: view.head for code, view in self.views(operator).items()}
 
     def views(self, operator: Stateful) -> dict[int, LogView]:
-        """Return a stateful operator's logs by subtask code. Only reads their heads."""
+        """Return a stateful operator's logs by subtask code. Only reads their heads (metadata)."""
         views = {}
         for code, _, payload in self.logs(operator).where(f"number = {META}").collect():
             store = MemoryChunkStore()
@@ -144,7 +144,7 @@ class CheckpointState:
 
 
 def _is_log(schema: StructType) -> bool:
-    """Return whether a state contains logs: a user's ``StatefulProcessor`` may have a state with that name."""
+    """Return whether a state contains logs. A user's ``StatefulProcessor`` may have a state of the same name."""
     fields = {field.name: getattr(field.dataType, "names", None) for field in schema.fields}
     return all(fields.get(column) == [field] for column, field in _COLUMNS.items())
 

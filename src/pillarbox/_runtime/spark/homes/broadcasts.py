@@ -45,7 +45,7 @@ class _RecordingFile:
 
 
 def keep_pickled_values() -> None:
-    """Make workers forked from this process keep the pickles of variables without a file, to send them to homes."""
+    """Make workers forked from this process keep the pickles of fileless broadcast variables, to send to homes."""
     from pyspark.core.broadcast import Broadcast
 
     begin: Callable[..., None] = Broadcast.__init__
@@ -62,7 +62,7 @@ def keep_pickled_values() -> None:
 
 
 def files() -> dict[int, str | None]:
-    """Return this worker's broadcast variables: number -> file with the value, or None if there is no file."""
+    """Return the files with this worker's broadcast variables, or None for a variable without a file, by number."""
     from pyspark.core.broadcast import _broadcastRegistry
 
     return {number: getattr(broadcast, "_path", None) for number, broadcast in _broadcastRegistry.items()}

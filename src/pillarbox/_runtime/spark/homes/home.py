@@ -1,6 +1,6 @@
-"""A home: the process that keeps a state partition's tasks from epoch to epoch.
+"""Runs a home: a process that keeps a state partition's tasks from epoch to epoch.
 
-Each guest (the tasks of one level, see `partition_tasks.py`) has its own thread, which runs epochs for relays
+Each guest (the tasks between two shuffles, see `partition_tasks.py`) has its own thread, which runs epochs for relays
 (connected workers). The first guest uses the main thread. The ``door`` thread accepts connections, detects lost relays
 and newer attempts at a running epoch, and ends the process.
 """

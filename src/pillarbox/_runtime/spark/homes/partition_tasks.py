@@ -1,7 +1,7 @@
-"""A guest of a home: the tasks of one level and state partition, and the thread that runs them.
+"""Runs a guest of a home (process): the tasks of one level and state partition, in a thread of their own.
 
 Between epochs, the thread runs the event loop of async keyed functions. If the executor already has its maximum number
-of homes, several guests share a home, and only one of them runs functions at a time.
+of homes, several guests share a home, and only one guest runs functions at a time.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Chunks:
 
 
 class PartitionTasks:
-    """A guest of a home: the tasks of one level and state partition, and the thread that runs them."""
+    """A guest of a home: its tasks, and their thread."""
 
     def __init__(self, clock: Callable[[], float], idle: float, turn: FunctionLock) -> None:
         self._clock = clock
@@ -122,7 +122,7 @@ class PartitionTasks:
     # -- any thread --
 
     def take_visit(self, number: int) -> None:
-        """Receive a request to run an epoch from a connection, unless another thread has received it."""
+        """Receive an epoch request from the connection with descriptor ``number``, unless another thread did."""
         with self._lock:
             channel = self._idle.pop(number, None)
         if channel is None:
@@ -172,7 +172,7 @@ class PartitionTasks:
 
     @property
     def watched(self) -> dict[int, bool]:
-        """Return the connections to watch: descriptor -> whether the running epoch was requested there."""
+        """The connections to watch: maps a file descriptor to whether the running epoch was requested through it."""
         with self._lock:
             if self._present is None or self._present.is_lost:
                 return {}
@@ -208,7 +208,7 @@ class PartitionTasks:
                 relay.send((Kind.WELCOME,))
 
     def seconds_overdue(self) -> float:
-        """Return the seconds since the running attempt was cancelled, while its functions still run."""
+        """Return the seconds that a cancelled attempt's functions have kept running, or 0."""
         now = self._clock()
         with self._lock:
             if self._waits_since is not None and self._thread in self._turn.waiting:
@@ -265,10 +265,9 @@ class PartitionTasks:
                     self.take_visit(number)
 
     def _run_loop(self, numbers: Iterable[int]) -> int | None:
-        """Run the functions' event loop until one of the file descriptors is readable.
+        """Run the functions' event loop, if there is one, until one of the file descriptors is readable.
 
-        Returns:
-            how long the caller must then wait for the descriptors (ms), or None for no limit.
+        Returns the timeout for polling the descriptors: 0, or None (no limit) without an event loop.
         """
         loop = self._residency.event_loop
         if loop is None:

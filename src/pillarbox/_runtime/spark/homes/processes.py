@@ -1,4 +1,4 @@
-"""Processes, identified by pid and start time because the kernel reuses pids."""
+"""Identifies processes by pid and start time, because the kernel reuses pids."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Process(NamedTuple):
         return Process(pid, 0)
 
     def has_ended(self) -> bool:
-        """Return whether the process has exited. Zombies have."""
+        """Return whether the process has exited. True for zombies."""
         try:
             if sys.platform != "linux":
                 os.kill(self.pid, 0)
@@ -59,7 +59,7 @@ class Process(NamedTuple):
                 os.close(watched)
 
     def watch(self) -> int | None:
-        """Return a file descriptor that becomes readable when the process exits, or None if it must be polled."""
+        """Return a file descriptor that becomes readable when the process exits, or None to poll instead."""
         if not hasattr(os, "pidfd_open"):
             return None
         try:

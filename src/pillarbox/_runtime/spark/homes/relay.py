@@ -40,7 +40,7 @@ _AHEAD_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class Homes:
-    """Settings that a level's workers need to find their homes. Pickled with the level's host."""
+    """Settings that a level's workers need to find their homes. Pickled to the workers."""
 
     secret: str
     level: str
@@ -54,7 +54,7 @@ class Homes:
     def place(self, run: str, layout: Layout, partitions: int, code: int) -> str:
         """Return the digest that identifies a state partition's home.
 
-        It does not use Spark's partition number, which differs if a plan unites two outputs.
+        The digest does not depend on Spark's partition number, which changes if a plan unites two outputs.
         """
         identity = [
             run,
@@ -100,7 +100,7 @@ _idle: dict[str, _Connection] = {}
 class Relay:
     """Runs the epochs of a worker's Spark task in a home. Raises `NoHomesError` if no home is available.
 
-    ``attempt`` is the Spark task's number, which increases with each attempt.
+    ``attempt`` is the Spark task's number. Later attempts have higher numbers.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Relay:
     ) -> tuple[Kind, list[Any]]:
         """Begin an epoch and return the home's first message.
 
-        If that message does not arrive, the home has done nothing, and another home can be tried.
+        If no message arrives, the home has done nothing, and another home can be tried.
 
         Raises:
             NoHomesError: no home is available.

@@ -1,10 +1,10 @@
-"""Names of the Unix sockets between an executor's processes, and access to them.
+"""Names and opens the Unix sockets between an executor's processes.
 
-Sockets are files in a folder that only the user may enter. Each end checks the user of the other process, and a secret
-if Spark's daemon has one.
+Sockets are files in a folder that only the user may enter. Each end checks which user runs the other process, and a
+secret if Spark's daemon has one.
 
-A starter's name is ``EXECUTOR-DAEMON``, a home's ``EXECUTOR-DAEMON.HOME``. The workers of one PySpark daemon share a
-starter.
+The starter (of homes) has the name ``EXECUTOR-DAEMON``, and a home ``EXECUTOR-DAEMON.HOME``. The workers of one PySpark
+daemon share a starter.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ def executor_name(pid: int) -> str:
 
 
 def starter_name(executor: int, daemon: int) -> str:
-    """Return the name of the starter for a daemon's workers."""
     return f"{executor_name(executor)}-{daemon}-{Process.of(daemon).start}"
 
 

@@ -10,10 +10,10 @@ A connection begins with the executor's secret. Requests and answers are lines o
 - ``fate`` asks how the home with the given pid ended. The answer is null if unknown.
 - ``end`` ends the homes of a run (an execution of a query). The answer is their number, once they have ended. Needs no
   secret, because drivers do not have it.
-- ``holds``: the worker keeps a run's tasks, and wants a signal when the run ends. ``closed``: it has closed them.
+- ``holds``: the worker keeps a run's tasks, and wants a signal when the run ends. ``closed``: it has closed the tasks.
 - ``over`` asks which of the given runs have ended.
 
-``wait`` means that the answer will follow later; ``error``, that the request failed.
+The answer ``wait`` means that the real answer will follow. ``error`` means that the request failed.
 
 A home ends when its run, its executor or its daemon ends, when a newer run of its query begins, after its partition has
 moved to another executor, and after a long idle time.

@@ -1,8 +1,8 @@
 """Messages between a worker's relay and a home.
 
 Connections are kept between epochs, because Spark usually assigns a state partition to the same worker again. A relay
-sends the executor's secret (a line), a ``Hello`` (JSON), and an ``EpochRequest`` for each epoch. During an epoch, it
-only answers, so that the two ends never block each other by both sending. The home sends:
+sends the executor's secret (a line), a ``Hello`` (JSON), and an ``EpochRequest`` for each epoch. During an epoch, the
+relay only answers, so that the two ends never block each other by both sending. The home sends:
 
 - ``VALUE`` number: requests the value of a broadcast variable.
 - ``WELCOME``: the epoch is running. Only sent if there was no other message for a while.
@@ -14,7 +14,8 @@ only answers, so that the two ends never block each other by both sending. The h
 - ``DONE`` wake-up accumulators: the epoch has ended.
 - ``FAILED`` kind text: the epoch has failed. The home closes the connection.
 
-A starter sends an empty ``Hello`` and any number of ``ASK``. The home answers each with a ``HomeDescription`` (JSON).
+A starter sends an empty ``Hello``, then ``ASK`` any number of times. The home answers each ``ASK`` with a
+``HomeDescription`` (JSON).
 """
 
 from __future__ import annotations
@@ -72,11 +73,11 @@ class EpochRequest(NamedTuple):
 
 
 class HomeDescription(NamedTuple):
-    """Describes a home. The starter passes it to a new home, which sends it in answers.
+    """Describes a home. The starter passes the description to a new home, which answers ``ASK`` with it.
 
     Attributes:
-        idle: after how long without an epoch the home ends (seconds).
-        watched: (pid, start time) of processes. The home exits when one of them does.
+        idle: the home ends after this time without an epoch (seconds).
+        watched: (pid, start time) of processes. The home exits when one of these processes exits.
     """
 
     name: str

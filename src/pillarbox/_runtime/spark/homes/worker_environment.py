@@ -118,7 +118,7 @@ def enter(worker: WorkerEnvironment, value_of: Callable[[int], bytes]) -> None:
 
 
 def take_updates() -> bytes | None:
-    """Return the calling thread's accumulator updates (None without any), and reset them."""
+    """Return and reset the calling thread's accumulator updates. Returns None without updates."""
     return accumulators.take_sums()
 
 

@@ -1,4 +1,4 @@
-"""The DataFrame plan of a program, and a registry of planned programs.
+"""Plans programs as DataFrames, and registers the planned programs.
 
 Start with `plan.py`, then `registry.py`, which finds the programs in a query's plan. Weak spot: in a classic session,
 plans are read through Spark's private Java classes (`session/java.py`).

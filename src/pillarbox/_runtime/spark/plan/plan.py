@@ -165,7 +165,7 @@ class _Plan:
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
     def _no_rows(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
-        """Read the sources and drop their rows. Advances Spark's watermark if an operator uses it."""
+        """Read the sources and drop their rows. Advances Spark's watermark if an operator uses the watermark."""
         assert isinstance(schema, str)
         rows = first.sources.where("false")
         if self._time is not None and first.watermark > 0:
@@ -198,8 +198,8 @@ class _Plan:
 class _Metrics:
     """Removes task metrics from a streaming program's rows.
 
-    They are observed and dropped after each level, so that shuffles do not contain them, and a repeated task shuffles
-    the same data.
+    Metrics are observed and dropped after each level of tasks, so that shuffles contain no metrics, and a repeated task
+    shuffles the same data.
 
     Attributes:
         program: the alias of the program's rows. Metrics are observed under this name for the last level, and under
@@ -255,7 +255,7 @@ def write_for_each_batch(
 
 
 def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> DataFrame:
-    """Plan a program's outputs as one DataFrame. Several outputs become struct columns; each row sets one."""
+    """Plan a program's outputs as one DataFrame. If there are several, each is a struct column, and a row sets one."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     outputs: dict[int, tuple[str, pa.Schema]] = {}

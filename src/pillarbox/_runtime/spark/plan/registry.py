@@ -43,11 +43,11 @@ _programs: WeakValueDictionary[str, PlannedProgram] = WeakValueDictionary()
 
 @dataclass(frozen=True)
 class ProgramSummary:
-    """The properties of a program that starting a query needs.
+    """The properties of a program that are needed to start a query.
 
     Attributes:
         has_narrow_rows: whether all rows of all sources are small.
-        begins: the program itself, if it starts from a savepoint: its first epoch needs a different plan. Otherwise
+        begins: the program itself if it starts from a savepoint (so that its first epoch can be planned), otherwise
             None.
     """
 
@@ -78,7 +78,7 @@ class PlannedProgram:
 
     Attributes:
         parallelism: the number of Spark partitions over which its subtasks are spread, or 0 without state.
-        secret: with it, the plan's tasks may use the program's homes. Empty if read from a checkpoint.
+        secret: the plan's tasks need it to use the program's homes (processes). Empty if read from a checkpoint.
         registered: if the query has renamed the program, the program as planned. The reference keeps it registered.
     """
 

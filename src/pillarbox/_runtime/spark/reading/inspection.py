@@ -176,10 +176,10 @@ def _merge(operators: dict[str, dict[str, Any]], facts: dict[str, Any], top: int
 
 
 def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, list[str]]:
-    """Return what would change if another checkpoint's newest program resumed from this checkpoint.
+    """Compare a checkpoint with ``other``'s newest program, to see whether that program could resume from it.
 
-    ``refused`` changes prevent it, ``doubtful`` changes may prevent it, and the first epoch makes the ``carried_out``
-    changes.
+    ``refused`` changes prevent resuming, ``doubtful`` changes may prevent it, and the first epoch makes the
+    ``carried_out`` changes.
     """
     then, now = Checkpoint(spark, checkpoint).binding(), Checkpoint(spark, other).newest()
     for description, where in ((then, checkpoint), (now, other)):

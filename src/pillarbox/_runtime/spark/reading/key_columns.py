@@ -25,7 +25,7 @@ _PARTS = ("partials", "left", "right")
 def rows_in_columns(
     files: CheckpointState, operator: Stateful, epoch: int, heads: Mapping[int, LogHead], keys: Sequence[Any]
 ) -> dict[int, list[dict[str, Any]]]:
-    """Return the key's rows in columnar state, by subtask: a dictionary per row, as in `key_life.py`."""
+    """Return the rows of the key ``keys[0]`` in columnar state, by subtask. A row is a dictionary."""
     codes = ", ".join(map(str, heads))
     _, table = table_of_logs(files.logs(operator, epoch).where(f"code IN ({codes})"), list(heads.values()))
     parts = [part for part in _PARTS if part in table.columns]

@@ -1,7 +1,6 @@
 """The history of a key: its state and timers in the last epochs that Spark retains.
 
-Spark's state reader cannot look up a key, so a job reads the whole level's state. The job can be cancelled. A process
-runs only one at a time.
+The job that reads the state can be cancelled. A process runs only one such job at a time.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
     """Return the state of one key in the last five epochs that Spark retains, as plain data.
 
     Reads the checkpoint of a running or stopped query, without the program and its classes. Spark cannot look up a key,
-    so all state of the operator's level is read.
+    so this reads the state of all keys in the level (the operators between two shuffles).
 
     Args:
         spark: the session that reads the checkpoint.
@@ -67,7 +66,7 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
         - ``epoch``: the last committed epoch; ``epochs``: the epochs that were read;
         - ``watermark``: the subtask's watermark (Unix time in ms), or None;
         - ``state``: a list of states, each with ``name``, ``value`` as text, ``changed`` (the last of these epochs that
-          changed it, or None) and ``values`` (one per epoch). For a columnar operator: the rows of the key;
+          changed it, or None) and ``values`` (one per epoch). A columnar operator has the key's rows instead;
         - ``timers``: a list of timers, each with ``domain``, ``at`` (Unix time in ms) and ``waits`` (why it has not
           fired);
         - ``calls``: work for the key that is carried into the next epoch: requests, and the first 20 records and timers
@@ -301,7 +300,7 @@ def _as_text(value: Any) -> str:
 
 
 def describe_key(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Combine the data of several epochs to a key's history."""
+    """Combine the data of several epochs into a key's history."""
     by_epoch = {number: [look for look in looks if look["epoch"] == number] for number in epochs}
     now = by_epoch.get(epoch, [])
     subtask = next((look["subtask"] for look in now if look["rows"]), now[0]["subtask"] if now else None)

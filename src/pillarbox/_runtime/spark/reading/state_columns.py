@@ -1,8 +1,8 @@
 """State as columns: names, types, and Arrow arrays.
 
-If an operator's state is plain (docs/security.md), columns have the declared types of their states. Otherwise, they are
-VARIANT, which Spark parses from JSON. In Arrow, they are structs that contain JSON, or a pickle if JSON cannot express
-the value.
+If an operator's state is plain (docs/security.md), columns have the declared types of their states. Otherwise, columns
+are VARIANT, which Spark parses from JSON. In Arrow, a VARIANT is a struct that contains JSON, or a pickle if JSON
+cannot express the value.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StateColumn:
     Attributes:
         name: the column's name. Unique in the table, even ignoring case.
         type: its Spark type, or None for VARIANT.
-        name_of_type: the name of its type in heads of state logs.
+        name_of_type: the type's name in heads (metadata) of state logs.
     """
 
     name: str
@@ -80,7 +80,7 @@ def _struct(names: Sequence[str], parts: Sequence[spark.DataType]) -> spark.Stru
 
 
 def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -> spark.DataType | None:
-    """Return the type of an operator's keys. None if it is unknown or differs between inputs."""
+    """Return the type of an operator's keys, or None if the type is unknown or differs between inputs."""
     types, names = declared_key(head.key for head in heads)
     kinds = list(map(parse, types))
     if len(kinds) < 2:

@@ -36,8 +36,8 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     """Return an operator's state as a DataFrame, with a row for each key, and for each of a key's windows.
 
     Reads the checkpoint of a running or stopped query, without the program and its classes, and imports nothing that
-    the checkpoint names. If the query has begun an epoch in the last minute, the state is read and cached at once,
-    otherwise when the DataFrame is used. The columns are:
+    the checkpoint names. If the query has begun an epoch in the last minute, this call reads and caches the state.
+    Otherwise, the state is read when the DataFrame is used. The columns are:
 
     - ``key``: the key. It has a type if the program keyed by a DataFrame's columns, or with a ``key_type``;
     - ``namespace``: the namespace of the key's state, such as a window's ``[start, end]`` (Unix times in ms), or null;
@@ -52,7 +52,7 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     ``partials.card``.
 
     Columns without a known type are VARIANT. Read them as in ``seen::long`` or ``variant_get(namespace, '$[0]',
-    'long')``. In them, times and decimals are text; values that contain bytes or instances of your own classes are
+    'long')``. In a VARIANT, times and decimals are text; values that contain bytes or instances of your own classes are
     pickles, for ``pickle.loads``.
 
     Args:

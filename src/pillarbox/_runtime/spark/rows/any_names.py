@@ -1,4 +1,4 @@
-"""``DataFrame.mapInArrow`` for any column names: Spark's method would parse a dot as a struct field."""
+"""Calls ``DataFrame.mapInArrow`` with any column names. Spark's method would parse a dot as a struct field."""
 
 from __future__ import annotations
 

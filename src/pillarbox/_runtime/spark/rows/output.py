@@ -55,8 +55,8 @@ class BufferOutput(Output):
 class ColumnOutput(Output):
     """Converts the records of a program's outputs to typed columns.
 
-    A row contains a record of one output, or a task's metrics. A single output has top-level columns; of several
-    outputs, each has a struct column.
+    A row contains a record of one output, or a task's metrics. A single output has top-level columns. If there are
+    several outputs, each has a struct column.
 
     Args:
         outputs: (name, columns) of each output, by its code.

@@ -3,7 +3,7 @@
 ``query.stop()`` would interrupt the running epoch. Instead, the driver changes the query's state, which Spark checks
 before each epoch, so the running epoch completes. Spark checks the state again after planning an epoch, and would drop
 the planned epoch. So the driver only changes the state after the second check, under the lock that the query's thread
-takes at the beginning and end of an epoch. Under Spark Connect, the state is inaccessible: the epoch is interrupted,
+takes at the beginning and end of an epoch. Under Spark Connect, the state is inaccessible, so the epoch is interrupted,
 and repeated in a separate query.
 """
 
@@ -40,9 +40,9 @@ _WAITS_FOR_LOCK = ".withProgressLocked("
 
 
 def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
-    """End a query after the running epoch, or at once if time runs out. Thread-safe.
+    """End a query after the running epoch, or immediately if time runs out. Thread-safe.
 
-    Returns whether all epochs are committed. If not, the next start repeats the last one.
+    Returns whether all epochs are committed. If not, the next start repeats the last epoch.
     """
     query: Any = started.query
     with started.held():
@@ -193,6 +193,6 @@ class EpochGate:
             self.mark_ended()
 
     def mark_ended(self) -> None:
-        """Set an ended query's state to ended, in case the gate has reset it."""
+        """Set an ended query's state to ended, in case the gate has reset the state."""
         if self._closed is not None and not self.is_running:
             self._state.set(self._closed)

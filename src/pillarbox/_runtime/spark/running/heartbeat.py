@@ -1,8 +1,8 @@
-"""The heartbeat of a query's driver: updated every second in memory, and every 15 seconds in the checkpoint.
+"""Updates a query driver's heartbeat, every second in memory and every 15 seconds in the checkpoint.
 
-When a query starts, it checks for another driver's heartbeat, because a second driver on a checkpoint makes the first
-one fail minutes later. The tools read it, because only the driver knows that an epoch hangs. Under Spark Connect, files
-cannot be removed, so it is only in memory.
+A starting query checks for another driver's heartbeat, because a second driver on a checkpoint makes the first one fail
+minutes later. The tools read heartbeats, because only the driver knows that an epoch hangs. Under Spark Connect, files
+cannot be removed, so the heartbeat is only in memory.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ def newest_heartbeat(spark: SparkSession, checkpoint: str) -> Heartbeat | None:
 def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_over: bool) -> None:
     """Raise if another driver is running the checkpoint's query.
 
-    A killed driver leaves its last heartbeat, so if there is one from another machine, waits for a newer one. With
-    ``take_over``, asks the other driver to stop instead.
+    A killed driver leaves its last heartbeat. So if the last heartbeat is from another machine, waits for a newer one.
+    With ``take_over``, asks the other driver to stop instead.
     """
     files = None if checkpoint is None else _files_of(spark, checkpoint)
     if checkpoint is None or files is None:

@@ -63,8 +63,8 @@ def dashboard(
     """Open the dashboard of this process, and show a query in it.
 
     It shows the query's plan, epochs, event time, heavy keys, calls, state and failures. A process has one dashboard;
-    each call adds a query to it. It requires the extra ``pillarbox[dashboard]``, and closes when the process exits
-    (under Spark Connect, the client).
+    each call adds a query to it. The dashboard requires the extra ``pillarbox[dashboard]``, and closes when this
+    process (under Spark Connect, the client) exits.
 
     By default, only this machine has access. Everyone with access can see keys and records, so read docs/security.md
     before you listen on another address.
@@ -100,8 +100,8 @@ def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str 
     """Serve the metrics of a query at ``/metrics``, for Prometheus to scrape.
 
     Metrics are sums over an operator's subtasks. Counters start at 0 when the query starts, and continue if this
-    process restarts it. A process has one server; each call adds a query to it. It requires the extra
-    ``pillarbox[metrics]``, and closes when the process exits (under Spark Connect, the client). See docs/monitoring.md
+    process restarts the query. A process has one server; each call adds a query to it. The server requires the extra
+    ``pillarbox[metrics]``, and closes when this process (under Spark Connect, the client) exits. See docs/monitoring.md
     for a Grafana board and alert rules.
 
     Args:
@@ -172,8 +172,8 @@ class QueryCollector:
 def export_otel(query: StreamingQuery, meter_provider: MeterProvider | None = None) -> None:
     """Register a query's metrics with OpenTelemetry. Call it once per query.
 
-    Exports the same metrics as :func:`pillarbox.serve_metrics`, with dots in their names and UCUM units. It requires
-    the extra ``pillarbox[otel]``. Configure the provider to select metrics, destination and interval.
+    Exports the same metrics as :func:`pillarbox.serve_metrics`, with dots in their names and UCUM units. Requires the
+    extra ``pillarbox[otel]``. Configure the provider to select metrics, destination and interval.
 
     Args:
         query: a query from :func:`pillarbox.start`, or from the ``start()`` of its writer.
@@ -210,8 +210,8 @@ def record(
     ``pillarbox replay DIRECTORY`` then runs the task again on your machine, without Spark and Java, and stops at its
     failure.
 
-    To get the input, this runs sources and earlier levels again, on a copy of the checkpoint. It writes nothing to the
-    sink or the checkpoint. The recording contains the task's records and state, so protect it like the checkpoint.
+    To get the input, this runs sources and earlier operators again, on a copy of the checkpoint. It writes nothing to
+    the sink or the checkpoint. The recording contains the task's records and state, so protect it like the checkpoint.
     Requires a classic session.
 
     Args:
@@ -222,11 +222,10 @@ def record(
         subtask: the subtask's index; for a source, the partition.
         key: instead of ``subtask``, one of its keys as text (JSON for a key of several columns). It is parsed according
             to the declared type of keys, otherwise by comparison with the keys in state.
-        allow_calls: whether to repeat the calls that async operators in earlier levels make. If False, such an epoch is
-            refused. Calls by other functions are always repeated.
-        limit: maximum size (bytes) of the task's input, and also of the copied state. If one is larger, the call
-            raises.
-        timeout: maximum time to run the earlier levels (seconds).
+        allow_calls: whether to repeat the calls that earlier async operators make. If False, an epoch with such calls
+            is refused. Calls by other functions are always repeated.
+        limit: maximum size (bytes) of the task's input, and also of the copied state. Raises if either is larger.
+        timeout: maximum time to run the earlier operators (seconds).
         options: options of the writer's ``start``, such as ``checkpointLocation``.
 
     Returns:
@@ -234,8 +233,8 @@ def record(
 
     Raises:
         CheckpointMismatchError: the epoch or its state no longer exists.
-        ConfigurationError: an earlier level would make calls, ``limit`` or ``timeout`` is exceeded, the folder exists,
-            or this is a Spark Connect session.
+        ConfigurationError: an earlier operator would make calls, ``limit`` or ``timeout`` is exceeded, the folder
+            exists, or this is a Spark Connect session.
         ProgramError: the task does not exist, the key is ambiguous, or no task was specified and no task has failed.
 
     Example:

@@ -1,7 +1,7 @@
 """Managed queries, started with :func:`start` instead of the writer's own method.
 
-A thread of the driver watches the query. It ends an ``availableNow`` query whose program uses processing time, which
-Spark would run forever.
+A thread of the driver watches the query. If the program uses processing time, this thread ends an ``availableNow``
+query, which Spark would run forever.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def start(
     - Refuses a checkpoint while another driver runs its query, and after an interrupted rescaling.
     - With ``env.set_auto_rescale(True)``, rescales a checkpoint to the program's parallelism. Otherwise, the query runs
       with the checkpoint's parallelism, and a warning is logged.
-    - With ``trigger(availableNow=True)``, also ends queries that use processing time: when all input has been read,
+    - With ``trigger(availableNow=True)``, also ends a query that uses processing time, after all input has been read,
       timers that were due by then have fired, and carried requests have been answered. Later timers stay in the
       checkpoint.
     - ``pillarbox stop CHECKPOINT`` and ``pillarbox savepoint CHECKPOINT DIR --stop`` work from any machine.
@@ -73,7 +73,7 @@ def start(
         writer: from a program's ``to_dataframe(...).writeStream`` or ``for_each_batch``.
         path: as in ``DataStreamWriter.start``.
         table: a table to write to, as in ``DataStreamWriter.toTable``.
-        take_over: whether, if another driver runs the query, to stop it first, between two epochs, instead of raising.
+        take_over: whether to first stop the query in another driver (between two epochs), instead of raising.
         options: as in ``start`` or ``toTable``.
 
     Raises:
@@ -151,7 +151,7 @@ class EndOfWork:
         self._last: dict[tuple[str, str, int], TaskReport] = {}
 
     def is_reached(self, progress: Any) -> bool:
-        """Return whether no work is left after a batch. ``progress`` is its report, or None if that was lost.
+        """Return whether no work is left after a batch. ``progress`` is the batch's report, or None if it is lost.
 
         The end is reached when all work is done that was due when the input ended. A run's first batch is never the
         end, because the previous run may have planned it.
@@ -178,7 +178,7 @@ class EndOfWork:
 
 
 class _Watch(threading.Thread):
-    """Watches a query until it ends, and polls for commands to it. With ``ends``, ends it when no work is left."""
+    """Watches a query until it ends, and polls for commands to it. With ``ends``, ends it if no work is left."""
 
     def __init__(self, started: StartedQuery, *, ends: bool) -> None:
         super().__init__(name=f"pillarbox query {started.query.id}", daemon=True)

@@ -6,9 +6,9 @@ To stop a query, a command writes the :class:`DesiredState`, and the driver the 
 generation is current. To get a savepoint or recording, a command writes a :class:`QueryRequest`, and the driver a
 :class:`RequestStatus` for each step.
 
-Before it acts, the driver writes that it has taken the request, and then checks that the command has not withdrawn it.
-When its query ends, it answers all open requests. When a query starts, earlier requests are marked as over. If a
-command is killed, the same command can be run again: it finds its request, or the outcome.
+Before the driver acts, it writes that it has taken the request, and then checks that the command has not withdrawn the
+request. When the query ends, the driver answers all open requests. When a query starts, earlier requests are marked as
+over. If a command is killed, it can be run again, and finds its request or the outcome.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ OPEN, TAKEN, DONE, FAILED, WITHDRAWN, OVER, LOST = "open", "taken", "done", "fai
 
 @dataclass(frozen=True)
 class DesiredState:
-    """The state of the query that a command requests.
+    """The state that a command requests for the query.
 
     Attributes:
-        state: ``stopped``, or ``running`` to withdraw that.
+        state: ``stopped``, or ``running`` to withdraw the request.
         until: deadline for the driver to begin to stop the query (Unix time in ms).
     """
 
@@ -98,7 +98,7 @@ class RequestStatus:
 
 
 class RequestOutcome(NamedTuple):
-    """The outcome of a command: a status, ``open`` before that, or ``lost`` if the driver ended without one."""
+    """The outcome of a command: a status, or ``open`` until there is one, or ``lost`` if the driver ended before."""
 
     status: str
     error: str = ""

@@ -35,8 +35,8 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
 
     For a program that runs as a service: Kubernetes, systemd and Ctrl-C send these signals. After the first signal, no
     epoch begins, and the query ends when the running epoch is committed, so the next start repeats nothing. If the
-    epoch takes longer than ``grace``, or a second signal arrives, the query stops at once, and the next start repeats
-    the epoch, with correct results. Either way, the functions' ``close()`` is called.
+    epoch takes longer than ``grace``, or a second signal arrives, the query stops immediately, and the next start
+    repeats the epoch, with correct results. In all cases, the functions' ``close()`` is called.
 
     In a terminal, a line on standard error shows the progress of a query that has ``trigger(availableNow=True)`` or
     lags behind its input.

@@ -138,7 +138,7 @@ class _Stop:
         return time.monotonic() <= self._deadline
 
     def _drain(self) -> None:
-        """Run the last epoch. Of several programs, each has its own last epoch, when it gets input."""
+        """Run the last epoch. With several programs, continues until each has had input in a last epoch."""
         every, ended = set(_uids(self._started)), set[str]()
         while True:
             number = Checkpoint(self._spark, self._checkpoint).note_last_epoch()

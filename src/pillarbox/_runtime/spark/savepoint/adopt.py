@@ -46,12 +46,12 @@ _KINDS = {"ValueState": ("value", "value"), "ListState": ("list", "list_value"),
 
 
 def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: StatefulProcessor | None = None) -> None:
-    """Write a savepoint of a Spark query that ran without pillarbox, using ``transformWithState`` or similar.
+    """Write a savepoint of a Spark query that used ``transformWithState`` or similar, without pillarbox.
 
     First stop the query. The same program, with ``pillarbox.group_by`` and ``env.from_savepoint(directory)``, then
     resumes as Spark would: with the state variables, timers, times-to-live, watermark and source positions of the last
-    committed micro-batch. An uncommitted micro-batch is repeated. The query's checkpoint is not changed, so it can
-    still resume without pillarbox.
+    committed micro-batch. An uncommitted micro-batch is repeated. The query's checkpoint is not changed, so the query
+    can still resume without pillarbox.
 
     If the call is interrupted, repeat it: it overwrites the incomplete savepoint.
 

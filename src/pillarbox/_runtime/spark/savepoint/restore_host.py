@@ -1,6 +1,6 @@
 """Converts a savepoint's tables to state logs of the new subtasks, in a query's first epoch.
 
-In that epoch, Spark passes ``initialState`` rows to a stateful operator by grouping key: for each subtask, its rows of
+In that epoch, Spark passes ``initialState`` rows to a stateful operator by grouping key. Each subtask gets its rows of
 the tables as Arrow batches, then its operator states. Each new log is opened once as a test, so that state that does
 not fit the program fails before the query's first own epoch.
 """
@@ -49,7 +49,7 @@ _WAITING_BYTES = 32 * 1024 * 1024
 
 
 class Router:
-    """Distributes an operator's table over the new subtasks. Each input row is a file: path and content."""
+    """Distributes an operator's table over the new subtasks. Each input row has a file's path and content."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Router:
         self._shipped = shipped
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the subtasks' shares of the table, in a few large rows of bytes: Spark is slow with many small rows."""
+        """Yield the subtasks' shares of the table, in a few large rows, because Spark is slow with small rows."""
         loads = classes_of(self._shipped.load())
         table = Table(self._table)
         shares = _Shares(self._codes)

@@ -1,6 +1,6 @@
 """Writes and reads savepoints, using only Spark's readers and writers.
 
-The manifest is written last: with it, a savepoint is complete (docs/savepoint-format.md).
+The manifest is written last, and makes a savepoint complete (docs/savepoint-format.md).
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _ROWS_IN_FILE = 200_000
 
 
 def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: int | None = None) -> None:
-    """Write a savepoint: a query's state as plain Parquet files.
+    """Write a savepoint: a query's state as plain Parquet files (docs/savepoint-format.md).
 
     A query can start from it at any parallelism. Reads one committed epoch from the checkpoint of a running or stopped
     query, without the program and its classes. All state is read and verified once; a Spark task holds one subtask's
-    state log in memory. docs/savepoint-format.md describes the format.
+    state log in memory.
 
     If the call is interrupted, repeat it: it overwrites the incomplete savepoint.
 
@@ -149,7 +149,7 @@ def write_table(rows: DataFrame, directory: str, uid: str) -> None:
 def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
     """Write the manifest with the digests of all files.
 
-    Digests that it already has are kept, so that later damage is detected.
+    Keeps digests that the manifest already has, so that later damage is detected.
     """
     tasks = f"{_TASKS}/"
     digests = {name: digest for name, digest in manifest.files.items() if not name.startswith(tasks)}
@@ -244,7 +244,7 @@ def sources_at(spark: SparkSession, checkpoint: Checkpoint, epoch: int) -> Sourc
 
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
-    """Return the lines of a file source's log up to batch ``last``, once each: compacted files repeat lines."""
+    """Return the lines of a file source's log up to batch ``last``, without the repetitions in compacted files."""
     rows: list[Any] = unless_missing(
         lambda: reader(spark).text(folder).where("value LIKE '{%'").distinct().collect(), []
     )

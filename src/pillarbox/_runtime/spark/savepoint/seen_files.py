@@ -29,8 +29,8 @@ def paths_seen(lines: Iterable[str], last: int) -> list[str]:
 def glob_of(paths: Iterable[str]) -> str:
     """Return a glob that matches exactly these files.
 
-    Its alternatives are nested, ``{folder/{file,file},...}``: Hadoop looks up each alternative that contains a slash,
-    but lists a folder only once for all others.
+    Alternatives are nested, ``{folder/{file,file},...}``, because Hadoop looks up each alternative with a slash, but
+    lists a folder only once for all alternatives without a slash.
     """
     places: set[str] = set()
     files: set[str] = set()

@@ -1,8 +1,8 @@
 """The source positions of a query that starts from a savepoint.
 
 In the first epoch on a new checkpoint, each source is replaced by one that makes Spark write the savepoint's position
-into its logs, and whose rows are not used. This is the source in ``worker/position.py``, or for a file source, Spark's
-own source over exactly the files that were read.
+into its logs, and whose rows are not used. The replacement is the source in ``worker/position.py``, or for a file
+source, Spark's own source over exactly the files that were read.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class PlannedSource:
     Attributes:
         number: Spark's number for the source's metadata. A source that occurs twice in the plan has one number.
         title: the name set with ``DataStreamReader.name`` (Spark's source evolution), or None.
-        known_as: the name of the program's source that reads it, unless that also reads other sources.
+        known_as: the name of the program's source that reads only this Spark source, or None.
         has_beginning: whether its initial offset is known before it is read.
     """
 

@@ -41,8 +41,8 @@ def write_state(
 ) -> None:
     """Write a DataFrame as an operator's state in a savepoint, for ``env.from_savepoint(directory)``.
 
-    With it, a query can begin with state from another system, or from a batch job over its history. ``df`` has a row
-    for each key. If ``directory`` contains a savepoint, the operator is added to it.
+    A query can then begin with state from another system, or from a batch job over past data. ``df`` has a row for each
+    key. If ``directory`` contains a savepoint, the operator is added to it.
 
     With ``like``, ``df`` contains rows of the same operator in another savepoint, perhaps filtered or changed: from
     that savepoint's folder ``state/UID`` (docs/savepoint-format.md), or from :func:`read_state`. A test can then use,
@@ -63,8 +63,8 @@ def write_state(
     Raises:
         ProgramError: an argument is wrong, or a column is missing.
         TypeMismatchError: a key is null or occurs twice, or a value does not have its state's type.
-        CheckpointMismatchError: the directory contains other files, or already has state of this operator; or ``like``
-            has no state of it.
+        CheckpointMismatchError: the directory contains other files, or already has state of this operator, or ``like``
+            has no state of this operator.
 
     Example:
         >>> history = spark.sql("SELECT 'c1' AS card, 7L AS seen")  # doctest: +SKIP

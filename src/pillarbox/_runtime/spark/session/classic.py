@@ -1,4 +1,4 @@
-"""Classic sessions: the driver runs in a JVM that belongs to this process."""
+"""Accesses classic sessions, whose driver runs in a JVM that belongs to this process."""
 
 from __future__ import annotations
 

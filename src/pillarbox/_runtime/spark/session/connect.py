@@ -1,4 +1,4 @@
-"""Spark Connect: the driver is a server that accepts only plans."""
+"""Accesses Spark Connect sessions, whose driver is a server that only accepts plans."""
 
 from __future__ import annotations
 

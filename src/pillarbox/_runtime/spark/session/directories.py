@@ -36,7 +36,7 @@ def checked_directory(directory: Any, what: str) -> str:
 
 @contextmanager
 def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
-    """Create a folder to write within the block. Overwrites an incomplete one. Needs a classic session.
+    """Create a folder to write within the block. Overwrites an incomplete folder. Needs a classic session.
 
     A marker file marks the folder as incomplete until the block has ended without an error.
     """

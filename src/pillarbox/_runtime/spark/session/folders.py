@@ -1,6 +1,6 @@
 """Lists, reads and writes the small files of checkpoints and savepoints.
 
-In a classic session, Hadoop's ``FileSystem`` does this without a job; in Spark Connect, it takes DataFrames.
+A classic session uses Hadoop's ``FileSystem``, without jobs. Spark Connect uses DataFrames.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def reader(spark: SparkSession) -> DataFrameReader:
-    """Return a reader that does not interpret wildcards in paths. Spark's writers do not, either."""
+    """Return a reader that does not interpret wildcards in paths. Spark's writers never interpret wildcards."""
     return spark.read.option(WILDCARDS, "false")
 
 

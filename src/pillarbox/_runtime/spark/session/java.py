@@ -1,7 +1,7 @@
-"""Access to Java objects of a classic session: its DataFrames and file systems.
+"""Accesses Java objects of a classic session, such as its DataFrames and file systems.
 
-Spark does not guarantee these names. `compatibility.py` checks some of them when a query starts. No function runs a
-job.
+Any version of Spark may rename their methods. `compatibility.py` checks some of the names when a query starts. No
+function runs a job.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ def path_array(spark: Any, paths: list[str]) -> Any:
 
 
 def file_system(spark: Any, path: Any) -> Any:
-    """Return the file system of a path, with the session's settings."""
     return path.getFileSystem(java_session(spark).sessionState().newHadoopConf())
 
 
@@ -77,7 +76,6 @@ WRITER_FIELDS = ("source", "trigger", "extraOptions")
 
 
 def writer_field(writer: Any, name: str) -> Any:
-    """Return a private field of a ``DataStreamWriter``."""
     assert name in WRITER_FIELDS
     field = writer._jwrite.getClass().getDeclaredField(name)
     field.setAccessible(True)

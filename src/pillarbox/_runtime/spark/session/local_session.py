@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: str) -> SparkSession:
-    """Return a local Spark session that is configured for pillarbox, for examples, tests and experiments.
+    """Return a local Spark session for examples, tests and experiments with pillarbox.
 
     Args:
         cores: number of concurrent tasks.
@@ -65,7 +65,7 @@ def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
 def _daemon_finds_pillarbox() -> bool:
     """Return whether the daemon that forks Python workers can import pillarbox.
 
-    It sees installed packages and ``PYTHONPATH``, but not ``--py-files``. After ``spark-submit``, the JVM's
+    The daemon sees installed packages and ``PYTHONPATH``, but not ``--py-files``. After ``spark-submit``, the JVM's
     ``PYTHONPATH`` may differ from this process's.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:

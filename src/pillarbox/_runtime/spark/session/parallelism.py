@@ -49,10 +49,10 @@ def local_cores(get: Get) -> int | None:
 
 
 def default_parallelism(spark: SparkSession) -> tuple[int, str]:
-    """Return the default parallelism, and the reason for it, as the end of a message.
+    """Return (default parallelism, reason). The reason is the end of a message.
 
-    This is ``spark.sql.shuffle.partitions`` (at most 128) if it is set, otherwise the number of cores (at most 16,
-    because each subtask makes each epoch longer).
+    The default is ``spark.sql.shuffle.partitions`` (at most 128) if it is set, otherwise the number of cores (at most
+    16, because each subtask makes each epoch longer).
     """
     setting = spark.conf.get(SHUFFLE_PARTITIONS, None)
     partitions = int(setting) if setting is not None and setting.isdigit() else 0

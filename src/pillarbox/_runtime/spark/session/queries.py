@@ -1,4 +1,4 @@
-"""Private access to a running query: its Java object and progress reports."""
+"""Accesses private parts of a running query, such as its Java object and progress reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 def execution_of(query: Any) -> Any:
     """Return the Java object that runs a classic query, or None under Spark Connect.
 
-    Without it, a query can only be ended with ``stop()``, which interrupts the running epoch.
+    Without this object, a query can only be ended with ``stop()``, which interrupts the running epoch.
     """
     return query._jsq.streamingQuery() if hasattr(query, "_jsq") else None
 
@@ -74,7 +74,7 @@ def with_short_interruptions(function: Callable[[Any, int], Any]) -> Callable[[A
     """Wrap a ``foreachBatch`` function so that ``query.stop()`` finds a short error if it interrupts the function.
 
     Spark searches the error's text for an interruption, with a regular expression that recurses for each character. A
-    Java stack trace in the text overflows the stack of Spark's stream thread.
+    Java stack trace in the text overflows the stream thread's stack.
     """
 
     @wraps(function)
@@ -104,7 +104,7 @@ def _interruption(text: str) -> list[str]:
 
 
 class ProgressMark(NamedTuple):
-    """Identifies a progress report. A batch id does not, because several reports may have it."""
+    """Identifies a progress report. A batch id does not, because several reports may have the same batch id."""
 
     batch: int
     timestamp: str
@@ -117,7 +117,7 @@ class ProgressMark(NamedTuple):
 def new_progress(query: Any, seen: ProgressMark | None) -> list[Any]:
     """Return the progress reports of a query after ``seen``, oldest first.
 
-    In a classic session, only fetches these; ``recentProgress`` would convert all hundred reports.
+    In a classic session, only fetches new reports, because ``recentProgress`` would convert all hundred.
     """
     if hasattr(query, "_jsq"):
         recent = query._jsq.recentProgress()

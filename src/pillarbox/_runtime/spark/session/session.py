@@ -45,7 +45,7 @@ class Session(ABC):
 
     @abstractmethod
     def job_group(self, description: str) -> AbstractContextManager[None]:
-        """Cancel the jobs that this thread starts in the block if it raises. No effect under Spark Connect."""
+        """If the block raises, cancel the jobs that this thread started in it. No effect under Spark Connect."""
 
     @abstractmethod
     def running_jobs(self, group: str) -> list[int] | None: ...

@@ -25,7 +25,7 @@ def session_settings(
 ) -> Iterator[None]:
     """Change a session's settings within the block.
 
-    ``before``: the current settings, if the caller has read them: each takes a call to Java.
+    ``before``: the current settings, if the caller has read them (each takes a call to Java).
     """
     if before is None:
         before = spark.conf.getAll if settings else {}
@@ -60,7 +60,6 @@ def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
 
 @contextmanager
 def without_setting(spark: SparkSession, name: str) -> Iterator[None]:
-    """Unset a setting within the block."""
     conf = spark.conf
     value = conf.getAll.get(name)
     if value is None:

@@ -74,9 +74,9 @@ def close_started(started: StartedQuery) -> None:
 def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
     """Close the functions of an ended run on the executors, in at most five seconds.
 
-    On a cluster, this runs a Spark job, which may not reach busy executors. There, homes end after an idle time.
+    On a cluster, this runs a Spark job, which may miss busy executors. Homes there end after an idle time.
 
-    ``secrets``, of the run's programs, identify homes that do not know their run.
+    ``secrets`` (of the run's programs) identify homes without a run id.
     """
     request = {"run": run, "secrets": list(secrets)}
     executor = session_of(spark).local_executor()

@@ -1,8 +1,8 @@
 """Makes a restarted query run a first micro-batch even without input.
 
 Spark only plans a micro-batch without input if the run's previous micro-batch reported due work, so after a restart,
-timers would wait for input. But Spark repeats a micro-batch that has begun and is not committed. So a start begins one:
-it appends a copy of the offset log's last entry, with the current time.
+timers would wait for input. But Spark repeats a micro-batch that has begun and is not committed. So starting a query
+begins one, by appending a copy of the offset log's last entry, with the current time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger("pillarbox")
 def begin_batch_without_input(
     start: Start, checkpoint: Checkpoint, programs: Sequence[PlannedProgram], now: float | None = None
 ) -> bool:
-    """If timers may be due and no micro-batch is uncommitted, begin one. Returns whether it did.
+    """If timers may be due and no micro-batch is uncommitted, begin a micro-batch. Returns whether it began.
 
     Does nothing under Spark Connect, or with ``trigger(once=True)``, whose only micro-batch must read the input.
     """

@@ -2,7 +2,7 @@
 
 This epoch, micro-batch 0, has the query's stateful plan. It writes the savepoint's state (``restore_host.py``), and has
 sources without rows, at the savepoint's positions (``source_positions.py``). The query continues with micro-batch 1. If
-it is interrupted, a note in the checkpoint ensures that only the same start can continue it.
+this epoch is interrupted, a note in the checkpoint ensures that only the same start can continue it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _BATCHES = {BATCH_BYTES: str(8 * 1024 * 1024)}
 
 
 def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkpoint: Checkpoint | None) -> bool:
-    """If the program starts from a savepoint and the checkpoint is new, run the epoch. Returns whether it did."""
+    """If the program starts from a savepoint and the checkpoint is new, run the epoch. Returns whether it ran."""
     asked = next((program.summary.begins for program in planned if program.summary.begins is not None), None)
     if checkpoint is None:
         if asked is not None:

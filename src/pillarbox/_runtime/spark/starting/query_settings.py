@@ -91,7 +91,7 @@ def last_epoch(number: int) -> Iterator[None]:
 
 
 def drain_setting(checkpoint: Checkpoint) -> dict[str, str]:
-    """If the query ends in a last micro-batch (it is drained, or repeats that one), return the setting for it."""
+    """Return the setting for a query that runs or repeats its last micro-batch (is drained), otherwise {}."""
     number = _last_epoch.get()
     try:
         if number is None and checkpoint.last_epoch_begun is None:

@@ -25,10 +25,10 @@ _SINCE = (4, 2)
 def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     """Change how many tasks of a stopped query run concurrently, by repartitioning its state.
 
-    Then start the same program with ``set_parallelism(parallelism)``: it resumes exactly where it stopped. Subtasks are
-    spread over the new partitions; their number, the max parallelism, does not change after the first start. Spark
-    reads and writes all state once. If the call is interrupted, repeat it: until it has completed, no query can start
-    on the checkpoint.
+    Then start the same program with ``set_parallelism(parallelism)``. It resumes exactly where it stopped. Subtasks are
+    spread over the new partitions. The number of subtasks, the max parallelism, does not change after the first start.
+    Spark reads and writes all state once. If the call is interrupted, repeat it, because no query can start on the
+    checkpoint before it has completed.
 
     Args:
         spark: a classic session, of Spark 4.2 or newer.

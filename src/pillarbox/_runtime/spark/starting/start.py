@@ -1,4 +1,4 @@
-"""Starts queries. Only meanwhile, the user's session has the programs' settings.
+"""Starts queries. The user's session only has the programs' settings while a query starts.
 
 Spark clones the session of a starting query, and notes the state partitions and state store in the offset log. So a
 program can run in the user's own session without affecting other queries.
@@ -221,7 +221,7 @@ def _layouts_in_state(
 
 
 def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
-    """Raise if the checkpoint's layout differs from the program's, for tasks that cannot receive a layout."""
+    """For tasks that cannot receive a layout, raise if the checkpoint's layout differs from the program's."""
     for program, layout in zip(planned, layouts):
         if program.parallelism and layout != program.layout._replace(codes=CODES):
             what, how = "is laid out in another way than the program", ""

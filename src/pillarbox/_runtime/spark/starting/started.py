@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class End(NamedTuple):
-    """How a query ended: with a failure, or None."""
+    """The end of a query, with its failure or None."""
 
     failure: Exception | None
 
@@ -112,8 +112,8 @@ class StartedQuery:
     def hold_end(self, closing: Callable[[], None] = lambda: None) -> None:
         """Patch the query's ``awaitTermination()`` to wait until no thread holds the query.
 
-        When it returns, programs usually exit, and Spark with them, but a savepoint may have to be written and
-        functions closed before. If the query has failed, the error that it raises ends with the task's error message.
+        When ``awaitTermination()`` returns, programs usually exit, and Spark with them. Before that, a savepoint may
+        have to be written, and functions closed. If the query failed, the raised error ends with the task's message.
         """
 
         def held_termination(timeout: float | None = None) -> bool | None:

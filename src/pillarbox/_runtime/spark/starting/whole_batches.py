@@ -1,7 +1,7 @@
 """Completes micro-batches that a ``foreachBatch`` function only reads in part. For classic sessions.
 
-A partition's state is only committed when a task has computed all its rows. So Spark fails a query whose function reads
-only some.
+A partition's state is only committed when a task has computed all rows of the partition. So Spark fails a query whose
+function reads only some rows.
 """
 
 from __future__ import annotations

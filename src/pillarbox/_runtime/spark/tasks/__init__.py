@@ -1,4 +1,4 @@
-"""Runs tasks in a home or a Spark worker.
+"""Runs tasks in a home (process) or a Spark worker.
 
 Start with `residency.py`, then `level_tasks.py`. Only `channel.py` is thread-safe. Weak spot: tasks receive their
 parameters as settings of the query, which are untyped strings (`task_info.py`).

@@ -103,7 +103,7 @@ def collect_for_this_thread() -> None:
 
 @contextmanager
 def collecting() -> Iterator[None]:
-    """Sum the values added to accumulators within the block, and pass the sums to Spark unless it raises."""
+    """Sum the values added to accumulators within the block. Pass the sums to Spark unless the block raises."""
     _collector.install()
     _collector.is_on = True
     try:
@@ -116,7 +116,7 @@ def collecting() -> Iterator[None]:
 
 
 def take_sums() -> bytes | None:
-    """Return the calling thread's sums, pickled (None without any), and reset them."""
+    """Return and reset the calling thread's pickled sums. Returns None without sums."""
     sums = _collector.take_sums()
     if not sums:
         return None

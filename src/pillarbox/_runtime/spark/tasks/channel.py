@@ -69,7 +69,7 @@ class Channel:
             return self.receive_bytes()
 
     def post(self, message: Any) -> None:
-        """Queue a message, to send it soon or together with the next one."""
+        """Queue a message, to send it soon or together with the next message."""
         self._write(pickle.dumps(message, pickle.HIGHEST_PROTOCOL), waits=True)
 
     def send(self, message: Any) -> None:

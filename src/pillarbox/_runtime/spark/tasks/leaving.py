@@ -1,4 +1,4 @@
-"""Exits a process that has run user functions in an orderly way."""
+"""Ends a process in an orderly way after it has run user functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def forget_inherited_exit_handlers() -> None:
 
 
 def run_exit_handlers() -> None:
-    """Run Python's exit steps: homes and PySpark workers exit with ``os._exit``, which skips them."""
+    """Run Python's exit steps, because homes and PySpark workers exit with ``os._exit``, which skips these steps."""
     try:
         _end_children()
         atexit._run_exitfuncs()

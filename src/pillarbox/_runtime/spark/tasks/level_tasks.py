@@ -1,4 +1,4 @@
-"""The subtasks of one level after a shuffle."""
+"""Runs the subtasks of one level (the operators between two shuffles)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOGGED_CLOCK = 2_000
 
 @contextmanager
 def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTask]:
-    """Create a task for the block. Afterwards closes it, or if the block raises, cancels it."""
+    """Create a task for the block. Closes the task afterwards, or cancels it if the block raises."""
     task = MultipleInputStreamTask(vertex, subtask)
     try:
         yield task
@@ -51,7 +51,7 @@ class LevelTasks:
     ) -> Generator[list[Buffer], None, int | None]:
         """Run an epoch of the subtask at ``address`` (vertex, subtask). Yields its output in parts.
 
-        Returns when an epoch must run even without input (Unix time in ms), or None if never.
+        Returns the time when another epoch must run even without input (Unix time in ms), or None if never.
         """
         number, subtask = address
         shipped = self._vertices[number]

@@ -26,7 +26,7 @@ class Replacement(Protocol):
         """Return the recorded clock of an upstream task, or None."""
 
     def send(self, facts: dict[str, Any], portions: Iterable[Any], store: ChunkStore | None = None) -> None:
-        """Receive the replaced task's input: buffers as tuples, or for a source, Arrow batches as bytes."""
+        """Record the replaced task's input: buffers as tuples, or for a source, Arrow batches as bytes."""
 
 
 def replacement_here() -> Replacement | None:

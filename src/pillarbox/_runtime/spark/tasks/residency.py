@@ -1,4 +1,4 @@
-"""Keeps tasks in a process (home or Spark worker) between epochs: these are *resident*.
+"""Keeps tasks in a process (home or Spark worker) between epochs. Such tasks are *resident*.
 
 Spark chooses the subtasks that a worker runs, so a worker may have any number of resident tasks, and closes unused
 ones. Only the main thread may use this module; it is the mailbox thread of all resident tasks.
@@ -64,7 +64,7 @@ class Residency:
     Args:
         stay: whether a subtask always runs in this process, as in a home. If False, Spark chooses a worker for each
             epoch.
-        resting: returns a context manager that a task enters to wait for mail.
+        resting: returns a context manager that a task enters while it waits for mail.
     """
 
     def __init__(

@@ -66,11 +66,11 @@ class TaskInfo(NamedTuple):
         batch: the number of the micro-batch, or None in a batch query.
         is_last: whether this is the query's last micro-batch, which ends event time.
         partitions: the number of state partitions, or None if it is as compiled.
-        task: the Spark task's number, which increases with each attempt. None outside of Spark tasks.
+        task: the Spark task's number, higher for later attempts. None outside of Spark tasks.
         attempt: the number of the Spark task's attempt, from 0. None outside of Spark tasks.
         time: the micro-batch's time (Unix time in ms), if known.
         clock: the recorded clock, in a repeated epoch. None to use the system clock.
-        fallback: why the task runs in a worker instead of a home, or None if it does not.
+        fallback: why the task runs in a worker instead of a home, or None if it runs in a home.
         watermark: Spark's watermark in the micro-batch (Unix time in ms), or -1 if unknown.
     """
 

@@ -1,7 +1,8 @@
 """A streaming source without rows, which only has a position.
 
-Spark writes the position into its offset log, and the source that it replaces resumes from there. Spark asks for it in
-a Python process without the application's files, so these classes are pickled by value and do not refer to pillarbox.
+Spark writes the position into its offset log, and the query's real source then resumes from there. Spark requests the
+position in a Python process without the application's files, so these classes are pickled by value and do not refer to
+pillarbox.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The ``StatefulProcessor`` of a program's level, which can be loaded without importing pillarbox.
 
 When a query starts, Spark asks for the declared states in a Python process without the application's files
-(``--py-files``). So this class is pickled by value, and unpickles its host only in a worker that has rows.
+(``--py-files``). So this class is pickled by value, and unpickles its ``TaskHost`` only in a worker that has rows.
 """
 
 from __future__ import annotations

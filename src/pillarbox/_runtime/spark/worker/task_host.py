@@ -94,8 +94,8 @@ class TaskHost:
     def run(self, code: int, rows: Iterator[pd.DataFrame], now: int, watermark: int = -1) -> Iterator[pd.DataFrame]:
         """Run an epoch of the subtask with this code. For another level's code, forward the buffers.
 
-        ``now`` and ``watermark`` are Unix times in ms. If Spark's timers are off, ``now`` is ignored: ``rows`` contain
-        the time of the batch.
+        ``now`` and ``watermark`` are Unix times in ms. If Spark's timers are off, ``now`` is ignored, because ``rows``
+        contain the time of the batch.
         """
         address = self._decode(code)
         for buffers in _buffers(rows) if address is None else self._run(code, address, rows, now, watermark):

@@ -1,4 +1,4 @@
-"""Acknowledges TCP data from Spark at once.
+"""Acknowledges TCP data from Spark immediately.
 
 Java sends a task in small pieces, and Linux delays acknowledging them by 40 ms. This happens in nearly every source
 task. Unix sockets (``spark.python.unix.domain.socket.enabled``) have no delay.
@@ -36,7 +36,7 @@ def acknowledge_at_once() -> None:
 def _set_option() -> Callable[[int], object] | None:
     """Return a function that sets the option on a socket's file descriptor, or None on systems other than Linux.
 
-    It calls C's `setsockopt`: creating a Python socket object may make the descriptor non-blocking.
+    It calls C's `setsockopt`, because creating a Python socket object may make the descriptor non-blocking.
     """
     option = getattr(socket, "TCP_QUICKACK", None)  # only on Linux
     if option is None:

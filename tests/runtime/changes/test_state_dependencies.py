@@ -203,7 +203,7 @@ def test_a_stream_that_is_joined_with_itself(tmp_path: Path, then: Made, now: Ma
     assert begun.resumes(then, left=paid(2, n=2)) == [(1, 2)]
 
 
-def test_where_only_places_in_the_program_tell_it_is_a_warning(tmp_path: Path, caplog: Any) -> None:
+def test_a_dependency_found_by_position_alone_is_a_warning(tmp_path: Path, caplog: Any) -> None:
     def joined(left, right):
         smalls, larges = left.filter(small), left.filter(big)
         return near_pairs(smalls, larges)
@@ -241,7 +241,7 @@ def test_connected_streams_that_change_places_are_a_warning(tmp_path: Path) -> N
 # -- the note --
 
 
-def test_what_is_not_noted_is_not_compared() -> None:
+def test_dependencies_without_a_note_are_not_compared() -> None:
     now = {"windows": "windows of 3 records", "sides": [{"names": ["source 'left'"]}, {"names": ["source 'right'"]}]}
     before: list[Any] = [None, {}, {"fold": "sum('n')"}, {"sides": [{}, {}]}]
     for then in before:
