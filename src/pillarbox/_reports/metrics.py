@@ -26,7 +26,8 @@ def metrics(progress: Any, by: Literal["task", "operator"] = "task") -> list[Tas
 
     Example::
 
-        print(pillarbox.metrics(query.lastProgress, by="operator")) for task in pillarbox.metrics(query.lastProgress):
+        print(pillarbox.metrics(query.lastProgress, by="operator"))
+        for task in pillarbox.metrics(query.lastProgress):
             print(task.uid, task.subtask, task.records_in, task.busy_ms)
 
     Args:

@@ -4,15 +4,18 @@ The lowest layer of pillarbox, which knows no streams. Any thread puts mails int
 a :class:`MailboxProcessor` runs them, alternating with a default action::
 
     def process_input(controller):
-        record = source.poll() if record is not None:
+        record = source.poll()
+        if record is not None:
             handle(record)
         elif source.is_finished():
             controller.all_actions_completed()
         else:
             source.on_data(controller.suspend_default_action().resume)
 
-    processor = MailboxProcessor(process_input) executor = processor.get_main_mailbox_executor() executor.execute(flush,
-    "flush after %d seconds", 5)  # from any thread processor.run_mailbox_loop()
+    processor = MailboxProcessor(process_input)
+    executor = processor.get_main_mailbox_executor()
+    executor.execute(flush, "flush after %d seconds", 5)  # from any thread
+    processor.run_mailbox_loop()
 """
 
 from pillarbox.mailbox._default_action import (

@@ -43,8 +43,8 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
     For example, for a function with keyed state::
 
         check_operator(
-            lambda **options: harness_for(Sessions(), key_by="card", **options), [StreamRecord(row(card="c1"), 0),
-                Watermark(30_000), StreamRecord(row(card="c1"), 45_000)],
+            lambda **options: harness_for(Sessions(), key_by="card", **options),
+            [StreamRecord(row(card="c1"), 0), Watermark(30_000), StreamRecord(row(card="c1"), 45_000)],
         )
 
     Args:

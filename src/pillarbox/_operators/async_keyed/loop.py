@@ -48,7 +48,7 @@ class _Loop(asyncio.SelectorEventLoop):
         super().__init__(selector)
 
     def read_sockets(self) -> None:
-        """Make the next turn check sockets first, because connections may have been closed while the loop was paused."""
+        """Make the next turn check sockets first, because connections may have closed while the loop was paused."""
         loop: Any = self
         ready = list(loop._ready)
         loop._ready.clear()
