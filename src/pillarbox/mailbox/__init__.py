@@ -1,7 +1,7 @@
-"""Flink's mailbox: one thread runs everything that touches a task, one action at a time.
+"""Flink's mailbox: a single thread runs everything that touches a task, one action at a time.
 
-The lowest layer of pillarbox, which knows no streams. Any thread puts mails into a :class:`TaskMailbox`. The thread of
-a :class:`MailboxProcessor` runs them, alternating with a default action::
+The lowest layer of pillarbox, independent of streams. Any thread can put mails (queued actions) into a
+:class:`TaskMailbox`. The thread of a :class:`MailboxProcessor` runs the mails, alternating with a default action::
 
     def process_input(controller):
         record = source.poll()
