@@ -1,7 +1,7 @@
-"""Flink's task model for PySpark: keyed state, timers and async I/O on Spark alone.
+"""Flink's task model for PySpark: keyed state, timers and async I/O that need nothing but Spark.
 
-A program transforms streams of records with functions that have keyed state and timers. It reads Spark DataFrames,
-streaming or batch, and returns one::
+A program transforms streams of records with functions that have keyed state and timers. It reads streaming or batch
+DataFrames of Spark, and returns a DataFrame::
 
     from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 

@@ -1,4 +1,4 @@
-"""The names of the public namespace, ``pillarbox``, and their modules."""
+"""Lists the names of the public namespace, ``pillarbox``, and their modules."""
 
 from pillarbox._copies import immutable
 from pillarbox._datastream.connected.broadcast_stream import BroadcastConnectedStream, BroadcastStream

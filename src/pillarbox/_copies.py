@@ -1,7 +1,7 @@
-"""Copies of emitted values.
+"""Copies emitted values.
 
-A function may change a value after it has emitted it, while records wait in runs. So emitted values are copied, as
-between Flink's chained operators, unless their type is immutable.
+A function may change a value after it has emitted the value, while emitted records still wait in runs (slices). So
+emitted values are copied, as between Flink's chained operators, unless their type is immutable.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class CannotCopyError(Exception):
 class _CopyFunction(Protocol):
     """Copies values of one class.
 
-    ``memo`` maps ids of originals to copies, within a larger value. ``unshared``: only the caller refers to the value.
+    ``memo`` maps ids of originals to copies, within a larger value. ``unshared`` is True if only the caller refers to
+    the value.
     """
 
     def __call__(self, value: Any, memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any: ...
@@ -93,7 +94,7 @@ def immutable(cls: C) -> C:
     If a function nevertheless changes an emitted instance, records downstream change, too.
 
     Args:
-        cls: the class. Use the function as a decorator, or call it with a library's class.
+        cls: the class. Use :func:`immutable` as a decorator, or call it with a library's class.
 
     Returns:
         The class.
@@ -121,7 +122,7 @@ def declared_immutable() -> tuple[type, ...]:
 
 
 def declare_immutable(classes: Iterable[type]) -> None:
-    """Declare the same classes immutable as another process."""
+    """Declare classes immutable that another process has declared immutable."""
     missing = [cls for cls in classes if cls not in _immutable]
     if missing:
         _immutable.update(dict.fromkeys(missing))
@@ -150,7 +151,7 @@ def are_fixed(values: Collection[Any]) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of a value that is independent of it.
+    """Return an independent copy of a value.
 
     An object that occurs several times in the value is copied once. Raises CannotCopyError.
     """
@@ -160,7 +161,7 @@ def copied(value: Any) -> Any:
 class Copier:
     """Copies the values that an operator's functions emit.
 
-    Threads may share a copier: at worst, a sample of copy times is lost.
+    Threads may share a copier. At worst, they lose a sample of copy times.
     """
 
     is_off: bool = False
@@ -278,7 +279,7 @@ def _is_named_tuple(kind: type) -> bool:
 
 
 def _attributes_of(kind: type) -> tuple[str, ...] | None:
-    """Return a class's ``__slots__``, or None if its instances contain more than attributes."""
+    """Return a class's ``__slots__``, or None if its instances hold data outside of attributes."""
     if getattr(kind, "__new__", None) is not object.__new__ or kind in dispatch_table:
         return None
     for name in _PROTOCOL:

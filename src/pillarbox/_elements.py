@@ -1,7 +1,7 @@
 """Stream elements (records, watermarks, barriers) and the buffers that hold them.
 
-A *buffer* holds one stream element or run of records for one target subtask, in bytes. The first byte is a tag. ``seq``
-numbers a channel's buffers to a target.
+A *buffer* holds one stream element, or one run (slice) of records, for one target subtask, in bytes. The first byte is
+a tag. ``seq`` numbers a channel's buffers to a target.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def subtask_of_channel(channel: int) -> int:
 
 
 class Records:
-    """A run: a slice of a stream's records that is processed at once.
+    """A run: a slice of a stream's records that is processed in one call.
 
     Attributes:
-        timestamps: the Unix time in ms (or None) of each record, or None if no record has one.
+        timestamps: the event time (Unix time in ms, or None) of each record. None if no record has an event time.
     """
 
     __slots__ = ("_is_fixed", "timestamps", "values")
@@ -130,7 +130,7 @@ class ArrowRecords(Records):
         return self._is_fixed
 
     def copied(self, copied: Callable[[Any], Any]) -> ArrowRecords:
-        """Return records that share the columns but have Python rows of their own, or the same records if immutable."""
+        """Return records with the same columns but separate Python rows, or the records themselves if immutable."""
         return self if self.is_fixed else ArrowRecords(self.batch, self.stamps)
 
     def take(self, indices: npt.NDArray[np.int64]) -> ArrowRecords:
@@ -163,7 +163,7 @@ class WatermarkStatus:
 
 @dataclass(frozen=True)
 class Barrier:
-    """The end of an epoch in a channel. ``checkpoint_id`` is the epoch's number: Spark's batch id, if it is known."""
+    """The end of an epoch in a channel. ``checkpoint_id`` is the epoch's number, which is Spark's batch id if known."""
 
     checkpoint_id: int
 
@@ -179,7 +179,7 @@ class TaskReport:
 
     Attributes:
         vertex: names of the task's operators.
-        uid: the uid of its first operator; empty for a source.
+        uid: the first operator's uid; empty for a source.
         level: number of shuffles between the sources and the task.
         subtask: the subtask's index; for a source, the partition.
         epoch: number of the epoch.
@@ -193,7 +193,8 @@ class TaskReport:
         state_ms: time for syncing and writing the state.
         alignment_ms: time from the first barrier to the last.
         counters: counters of the operators and of the user's functions, by ``uid.name``.
-        buffers_in: buffers received. For a source, this field and all below are None, unless they mention sources.
+        buffers_in: buffers received. For a source, this field and all below are None, unless their description mentions
+            sources.
         watermark: the task's watermark.
         keys: number of keys with state or timers. With many columnar windows, the number of keys of the largest window.
         event_time_timers: event-time timers of all keys.
@@ -210,14 +211,15 @@ class TaskReport:
         state_format: ``"plain"`` for plain data of declared types, or ``"pickle: "`` and the reason. None if no state
             is written.
         gauges: the other metrics of the user's functions, by ``uid.name``.
-        rate_limited_ms: how long an async function's next request must wait for a rate limit, or None without one.
-        broadcast_in: broadcast records in ``records_in``: each subtask receives all of them.
+        rate_limited_ms: how long an async function's next request must wait for a rate limit, or None without a rate
+            limit.
+        broadcast_in: number of broadcast records in ``records_in``. Each subtask receives all broadcast records.
         host: the machine that the task ran on.
-        process: pid of its process there: a home, or a Python worker of Spark.
+        process: pid of the process that ran the task: a home, or a Python worker of Spark.
         attempt: number of the Spark task's attempt, from 0. None outside of Spark tasks.
         process_tasks: number of tasks in that process.
         process_bytes: resident memory of that process (Linux), including pages that homes share.
-        number: number of its vertex in the program, or -1 if unknown.
+        number: the vertex's number in the program, or -1 if unknown.
         started: when the task began the epoch.
         operators: records in and out of each operator of the chain, from the head.
         held_by: [vertex, subtask] that holds the task's watermark back, or None. The subtask is -1 for a source without
@@ -225,22 +227,23 @@ class TaskReport:
         event_times: [smallest timestamp, largest timestamp, source position of the record with the largest] of the
             timestamps that the task assigned in the epoch, or None. A position is ``{"topic", "partition", "offset"}``
             for Kafka, ``{"file"}`` for files, otherwise ``{}``.
-        key_sample: the number of sampled records, and the most frequent keys (as text) with their counts there. None
-            without keys, or with few records.
-        versions: versions of Python and of packages in its process. Only set in the task's first epoch there.
-        private_bytes: memory of its process (Linux) without pages shared with other processes.
-        executor: pid of its executor, a JVM, or None if unknown.
-        memory_limit: memory limit (bytes) of its container, or None without a limit. Only set in the task's first epoch
-            there.
+        key_sample: the number of sampled records, and the most frequent keys in the sample (as text) with their counts.
+            None without keys, or with few records.
+        versions: versions of Python and of packages in the process. Only set in the task's first epoch in a process.
+        private_bytes: memory of the process (Linux) without pages that it shares with other processes.
+        executor: pid of the executor (a JVM) that the process belongs to, or None if unknown.
+        memory_limit: memory limit (bytes) of the container, or None without a limit. Only set in the task's first epoch
+            in a process.
         home_restarts: number of homes (processes that run tasks) started for this epoch to replace a home that ended,
             hung or was lost.
-        home_cold_starts: number of homes that began without the run's state, as in the task's first epoch.
+        home_cold_starts: number of homes that began without the state of the running query, as in the task's first
+            epoch.
         home_adoptions: number of homes that a new starter (the process that starts homes) took over from an ended
             starter.
         fallback: why the task ran in a Python worker of Spark instead of its home, or None.
-        program: the name of its program's metrics in Spark. Set when the progress is read.
-        hot_keys: uid of an async keyed function -> the key (as text) that the most records waited for; the counter
-            ``longest_key`` has their number. None if no record waited.
+        program: name of the program in Spark's metrics, which is set when the progress is read.
+        hot_keys: maps the uid of an async keyed function to the key (as text) that the most records waited for; the
+            counter ``longest_key`` has their number. None if no record waited.
     """
 
     vertex: str
@@ -298,7 +301,7 @@ class TaskReport:
 
     @property
     def is_source(self) -> bool:
-        """Whether the task is a source's, and so has neither state nor timers."""
+        """Whether the task belongs to a source, so that it has neither state nor timers."""
         return self.level == 0
 
     @property
@@ -339,7 +342,7 @@ def report_of_text(text: str) -> TaskReport:
 
 
 def metrics_repr(report: Any, values: dict[str, Any]) -> str:
-    """Return the non-empty metrics as a repr."""
+    """Return the text of a report with its non-empty metrics, for ``repr()``."""
     shown = ", ".join(f"{name}={value!r}" for name, value in values.items() if value or name in ("subtask", "epoch"))
     return f"{type(report).__name__}({shown})"
 

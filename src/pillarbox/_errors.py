@@ -1,7 +1,7 @@
-"""pillarbox's exceptions, argument checks, and the shortening of values in messages.
+"""pillarbox's exceptions and argument checks, and functions that shorten values in messages.
 
-Each message names the operator, the key or field, the value (shortened) and what to do. A second line gives the
-location in the program.
+Each message names the operator, the key or field, the (shortened) value and a remedy. A second line gives the location
+in the program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PillarboxError(Exception):
         return make_error, (type(self).__name__, self.args), self.__dict__
 
     def at(self, **location: object) -> None:
-        """Add where the error occurred: ``operator``, ``subtask``, ``key``, ``record``. Does not overwrite.
+        """Add the error's location: ``operator``, ``subtask``, ``key``, ``record``. Does not overwrite existing parts.
 
         The error propagates through the calls of upstream operators, which must not replace the operator that failed.
         """
@@ -44,7 +44,7 @@ class PillarboxError(Exception):
 
     @property
     def place(self) -> dict[str, str]:
-        """Where the error occurred: ``operator``, ``subtask``, ..., as far as known. Values are shortened."""
+        """The error's location (``operator``, ``subtask``, ...), as far as known. Values are shortened."""
         return dict(self._place)
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ def place_of_task(operator: str, subtask: int | None = None, epoch: int | None =
 
 
 class ProgramError(PillarboxError, ValueError):
-    """The program is invalid. Raised while it is built."""
+    """The program is invalid. Raised while the program is built."""
 
 
 class MissingMethodError(ProgramError, AttributeError):
@@ -73,7 +73,7 @@ class MissingMethodError(ProgramError, AttributeError):
 
 
 class MissingClassError(ProgramError, ImportError):
-    """pillarbox lacks a class of PyFlink. Raised by the ``import``, with an alternative."""
+    """pillarbox lacks a class of PyFlink. The ``import`` raises this error, with an alternative to the class."""
 
 
 class ConfigurationError(PillarboxError):
@@ -81,7 +81,7 @@ class ConfigurationError(PillarboxError):
 
 
 class KeyTypeError(PillarboxError, TypeError):
-    """A key cannot be assigned to a subtask: its hash would differ between processes."""
+    """A key cannot be assigned to a subtask, because its hash would differ between processes."""
 
 
 class OperatorError(PillarboxError):
@@ -134,13 +134,13 @@ _BRACKETS: dict[type, tuple[str, str]] = {
 
 
 def check_kind(value: object, kinds: type | tuple[type, ...], what: str, expected: str) -> None:
-    """Raise ProgramError with "``what`` must be ``expected``" unless ``value`` is of one of ``kinds``."""
+    """Raise ProgramError with "``what`` must be ``expected``" unless ``value`` is an instance of one of ``kinds``."""
     if not isinstance(value, kinds):
         raise ProgramError(f"{what} must be {expected}, not {shorten(value)}")
 
 
 def check_takes(value: object, kinds: type | tuple[type, ...], method: str, expected: str) -> None:
-    """Raise ProgramError with "``method`` takes ``expected``" unless ``value`` is of one of ``kinds``."""
+    """Raise ProgramError with "``method`` takes ``expected``" unless ``value`` is an instance of one of ``kinds``."""
     if not isinstance(value, kinds):
         raise ProgramError(f"{method} takes {expected}, not {shorten(value)}")
 
@@ -175,7 +175,7 @@ def shorten(value: object, limit: int = 80) -> str:
 
 
 def _shown(value: Any, limit: int) -> str:
-    """Return ``repr(value)``, or for a huge value, more than ``limit`` characters of it."""
+    """Return ``repr(value)`` or, for a huge value, more than its first ``limit`` characters."""
     kind = type(value)
     if kind in (str, bytes, bytearray):
         return repr(value[: max(limit, 0) + 1])
@@ -257,12 +257,12 @@ def no_time_zone(what: str) -> str:
 
 
 def failed(error: BaseException) -> str:
-    """Return the verb for a call that raised: "was interrupted" after Ctrl-C, otherwise "failed"."""
+    """Return the verb that describes a call that raised: "was interrupted" after Ctrl-C, otherwise "failed"."""
     return "was interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
 def raise_from_user_code(error: BaseException, what: str, **location: object) -> NoReturn:
-    """Raise an :class:`OperatorError` for an error in user code, chained as the cause.
+    """Raise an :class:`OperatorError` whose cause is an error in user code.
 
     pillarbox's own errors are re-raised with the location added. ``KeyboardInterrupt`` keeps its type, so that no
     ``except Exception`` catches it.

@@ -1,4 +1,4 @@
-"""Type parameters of the public classes, for type checkers and readers only.
+"""Type parameters of the public classes, which only type checkers and readers use.
 
 Type checkers see ``TypeVar`` with defaults (PEP 696). Python before 3.13 has no defaults, so at run time ``Generic``
 ignores its parameters.

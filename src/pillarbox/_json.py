@@ -1,4 +1,4 @@
-"""Conversion of dataclasses to and from JSON.
+"""Converts dataclasses to and from JSON.
 
 Default values are omitted, unknown fields are skipped, and missing fields get their defaults. So fields can be added
 without a new version of the format.

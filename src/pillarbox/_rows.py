@@ -1,7 +1,7 @@
-"""Rows of DataFrames as lightweight named tuples, and their fast conversion from Arrow to Python.
+"""Rows of DataFrames as lightweight named tuples, and fast conversion of Arrow columns to Python values.
 
-A task converts hundreds of thousands of rows per second. So nothing here loops over values in Python: Arrow and numpy
-convert whole columns, and ``zip`` combines them.
+A task converts hundreds of thousands of rows per second. So no code in this module loops over values in Python: Arrow
+and numpy convert whole columns, and ``zip`` combines them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RowT = TypeVar("_RowT", bound="Row")
 
 
 class UnknownColumnError(KeyError):
-    """A row has no column of the name in ``row["name"]``."""
+    """A row has no column with the name that ``row["name"]`` asks for."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError shows the repr of its message
@@ -39,9 +39,9 @@ class _Positions(dict[str, int]):
 
 
 class _ClassOfRows:
-    """Represents a row class in pickles. Unpickled as ``row_class(fields)``.
+    """Represents a row class in pickles. Unpickling calls ``row_class(fields)``.
 
-    A pickled list of rows contains the column names once, and rows are unpickled without calling Python functions.
+    So a pickled list of rows contains the column names once, and rows are unpickled without calling Python functions.
     """
 
     __slots__ = ("fields",)
@@ -87,8 +87,8 @@ class Row(tuple[Any, ...], metaclass=_RowType):
     two underscores, or is one of ``_fields``, ``_make``, ``_replace``. A column with the name of a method (``count``,
     ``get``) hides that method, as in a named tuple.
 
-    ``"card" in row`` is True if the column exists. Rows compare, sort and hash like the tuples of their values, without
-    the names. Like a tuple, a row is immutable: ``_replace`` returns a new one.
+    ``"card" in row`` is True if the column exists. Rows compare, sort and hash like the tuples of their values; names
+    have no effect. Like a tuple, a row is immutable: ``_replace`` returns a new row.
 
     To create many rows, call ``row_class(fields)`` with an iterable of values per row.
     """
@@ -114,7 +114,7 @@ class Row(tuple[Any, ...], metaclass=_RowType):
         return row_class(tuple(values))(values.values())
 
     def __call__(self, *values: Any) -> Row:
-        """Return a row of ``values`` whose column names are the values of this row.
+        """Return a row of ``values``. Its column names are the values of this row.
 
         Raises:
             TypeError: a value of this row is not a string, or the number of ``values`` differs.
@@ -203,9 +203,9 @@ _MOST_CLASSES = 10_000
 
 
 def row_class(fields: tuple[str, ...]) -> type[Row]:
-    """Return the row class with these columns. Equal ``fields`` have the same class.
+    """Return the row class with these columns. Equal ``fields`` give the same class.
 
-    Call it with one iterable of values; it does not check their number. Raises ValueError for duplicate names.
+    Call the class with one iterable of values, whose number it does not check. Raises ValueError for duplicate names.
     """
     return _classes.get(fields) or _new_row_class(fields)
 
@@ -256,9 +256,9 @@ def _rows(names: Iterable[str], columns: Sequence[pa.Array], count: int) -> list
 def column_to_list(column: pa.Array) -> list[Any]:
     """Return a column's values as Python objects; nulls are None.
 
-    Dates become ``date``, durations ``timedelta``, timestamps ``datetime``, which is in UTC if the type has a time zone
-    (Spark's TIMESTAMP) and naive otherwise. Arrays become lists, maps dicts, structs rows. Times are rounded down to
-    microseconds. Raises ValueError for times outside of the years 1 to 9999.
+    Dates become ``date``, durations ``timedelta``, and timestamps ``datetime`` (in UTC if the type has a time zone, as
+    Spark's TIMESTAMP, otherwise naive). Arrays become lists, maps become dicts, and structs become rows. Times are
+    rounded down to microseconds. Raises ValueError for times outside of the years 1 to 9999.
     """
     kind = column.type
     is_ = pa.types
@@ -313,7 +313,7 @@ def batch_to_bytes(batch: pa.RecordBatch) -> bytes:
 
 
 def batch_from_bytes(payload: Any) -> pa.RecordBatch:
-    """Return the batch of an Arrow stream, sharing its memory."""
+    """Return the record batch in the bytes of an Arrow stream. The batch shares the memory of the bytes."""
     return pa.ipc.open_stream(pa.py_buffer(payload)).read_next_batch()
 
 
@@ -346,9 +346,9 @@ def in_larger_batches(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator
 def timestamps_ms(column: pa.Array, zone: tzinfo | None = None) -> npt.NDArray[np.int64]:
     """Return a column's times as Unix times in ms, rounded down.
 
-    ``zone`` applies to dates and to timestamps without time zone, as in Spark's casts. Integers are taken as
-    milliseconds, and the result may share their memory. Raises ValueError for nulls and missing time zones, TypeError
-    for other types.
+    ``zone`` applies to dates and to timestamps without time zone, as in Spark's casts. Integers count as milliseconds,
+    and the result may share their memory. Raises ValueError for nulls and missing time zones, TypeError for other
+    types.
     """
     kind = column.type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind)):

@@ -1,4 +1,4 @@
-"""Tracebacks of errors in user code, reduced to the frames of user code."""
+"""Reduces tracebacks of errors in user code to the frames of user code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WIDTH = 400
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return an error's tracebacks (causes first) with only frames of user code, or "" if there are no such frames."""
+    """Return an error's tracebacks (causes first) with only the frames of user code, or "" without such frames."""
     parts: list[str] = []
     cause = error.__cause__
     if cause is not None and any(part.__traceback__ is not None for part in causes_of(cause)):
@@ -39,7 +39,7 @@ def user_traceback(error: BaseException) -> str:
 
 
 def formatted(error: BaseException) -> str:
-    """Format an error and its causes as Python does, with frames of user code only."""
+    """Format an error and its causes as Python does, but with only the frames of user code."""
     keep_user_frames(error)
     return _bounded(traceback.format_exception(type(error), error, error.__traceback__))
 

@@ -1,7 +1,8 @@
 """Unpicklers, and the only pillarbox functions that checkpoints refer to.
 
-A class that is pickled by its module's name could never be moved. So values of pillarbox's own classes are pickled as
-calls of functions in this module, with plain data. This module must not be moved. See docs/checkpoint-format.md.
+A class whose pickles contain its module's name could never be moved. So values of pillarbox's own classes are pickled
+as calls of functions in this module, with plain data as arguments. This module must not be moved. See
+docs/checkpoint-format.md.
 """
 
 from __future__ import annotations
@@ -118,10 +119,13 @@ def find_global(module: str, name: str) -> Any:
 
 
 def loads_plain(payload: bytes | memoryview) -> Any:
-    """Unpickle plain data. Raises UnpicklingError if it refers to classes or functions, which could run code."""
+    """Unpickle plain data.
+
+    Raises UnpicklingError if the pickle refers to classes or functions, which could run code.
+    """
     return _PlainUnpickler(io.BytesIO(payload)).load()
 
 
 def loads_allowed(payload: bytes | memoryview, allowed: Mapping[tuple[str, str], Callable[[], Any]]) -> Any:
-    """Unpickle a value that may refer to allowed objects only. Imports nothing. Raises RefusedGlobalError."""
+    """Unpickle a value, without imports. Raises RefusedGlobalError if it refers to an object that is not allowed."""
     return _AllowingUnpickler(payload, allowed).load()

@@ -1,12 +1,17 @@
-"""Predicates for retry strategies, with PyFlink's names: they decide which outcomes to retry.
+"""Predicates for retry strategies, which decide the outcomes to retry. Names are as in PyFlink.
 
-``AsyncRetryStrategy`` takes them as ``result_predicate`` and ``exception_predicate``::
+Methods of ``AsyncRetryStrategy`` take them as ``result_predicate`` and ``exception_predicate``::
 
-    from functools import partial from pillarbox import AsyncRetryStrategy, async_retry_predicates
+    from functools import partial
+    from pillarbox import AsyncRetryStrategy, async_retry_predicates
 
     AsyncRetryStrategy.fixed_delay(
-        3, "100 ms", exception_predicate=partial(
-            async_retry_predicates.exception_type_predicate, expected_error_type=TimeoutError))
+        3,
+        "100 ms",
+        exception_predicate=partial(
+            async_retry_predicates.exception_type_predicate, expected_error_type=TimeoutError
+        ),
+    )
 """
 
 from __future__ import annotations

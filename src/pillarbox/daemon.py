@@ -1,7 +1,7 @@
 """A PySpark daemon that imports the modules of workers before it forks them.
 
-With PySpark's own daemon, each worker imports pandas, pyarrow and pillarbox, which takes a second and more memory. This
-daemon also forks the starter, which starts the homes (processes that run tasks). To use it, set
+With PySpark's own daemon, each worker itself imports pandas, pyarrow and pillarbox, which takes a second and more
+memory. This daemon also forks the starter, which starts the homes (processes that run tasks). To use it, set
 ``spark.python.daemon.module`` to ``pillarbox.daemon`` before Spark starts; pillarbox must be installed on all
 executors. ``local_session`` sets it.
 """

@@ -1,6 +1,6 @@
-"""Examples to copy and change: ``python -m pillarbox.examples [NAME] [--copy DIR]`` lists, runs or copies one.
+"""Lists, runs or copies example programs, with ``python -m pillarbox.examples [NAME] [--copy DIR]``.
 
-An example is a folder with a README, ``program.py`` and its data. It uses only pillarbox's public names.
+An example is a folder with a README, ``program.py`` and data. It only uses pillarbox's public names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def examples() -> dict[str, Path]:
 def copy(example: Path, target: Path) -> None:
     """Copy an example into a new folder.
 
-    The copies' modification times are in the order of their names, because a file stream reads the oldest file first.
+    The copied files' modification times are in the order of their names, because a file stream reads the oldest file
+    first.
     """
     shutil.copytree(example, target, ignore=shutil.ignore_patterns("__pycache__"))
     for second, path in enumerate(sorted(path for path in target.rglob("*") if path.is_file())):

@@ -1,4 +1,4 @@
-"""``async_map``, ``window_aggregate`` and ``interval_join``: functions from DataFrame to DataFrame."""
+"""``async_map``, ``window_aggregate`` and ``interval_join``, which take DataFrames and return a DataFrame."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def async_map(
     on_failure: Literal["fail", "drop"] = "fail",
     on_barrier: OnBarrier = "drain",
 ) -> DataFrame:
-    """Call a service for each row, with many concurrent requests, and add its results as columns.
+    """Call a service for each row, with many concurrent requests, and add the service's results as columns.
 
     The parameters after ``failures`` are as in :meth:`DataStream.map_async`.
 
@@ -64,14 +64,15 @@ def async_map(
             in ``to_dataframe()``.
         columns: the columns to pass to ``fn`` as arguments; by default, ``fn`` receives the row. With ``batch_size``,
             ``fn`` receives a list of tuples or, for a single column, of values.
-        failures: the name of a column for errors. With it, a failed row does not fail the task: this column contains a
-            struct of the error's ``type``, its ``message`` and the number of ``attempts``, and the ``output`` columns
-            are null. In successful rows, it is null.
+        failures: the name of a column for errors. With such a column, a failed row does not fail the task. The column
+            then contains a struct of the error's ``type``, its ``message`` and the number of ``attempts``, and the
+            ``output`` columns are null. In successful rows, the column is null.
         cache: as in ``map_async``. Its default key is ``columns``.
         on_failure: ``"fail"`` or ``"drop"``. A DataFrame has no side outputs.
 
     Returns:
-        a DataFrame with the columns of ``df``, then ``output``, then ``failures``. It is streaming if ``df`` is.
+        a DataFrame with the columns of ``df``, then ``output``, then ``failures``. It is streaming if ``df`` is
+            streaming.
 
     Raises:
         ProgramError: a column is missing or occurs twice, or an option is invalid.
@@ -151,7 +152,7 @@ def window_aggregate(
     uid: str | None = None,
     **aggregates: ColumnAggregate,
 ) -> DataFrame:
-    """Aggregate the rows of each key in event-time windows, in Arrow.
+    """Aggregate the rows of each key in event-time windows, with Arrow.
 
     State is columnar, and rows are never converted to Python objects. See :meth:`WindowedStream.aggregate`.
 
@@ -163,14 +164,14 @@ def window_aggregate(
         window: the window assigner, such as ``TumblingEventTimeWindows.of("1 minute")``.
         delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. The rows of a batch DataFrame may be in
             any order.
-        allowed_lateness: how long a window is kept after its end. Until then, late rows fire it again, for their keys
-            only.
+        allowed_lateness: how long a window is kept after its end. Until then, late rows fire the window again, but only
+            for their keys.
         uid: the uid of the operator's state. By default, it is derived from the operator's position in the program.
-        aggregates: result column -> aggregate of a column, as in ``total=sum_("amount")``.
+        aggregates: aggregates of columns by the name of the result column, as in ``total=sum_("amount")``.
 
     Returns:
         a DataFrame with the keys, ``window_start`` and ``window_end`` (TIMESTAMP), and the aggregates. It is streaming
-        if ``df`` is. Late rows are dropped and counted in the metric ``late_records_dropped``.
+            if ``df`` is streaming. Late rows are dropped and counted in the metric ``late_records_dropped``.
 
     Raises:
         ProgramError: there is no aggregate, a column is missing or has a wrong type, or the windows are not event-time
@@ -217,7 +218,7 @@ def interval_join(
     suffixes: tuple[str, str] | None = None,
     uid: str | None = None,
 ) -> DataFrame:
-    """Join rows of two DataFrames with equal keys and close event times, in Arrow.
+    """Join rows of two DataFrames that have equal keys and close event times, with Arrow.
 
     State is columnar, and rows are never converted to Python objects. See :meth:`IntervalJoin.columns`.
 
@@ -241,7 +242,7 @@ def interval_join(
 
     Returns:
         a DataFrame with the columns of ``left``, then the columns of ``right`` except ``on``. It is streaming if
-        ``left`` and ``right`` are. Late rows are dropped.
+            ``left`` and ``right`` are streaming. Late rows are dropped.
 
     Raises:
         ProgramError: a column is missing or has a wrong type, both sides have a column of the same name, or the bounds
@@ -403,7 +404,7 @@ class _RowCall(CombiningFunction):
 
 
 def _has_fields(value: Any) -> bool:
-    """Return whether a value's attributes can be columns. False for a ``str``, which is a plain value."""
+    """Return whether a value's attributes can be columns. False for plain values such as a ``str``."""
     return dataclasses.is_dataclass(value) or (
         type(value).__module__ != "builtins" and (hasattr(value, "__dict__") or hasattr(type(value), "__slots__"))
     )

@@ -2,5 +2,5 @@
 
 Start with `environment/environment.py`, then `streams/data_stream.py`. Methods check their arguments (`checks`) and add
 a step to the program (`_graph`). Weak spot: the modules of streams import each other inside methods, because each kind
-of stream has methods that return the others.
+of stream has methods that return other kinds.
 """

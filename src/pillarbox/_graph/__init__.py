@@ -1,1 +1,1 @@
-"""Programs: the user's steps, compiled to vertices and levels."""
+"""Compiles the user's steps to a program of vertices (operator chains) and levels."""

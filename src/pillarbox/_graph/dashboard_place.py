@@ -1,4 +1,4 @@
-"""The address and token for a query's dashboard."""
+"""The address and the token of a query's dashboard."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Describes programs, to store that next to a checkpoint, and compares descriptions.
+"""Describes programs, for storage next to a checkpoint, and compares these descriptions.
 
-A description is plain JSON, which later versions and people can read. Comparing them finds mistakes before a query
+A description is plain JSON, which people and later versions can read. A comparison finds mistakes before a query
 starts.
 """
 
@@ -114,7 +114,10 @@ def read_description(text: str) -> dict[str, Any] | None:
 
 
 class LayoutsNote(NamedTuple):
-    """A note in a checkpoint of its programs' layouts. The note with the highest number is current."""
+    """A checkpoint's note with its programs' layouts (numbers of subtasks).
+
+    The note with the highest number is current.
+    """
 
     number: int
     codes: int
@@ -211,7 +214,7 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Com
 
 
 def compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], comparison: Comparison) -> None:
-    """Add differences between a checkpoint's sources and the program's to ``comparison``."""
+    """Add the differences between a checkpoint's sources and the program's sources to ``comparison``."""
     names, new_names = ([source["name"] for source in sources] for sources in (then, now))
     if len(then) != len(now):
         comparison.refused.append(

@@ -30,7 +30,8 @@ class _TimeState:
 
     Attributes:
         unstamped: the upstream sources, if surely no record has a timestamp; otherwise empty.
-        silent: upstream sources and strategies without watermarks: event time does not advance until the input ends.
+        silent: upstream sources and strategies without watermarks, so that event time does not advance until the input
+            ends.
     """
 
     unstamped: frozenset[str] = frozenset()

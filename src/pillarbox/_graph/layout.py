@@ -1,7 +1,7 @@
 """The layout of a program: the numbers of its subtasks, their key groups, and the codes of their state.
 
-A program is compiled with a layout. A checkpoint may have a different one, which is only read when the query starts, so
-workers then update everything that depends on it.
+A program is compiled with a layout. A checkpoint may have a different layout, which is only read when the query starts.
+Workers then update everything that depends on the layout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class Layout(NamedTuple):
 
     Attributes:
         subtasks: the number of subtasks of post-shuffle vertices whose parallelism is not set.
-        codes: version of the subtask codes. None if state is not stored by code.
+        codes: version of the subtask codes (a subtask's grouping key in the shuffle). None if state is not stored by
+            code.
     """
 
     subtasks: int
@@ -32,7 +33,10 @@ class Layout(NamedTuple):
     codes: int | None = None
 
     def count(self, parallelism: int | None) -> int:
-        """Return the number of subtasks of a vertex with this parallelism, or None if it is not set."""
+        """Return the number of subtasks of a vertex.
+
+        ``parallelism`` is None if the user has not set the vertex's parallelism.
+        """
         return self.subtasks if parallelism is None else parallelism
 
 
@@ -44,7 +48,7 @@ def _codes(parallelisms: Parallelisms, layout: Layout) -> tuple[tuple[int, ...],
 
 @lru_cache(maxsize=64)
 def subtask_places(parallelisms: Parallelisms, layout: Layout) -> Mapping[int, tuple[int, int]]:
-    """Return subtask code -> (vertex, subtask)."""
+    """Return a map from subtask codes to (vertex, subtask)."""
     return MappingProxyType(
         {
             code: (vertex, subtask)

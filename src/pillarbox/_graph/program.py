@@ -1,7 +1,8 @@
 """``compile_program`` combines a program's steps into vertices and levels.
 
-A vertex is a chain of operators. It ends at a shuffle, at a change of parallelism, and where the user disables
-chaining. If a union merges several sources, each source's vertex has a copy of the operators before the first shuffle.
+A vertex is a chain of operators. A chain ends at a shuffle, at a change of parallelism, and at an operator with
+disabled chaining. If a union merges several sources, each source's vertex has a copy of the operators before the first
+shuffle.
 """
 
 from __future__ import annotations
@@ -50,13 +51,14 @@ class Program:
     """A compiled program.
 
     Attributes:
-        vertices: number -> vertex. Checkpoints refer to these numbers. Adding steps at the end does not change them.
-        outputs: names of the outputs. The i-th has the code ``output_target(i)``.
+        vertices: the vertices by number. Checkpoints refer to these numbers, which do not change if steps are added at
+            the end.
+        outputs: names of the outputs. The i-th output has the code ``output_target(i)``.
         parallelism: number of concurrent subtasks after a shuffle: Spark's partitions.
-        max_parallelism: number of key groups. A streaming query has as many subtasks, so that the parallelism can
-            change; a batch query has as many as the parallelism.
+        max_parallelism: number of key groups. A streaming query has one subtask per key group, so that the parallelism
+            can change; a batch query's number of subtasks is its parallelism.
         layout: the compiled layout. A checkpoint may replace it.
-        parallelisms: the parallelisms of its vertices. A layout computes numbers of subtasks from them.
+        parallelisms: the parallelisms of the vertices. A layout computes numbers of subtasks from them.
         id: a unique id. Later programs in the process have higher ids.
         sets_parallelism: whether the user set the parallelism.
         auto_rescale: whether a checkpoint may be rescaled to this parallelism.
@@ -80,7 +82,7 @@ class Program:
 
     @property
     def subtasks(self) -> Mapping[int, tuple[int, int]]:
-        """Subtask code -> (vertex number, subtask)."""
+        """A map from subtask codes to (vertex number, subtask)."""
         return subtask_places(self.parallelisms, self.layout)
 
     def lay_out(self, layout: Layout) -> None:
@@ -92,7 +94,7 @@ class Program:
 
     @property
     def uses_processing_time(self) -> bool:
-        """Whether there may be work without data, because of the wall clock."""
+        """Whether the passage of wall-clock time may cause work even without data."""
         return any(vertex.uses_processing_time for vertex in self.vertices)
 
     @property
@@ -122,7 +124,7 @@ class Program:
 
 @dataclass(frozen=True)
 class _Link:
-    """An operator that consumes a stream, with the partitioning in between."""
+    """An operator that consumes a stream, and the partitioning between the stream and the operator."""
 
     consumer: OperatorTransformation
     index: int
@@ -165,7 +167,7 @@ class _Compiler:
         check_event_time(self._children, batch=batch)
 
     def _reach(self, sink: SinkTransformation) -> None:
-        """Add the steps that lead to a sink, inputs first. Not recursive: chains may be long."""
+        """Add the steps that lead to a sink, inputs first. Does not recurse, because chains may be long."""
         pending: list[tuple[Transformation, int]] = [(sink, 0)] if sink not in self._children else []
         self._children.setdefault(sink, [])
         while pending:

@@ -1,6 +1,6 @@
 """Matches a savepoint's operators with a program's, and reports conflicts.
 
-Follows Flink's ``execution.savepoint.path``, but operators may be renamed.
+Works like Flink's ``execution.savepoint.path``, except that operators may be renamed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SavepointStart:
     """The arguments of ``env.from_savepoint(...)``.
 
     Attributes:
-        renamed: uid or source name in the savepoint -> in the program.
+        renamed: maps uids and source names in the savepoint to the uids and names in the program.
         positions: where sources start: ``SAVEPOINT``, ``NONE``, a list with a position for each Spark source, or a dict
             by source name.
     """
@@ -117,7 +117,10 @@ class SavepointStart:
         return redistribute(vertex.uid, own_states, vertex.parallelism, vertex.channels, keys_stay=keys_stay)
 
     def _senders(self, table: OperatorTable, manifest: Manifest, program: Program) -> dict[int, int]:
-        """Return vertex number in the savepoint -> in the program. Sources are matched as for their positions."""
+        """Map vertex numbers in the savepoint to the program's.
+
+        Sources are matched in the same way as for positions.
+        """
         heads = {vertex.uid: vertex.number for vertex in program.vertices if not vertex.is_source}
         operators = {number: self.uid_of(uid) for uid, number, _ in table.program}
         numbers = {number: heads[uid] for number, uid in operators.items() if uid in heads}
@@ -147,7 +150,7 @@ class SavepointStart:
         return replace(state, task=task, row={name: content for name, content in slots if name is not None})
 
     def _event_time(self, event_time: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
-        """Return the event-time state with the program's uids instead of the savepoint's, even within names."""
+        """Return the event-time state with the program's uids in place of the savepoint's uids, even within names."""
 
         def merge_name(name: tuple[Any, ...]) -> tuple[Any, ...]:
             if len(name) == 1:
@@ -232,7 +235,10 @@ def plan_restore(
     own: Mapping[str, Sequence[OwnState]],
     others: Sequence[str] = (),
 ) -> RestorePlan:
-    """Match a program with a savepoint. Raises for conflicts, including ``others`` (messages)."""
+    """Match a program with a savepoint.
+
+    Raises if there are conflicts, or messages about other conflicts in ``others``.
+    """
     wrong: list[str] = []
     warnings: list[str] = []
     if manifest.drained:

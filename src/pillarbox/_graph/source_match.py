@@ -15,8 +15,8 @@ _NAMELESS = "dataframe"
 class SourceMatch(NamedTuple):
     """The result of a match.
 
-    ``places`` has each source's index in the savepoint, or None if it is new. ``gone`` has the indices of sources that
-    the program lacks.
+    ``places`` has an item for each source in the program: its index in the savepoint, or None for a new source.
+    ``gone`` has the savepoint's indices of sources that the program lacks.
     """
 
     places: list[int | None]
@@ -26,9 +26,9 @@ class SourceMatch(NamedTuple):
 def match_sources(
     then: Sequence[str | None], now: Sequence[str | None], renamed: Mapping[str, str]
 ) -> SourceMatch | None:
-    """Match sources by name, or if names are ambiguous, by order. Returns None if that is not possible.
+    """Match sources by name or, if names are ambiguous, by order. Returns None if neither is possible.
 
-    ``renamed``: name in the savepoint -> name in the program.
+    ``renamed`` maps names in the savepoint to names in the program.
     """
     before = [None if name is None else renamed.get(name, name) for name in then]
     if not _are_distinct(before) or not _are_distinct(now):

@@ -1,4 +1,4 @@
-"""Subtask codes: the grouping keys of shuffles, chosen to spread subtasks evenly over Spark's partitions.
+"""Computes subtask codes, the grouping keys of shuffles, to spread subtasks evenly over Spark's partitions.
 
 Spark puts a row into partition ``pmod(murmur3(key), n)``. The codes 0, 1, 2... would leave some partitions empty.
 Murmur3 of a ``bigint`` can be inverted, so codes are chosen whose hashes are consecutive numbers.
@@ -15,7 +15,7 @@ _M32 = 0xFFFFFFFF
 
 
 def output_target(index: int) -> int:
-    """Return the code of the output ``index``: a negative number, below the code of metrics."""
+    """Return the code of the output ``index``. Output codes are negative, and below the code of metrics."""
     return REPORT_TARGET - 1 - index
 
 
@@ -63,8 +63,8 @@ def value_of_hash(hashed: int, upper: int) -> int:
 def subtask_codes(vertex: int, parallelism: int) -> list[int]:
     """Return the codes of a vertex's subtasks. Their hashes are consecutive.
 
-    Subtask 0's code is always the vertex's number, so a program with a different parallelism or version of codes finds
-    state there, and is refused.
+    Subtask 0's code is always the vertex's number. So a program with a different parallelism or version of codes finds
+    the state of subtask 0, and is refused.
     """
     first = spark_hash(vertex)
     # Downwards if they would overflow 32 bits.

@@ -1,4 +1,4 @@
-"""A task's failure as data: a line of JSON that follows the error's message, because Spark passes errors as text."""
+"""A task's failure as a line of JSON after the error's message, because Spark passes errors as text."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True)
 class Failure:
-    """Where and why a task failed, as far as known. Keys and records are shortened text.
+    """The place and the cause of a task's failure, as far as known. Keys and records are shortened text.
 
     Attributes:
         cause: the class of the exception that user code raised, or None if pillarbox raised the error.
-        record: the record that was being processed, or None if it was something else, such as a timer.
-        number: if the chain's first operator failed, the record's position in the task's input of the epoch, from 1.
-        clock: the epoch's clock log (clock readings, for a replay) as text, or None if it is too long.
+        record: the record that was being processed, or None if the task was processing something else, such as a timer.
+        number: the record's position in the task's input of the epoch, from 1, if the chain's first operator failed.
+        clock: the epoch's log of clock readings, for a replay, as text, or None if the log is too long.
     """
 
     error: str = "Exception"

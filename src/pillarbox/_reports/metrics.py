@@ -26,12 +26,13 @@ def metrics(progress: Any, by: Literal["task", "operator"] = "task") -> list[Tas
 
     Example::
 
-        print(pillarbox.metrics(query.lastProgress, by="operator")) for task in pillarbox.metrics(query.lastProgress):
+        print(pillarbox.metrics(query.lastProgress, by="operator"))
+        for task in pillarbox.metrics(query.lastProgress):
             print(task.uid, task.subtask, task.records_in, task.busy_ms)
 
     Args:
-        by: ``"task"``: a :class:`TaskReport` per task. ``"operator"``: an :class:`OperatorReport` per vertex (chain of
-            operators), in a list that prints as a table.
+        by: ``"task"`` returns a :class:`TaskReport` per task. ``"operator"`` returns an :class:`OperatorReport` per
+            vertex (chain of operators), in a list that prints as a table.
         progress: a query's ``lastProgress``, an element of its ``recentProgress``, the event of a listener's
             ``onQueryProgress``, or its parsed JSON.
 

@@ -1,4 +1,4 @@
-"""A program's plan as data: vertices, their operators, and edges."""
+"""Describes a program's plan as data, with vertices, their operators, and edges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PlanVertex:
     """A chain of operators that runs as one task per subtask.
 
     Attributes:
-        kind: the name of the method that created its first operator; empty for a source.
+        kind: the name of the method that created the vertex's first operator; empty for a source.
         calls: the uids of operators that are declared to call services.
     """
 

@@ -52,5 +52,5 @@ def millis(timestamp: str) -> int:
 
 
 def is_idle(progress: Mapping[str, Any]) -> bool:
-    """Return whether a progress report is about a trigger that ran no epoch."""
+    """Return whether a progress report describes a trigger that ran no epoch."""
     return "addBatch" not in (progress["durationMs"] or ())

@@ -1,1 +1,1 @@
-"""Tasks, which run subtasks: operators, input, output, checkpoints and metrics."""
+"""Tasks, which run subtasks, with their operators, input, output, checkpoints and metrics."""

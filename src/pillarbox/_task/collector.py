@@ -12,7 +12,10 @@ _THRESHOLDS = (100_000, 20, 100)
 
 
 class _RunningEpochs:
-    """The running epochs of a process. The first one raises the collector's thresholds, the last restores them."""
+    """A process's running epochs.
+
+    The first epoch to begin raises the collector's thresholds, the last to end restores them.
+    """
 
     lock = threading.Lock()
     running = 0

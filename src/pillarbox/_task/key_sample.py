@@ -22,9 +22,9 @@ _NAMED = 5
 
 
 class KeySample:
-    """A random sample of keys: one from every so many records. Mailbox thread only.
+    """A random sample of keys, one from each group of a certain number of records. Mailbox thread only.
 
-    This calls the key function again, for at most a few thousand records. A repeated task has the same seed, so it
+    Sampling calls the key function again, for at most a few thousand records. A repeated task has the same seed, so it
     draws the same records.
     """
 

@@ -8,11 +8,12 @@
 | RUNNING   | -         | -         | -        | -       | PAUSED | -       | RESTORED | FAILED | CANCELED | -        |
 | PAUSED    | -         | -         | -        | -       | -      | RUNNING | -        | FAILED | CANCELED | CANCELED |
 
-FAILED, CANCELED and FINISHED are terminal: cancel and close then have no effect, and other events are an error.
+FAILED, CANCELED and FINISHED are terminal: in them, cancel and close have no effect, and other events raise an error.
 
 In RESTORING and RUNNING, one thread holds the work lock and runs the operators. If another thread fails or cancels the
-task, this is only recorded: the thread with the lock ends the task, at the latest before it is RESTORED. In all other
-states, the thread that fails or cancels the task ends it itself. Follows Flink's ``ExecutionState`` and ``Task``.
+task, the failure or cancellation is only recorded. The thread with the lock then ends the task, at the latest before
+the task becomes RESTORED. In all other states, the thread that fails or cancels the task also ends it. Follows Flink's
+``ExecutionState`` and ``Task``.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class TaskState(Enum):
 
 
 class TaskEvent(Enum):
-    """An event in the life of a task. Values complete the message "it cannot ..."."""
+    """An event in the life of a task. Its value completes the error message "it cannot ..."."""
 
     RESTORE = "be restored"
     #: Before each epoch but the first, a task reads its store's version.
@@ -108,7 +109,8 @@ class TaskLife:
     """The state of one task, its work lock, and its reported errors.
 
     Thread-safe, even in a signal handler. One thread at a time holds the work lock, from :meth:`begin` to
-    :meth:`give_back`, or forever if the task ends. Only this thread may run operators and change the state.
+    :meth:`give_back`, or forever if the task ends. Only the thread that holds the work lock may run operators and
+    change the state.
     """
 
     def __init__(self, task: str) -> None:
@@ -163,7 +165,7 @@ class TaskLife:
             raise
 
     def enter(self, event: TaskEvent) -> None:
-        """Enter the next state. The caller must hold the work lock."""
+        """Enter the state after ``event``. The caller must hold the work lock."""
         following = TRANSITIONS[self.state].get(event)
         if following is None:
             raise self.illegal(event)

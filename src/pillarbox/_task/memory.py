@@ -1,4 +1,4 @@
-"""Measures the memory of a worker process, and its limit.
+"""Measures a worker process's memory and its memory limit.
 
 ``spark.executor.pyspark.memory`` limits the address space of each Python worker (RLIMIT_AS). A container (control
 group) limits the total of the executor's JVM and all workers.
@@ -25,7 +25,7 @@ class Memory(NamedTuple):
     """Memory in use and its limit, in bytes.
 
     Attributes:
-        share: this process's part of the memory in use, if the limit applies to a container. Otherwise None.
+        share: this process's part of the memory in use if the limit applies to a whole container, otherwise None.
     """
 
     used: int
@@ -56,7 +56,7 @@ class _Group(NamedTuple):
 
 
 def process_memory(root: str = "/sys/fs/cgroup", process: str = "/proc/self") -> Memory | None:
-    """Return the memory of this process, or of the container if less is left there.
+    """Return the memory of this process, or the container's memory if the container has less left.
 
     Returns None if there is no limit, or no ``/proc``.
     """
@@ -86,8 +86,9 @@ def resident_bytes(process: str = "/proc/self") -> int | None:
 class PrivateMemory:
     """Measures the memory that this process does not share with other processes. Thread-safe.
 
-    Homes share the starter's imports, so only private memory can be summed. The kernel scans all pages to count it (10
-    ms per GiB), so most calls assume that the amount of shared memory has not changed.
+    Homes (processes that run tasks) share imported modules with their parent process, so only private memory can be
+    summed. To count private memory, the kernel scans all pages (10 ms per GiB). So most calls assume that the amount of
+    shared memory has not changed.
     """
 
     def __init__(self, process: str = "/proc/self", clock: Callable[[], float] = time.perf_counter) -> None:

@@ -1,4 +1,4 @@
-"""Measures a task in an epoch."""
+"""Measures the records and times of a task in an epoch."""
 
 from __future__ import annotations
 

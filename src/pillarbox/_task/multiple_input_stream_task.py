@@ -1,4 +1,4 @@
-"""The task of a vertex after a shuffle: input gate, chain of operators, and a state log.
+"""The task of a vertex (operator chain) after a shuffle, with an input gate, operators and a state log.
 
 Follows Flink's ``MultipleInputStreamTask`` and ``OneInputStreamTask``.
 """
@@ -38,7 +38,7 @@ _HEADROOM = 16 * 1024 * 1024
 
 
 class MultipleInputStreamTask(StreamTask):
-    """A task that runs the operators of a vertex after a shuffle. They share one state log."""
+    """A task that runs the operators of a vertex after a shuffle. The operators share one state log."""
 
     def __init__(
         self,
@@ -81,10 +81,12 @@ class MultipleInputStreamTask(StreamTask):
         self._is_last = False
 
     def restore(self, store: ChunkStore | None) -> bool:
-        """Load the version in ``store`` into a new task. Of a used task, check that it has that version.
+        """Load the state in ``store`` into a new task.
 
-        Returns False if the task has uncommitted changes, or another process has run epochs since: create a new task
-        then. In batch mode, there is no store.
+        For a used task, check that it has the store's version of the state.
+
+        Returns False if the task has uncommitted changes, or if another process has run epochs since. The caller must
+        then create a new task. In batch mode, ``store`` is None.
         """
         first = self.state is TaskState.CREATED
         try:
@@ -139,7 +141,8 @@ class MultipleInputStreamTask(StreamTask):
     def next_wake_up(self) -> int | None:
         """When the task next has work even without input (Unix time in ms), or None.
 
-        This is the earliest processing-time timer or timeout, or with carried requests, the epoch's time.
+        Returns the time of the earliest processing-time timer or timeout or, if requests are carried over, the epoch's
+        time.
         """
         times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
         times += [self.gate.next_wake_up(self._epoch_time)]
@@ -161,11 +164,11 @@ class MultipleInputStreamTask(StreamTask):
     ) -> Iterator[list[Buffer]]:
         """Process the buffers of an epoch. Yields the output in parts.
 
-        Writes state to ``store``. In batch mode, there is no store, and only one epoch.
+        Writes state to ``store``. In batch mode, ``store`` is None, and there is only one epoch.
 
         Args:
-            epoch_time: current time used for the idleness of sources and the time-to-live of state (Unix time in ms).
-                It is the same in all tasks, and if the epoch is repeated. By default, the clock's time.
+            epoch_time: the time that decides the idleness of sources and the time-to-live of state (Unix time in ms).
+                It is the same in all tasks and in a repetition of the epoch. By default, the clock's time.
         """
         try:
             with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
@@ -335,7 +338,7 @@ class MultipleInputStreamTask(StreamTask):
 
 
 class _FiresOverdueTimers:
-    """A chain's input at the end of an epoch: before the input becomes idle, it fires overdue timers."""
+    """A chain's input at the end of an epoch, which fires overdue timers before it becomes idle."""
 
     def __init__(self, chain: OperatorChain) -> None:
         self._chain = chain

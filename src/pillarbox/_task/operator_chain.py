@@ -40,11 +40,11 @@ from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 class OperatorChain:
     """A tree of operators, whose head is node 0. Mailbox thread only.
 
-    Operators are opened from the tail to the head, and finished from the head to the tail. Each has a mailbox executor,
-    whose priority is its index in the chain.
+    Operators are opened from the tail to the head, and finished from the head to the tail. Each operator has a mailbox
+    executor, whose priority is the operator's index in the chain.
 
     Args:
-        own_state: stores the operators' own state, as opposed to keyed state, or None.
+        own_state: stores the operators' non-keyed state, or None.
     """
 
     def __init__(
@@ -177,8 +177,9 @@ class OperatorChain:
     def finish(self) -> None:
         """Finish the operators, head first, because a finished operator must not receive records.
 
-        For each operator: end its input, stop its timers, run its waiting mails, call ``finish``. The head emits the
-        maximum watermark after all results of its timers. (Flink emits it first, so that these results are late.)
+        For each operator, ends its input, stops its timers, runs its waiting mails, and calls ``finish``. The head
+        emits the maximum watermark after all results of its timers. (Flink emits this watermark before them, so that
+        these results are late.)
         """
         for merge in self._merges.values():
             merge.end_epoch()
@@ -209,7 +210,10 @@ class OperatorChain:
             operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
     def _in_order(self) -> Iterator[StreamOperator]:
-        """Yield the operators, head first. Before each, applies pending watermarks of merges before it."""
+        """Yield the operators, head first.
+
+        Before each operator, applies pending watermarks of the merges upstream of it.
+        """
         for number, operator in enumerate(self.operators):
             if number in self._merges:
                 self._merges[number].end_epoch()
@@ -235,7 +239,7 @@ class OperatorChain:
         """Return the event-time state of the operators and merges as plain data.
 
         ``{"operators": {uid: state}, "meetings": {name: snapshot of the merge's valve}}``. If an input or operator is
-        idle, ``"heard"`` lists the operators and edges that have received this status.
+        idle, ``"heard"`` lists the operators and edges that have received the idle status.
         """
         states = {operator.uid: operator.snapshot_event_time() for operator in self.operators}
         operators = {uid: state for uid, state in states.items() if state is not None}
@@ -281,7 +285,7 @@ _Stream = tuple[str, str | None]
 
 
 class _Wiring:
-    """Creates and connects the operators of a chain: each one after the operators that consume its output.
+    """Creates and connects the operators of a chain, each after the operators that consume its output.
 
     Operators and edges are numbered, operators first.
     """
@@ -316,8 +320,8 @@ class _Wiring:
     def consumers(self, stream: _Stream, consumers: Consumers, copier: Copier) -> Input:
         """Return an input that forwards to all consumers of a stream.
 
-        Edges are last and receive the original records, because they do not change them. Without edges, the last
-        operator receives the originals. Other operators receive copies.
+        Edges are last and receive the original records, because edges do not change records. Without edges, the last
+        operator receives the original records. Other operators receive copies.
         """
         inputs = [self._input_at(stream, number, index) for number, index in self._targets_of(consumers)]
         if not inputs:
@@ -354,8 +358,8 @@ def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
 class _Merge:
     """Merges several streams within a chain, for a union or for an operator's inputs.
 
-    Its event time is the minimum of the streams' event times. (In Flink, they would be channels of the input's valve.)
-    A stream that is merged with itself counts twice.
+    The merge's event time is the minimum of the streams' event times. (In Flink, the streams would be channels of the
+    input's valve.) A stream that is merged with itself counts twice.
     """
 
     def __init__(self, name: tuple[Any, ...], target: Input, streams: Sequence[_Stream]) -> None:

@@ -11,7 +11,7 @@ from pillarbox._task.stream_task import EpochPhase, StreamTask
 
 
 class SourceStreamTask(StreamTask):
-    """A source and its chained operators. They have no state."""
+    """A task of a source and its chained operators, which have no state."""
 
     _bounded = False
 

@@ -1,7 +1,7 @@
-"""The base class of tasks: a task runs a subtask, epoch by epoch, with a mailbox, a chain of operators and a writer.
+"""The base class of tasks, which run a subtask, epoch by epoch, with a mailbox, a chain of operators and a writer.
 
-A task stays in its process between epochs. An epoch runs the mailbox loop up to the barrier, and then suspends it. Only
-the mailbox thread touches operators and state; other threads send mails. Follows Flink's ``StreamTask``.
+A task stays in its process between epochs. An epoch runs the mailbox loop up to the barrier, and then suspends the
+loop. Only the mailbox thread touches operators and state; other threads send mails. Follows Flink's ``StreamTask``.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class StreamTask(ABC):
     def _working(self, begin: TaskEvent, end: TaskEvent) -> Iterator[None]:
         """Within the block, the calling thread holds the work lock and may run operators.
 
-        The first error ends the task. It is raised here even if another thread has reported it.
+        The first error ends the task. The block raises this error even if another thread has reported it.
         """
         self.life.begin(begin)
         cause: BaseException | None = None
@@ -194,7 +194,7 @@ class StreamTask(ABC):
     def _end(self, event: TaskEvent) -> list[Exception]:
         """End the task. Returns the errors that were raised while closing.
 
-        The caller must hold the task's work lock; this does not release it.
+        The caller must hold the task's work lock, which this method does not release.
         """
         self.life.enter(event)
         # The operators and the mailbox now belong to this thread.
@@ -220,7 +220,7 @@ class StreamTask(ABC):
         """Cancel the task. Thread-safe.
 
         If a thread holds the work lock, that thread closes the operators after leaving the loop. Otherwise, this call
-        does.
+        closes them.
         """
         if self.state.is_terminal:
             return
@@ -324,7 +324,7 @@ class StreamTask(ABC):
     # The default action.
 
     def process_input(self, controller: MailboxController) -> None:
-        """Process some of the input. Without input, or room for output, suspends itself."""
+        """Process some of the input. Suspends itself if there is no input or no room for output."""
         if not self.writer.is_available:
             self._suspension = controller.suspend_default_action()
             self.processor.suspend()
@@ -385,7 +385,7 @@ class StreamTask(ABC):
         self.processor.suspend()
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
-        """Notify the operators of committed checkpoints, of each once and in order."""
+        """Notify the operators of each committed checkpoint once, in order."""
 
         def notify() -> None:
             if checkpoint_id > self.latest_completed:

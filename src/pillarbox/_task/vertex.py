@@ -1,4 +1,4 @@
-"""A vertex (chain of operators) of a program, in the form that is shipped to workers."""
+"""Vertices (operator chains) of a program, in the form that is pickled to workers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Places = Sequence[tuple[str, int, int]]
 
 
 def source_numbers(places: Places) -> Iterator[int]:
-    """Yield the vertex numbers of a program's sources, and then an endless series of numbers for new sources."""
+    """Yield the vertex numbers of a program's sources, then endlessly numbers for new sources."""
     stateful = {number for _, number, _ in places}
     return (number for number in count() if number not in stateful)
 
@@ -117,8 +117,8 @@ class InputEdge:
 
     Attributes:
         parallelism: the number of sending subtasks, or 0 for a source, whose number of partitions may change.
-        idle_timeout: after how long without records a source no longer holds the watermark back (ms).
-        progress_timeout: after how long without records a source's watermark advances with the clock (ms).
+        idle_timeout: a source without records for this time (ms) no longer holds the watermark back.
+        progress_timeout: a source without records for this time (ms) has a watermark that advances with the clock.
     """
 
     vertex: int
@@ -151,17 +151,17 @@ class Vertex:
     """A chain of operators that runs as one task per subtask.
 
     Attributes:
-        uid: identifies its state: the uid of its head operator.
-        level: 0 for sources; otherwise, the highest level of a vertex that sends to this one, plus 1.
-        parallelism: number of subtasks, or 0 for a source, where Spark decides it.
+        uid: identifies the vertex's state. It is the uid of the head operator.
+        level: 0 for sources; otherwise, the highest level of the sending vertices, plus 1.
+        parallelism: number of subtasks, or 0 for a source, where Spark decides the number.
         fires_processing_time: whether processing-time timers fire. They only do if the program declares that it needs
             them, because Spark must then run epochs without data.
         program: uid, number and level of all stateful vertices of the program.
         latency_interval: interval between probes of the mailbox latency (ms), or None for no probes.
         parallelisms: the parallelisms of all vertices of the program. A layout computes numbers of subtasks from them.
         time_zone: name of the time zone of naive datetimes, or None to refuse them.
-        partitions: how many tasks of a post-shuffle vertex run concurrently, according to the program.
-        budget_scope: where its tasks' budgets are accounted for. The runtime sets it in the worker.
+        partitions: the number of concurrent tasks of a vertex after a shuffle, according to the program.
+        budget_scope: the scope of the tasks' budgets. The runtime sets it in the worker.
     """
 
     number: int

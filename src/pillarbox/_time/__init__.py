@@ -1,4 +1,4 @@
-"""Processing time and its timers, event time and its watermarks, durations.
+"""Clocks and timers of processing time, watermarks and timers of event time, and durations.
 
-All times are in milliseconds. Nothing here depends on operators, tasks or Spark.
+All times are in milliseconds. This package does not depend on operators, tasks or Spark.
 """

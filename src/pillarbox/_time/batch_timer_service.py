@@ -1,4 +1,4 @@
-"""Timers in batch mode: a key's timers fire after its last record.
+"""Timers in batch mode. A key's timers fire after its last record.
 
 Follows Flink's ``BatchExecutionInternalTimeService``.
 """
@@ -22,7 +22,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class DroppedTimers:
-    """Logs if an operator sets a timer at the end of a key, which is dropped. Only the first one."""
+    """Logs the first timer that an operator sets at the end of a key. Such timers are dropped."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator

@@ -1,7 +1,7 @@
 """Processing-time services: clocks with timers.
 
 All times are Unix times in ms. A service is ALIVE, QUIESCED (no timer fires any more, but running callbacks finish) or
-SHUTDOWN (also, registering a timer raises). Follows Flink's ``ProcessingTimeService``.
+SHUTDOWN (in addition, registering a timer raises). Follows Flink's ``ProcessingTimeService``.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ProcessingTimeService(ABC):
 
     @property
     def manual(self) -> ProcessingTimeService | None:
-        """The manual clock underneath, which event loops then also use, or None."""
+        """The manual clock that this service is based on, or None. Event loops also use this clock."""
         return None
 
     @abstractmethod
@@ -95,10 +95,10 @@ class ProcessingTimeService(ABC):
         """Call ``callback(timestamp)`` once, at ``timestamp`` or soon after.
 
         Args:
-            timestamp: Unix time in ms. If it is in the past, the timer fires at once.
+            timestamp: Unix time in ms. If it is in the past, the timer fires immediately.
 
         Returns:
-            The timer. In a quiesced service, it never completes.
+            The timer. In a quiesced service, it never fires.
 
         Raises:
             RuntimeError: the service is shut down.
@@ -155,7 +155,10 @@ class ClosableService(ProcessingTimeService):
         self._settle()
 
     def _settle(self) -> None:
-        """Complete the future if no callback is running. Call it without the lock: it runs the future's callbacks."""
+        """Complete the future if no callback is running.
+
+        Must be called without the lock, because the future has callbacks.
+        """
         with self._lock:
             if self._running or self._state is ServiceState.ALIVE or self._settled:
                 return

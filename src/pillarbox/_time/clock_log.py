@@ -1,6 +1,6 @@
 """Logs a task's clock in an epoch, so that the epoch can be repeated with the same times.
 
-The log contains each changed reading and each firing of timers, with the number of buffers received before.
+The log contains each changed clock reading and each firing of timers, with the number of buffers received until then.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class LoggedClock(ProcessingTimeService):
         self._inner.begin_epoch()
 
     def read_beginning(self) -> int:
-        """Read the epoch's start time, which never precedes the previous epoch's."""
+        """Read the epoch's start time, which never precedes the previous epoch's start time."""
         now = self._inner.current_processing_time()
         self._began = now if self._began is None else max(now, self._began)
         self._log_reading(self._began)
@@ -147,7 +147,7 @@ class ReplayedClock(HeapTimerService):
 
     Args:
         is_same_code: whether the task will read the clock exactly as in the log. If so, readings are matched one by
-            one, otherwise by the number of buffers received before.
+            one. Otherwise, they are matched by the number of buffers received until then.
     """
 
     def __init__(self, log: ClockLog, otherwise: int, *, is_same_code: bool = True) -> None:
@@ -176,7 +176,7 @@ class ReplayedClock(HeapTimerService):
         return self._now
 
     def feed(self, portions: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:
-        """Yield the input buffer by buffer, and an empty list to run only the mails of timers."""
+        """Yield the input buffer by buffer. An empty list lets the task run only the mails of timers."""
         for portion in portions:
             for buffer in portion:
                 yield from self._fire()

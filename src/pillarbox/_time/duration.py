@@ -1,4 +1,4 @@
-"""Durations in whole milliseconds, and conversion from other types.
+"""Durations in whole milliseconds, and their conversion from other types.
 
 Strings may use units as in Spark (``"1 hour 30 minutes"``) or Flink (``"200ms"``, ``"10 min"``).
 """
@@ -170,7 +170,7 @@ def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = Fal
     """Convert a duration to whole milliseconds, rounded down as in Java's ``Duration.toMillis``.
 
     Accepts a ``timedelta``, an int (milliseconds), a :class:`Duration` or :class:`Time` (also PyFlink's), or a string
-    with units from weeks to microseconds. ``what`` names it in error messages.
+    with units from weeks to microseconds. ``what`` names the duration in error messages.
     """
     millis = _millis_of(value)
     where = f"{what}: " if what else ""

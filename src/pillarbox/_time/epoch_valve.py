@@ -1,8 +1,8 @@
 """``EpochValve``: a watermark valve whose output does not depend on the order of channels within an epoch.
 
-In Flink, whether a formerly idle channel has caught up with the others is a race. Here, statuses take effect at the end
-of the epoch's input. So do watermarks if, at the beginning of the epoch, a channel is idle or unaligned. Mailbox thread
-only.
+In Flink, a race decides whether a formerly idle channel has caught up with the others. Here, statuses take effect at
+the end of the epoch's input. If any channel is idle or unaligned at the beginning of the epoch, watermarks also take
+effect only then. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EpochValve(StatusWatermarkValve):
         self._waits = not self.is_aligned
 
     def watermark_came(self, channel: Hashable, timestamp: int, sink: WatermarkReceiver) -> None:
-        """Process a watermark from a channel. It takes effect at once or at the end of the epoch."""
+        """Process a watermark from a channel, which takes effect immediately or at the end of the epoch."""
         if not self._waits and channel not in self._pending:
             self.input_watermark(channel, timestamp, sink)
             return
@@ -37,14 +37,14 @@ class EpochValve(StatusWatermarkValve):
             self._pending[channel] = timestamp if before is None else max(before, timestamp), idle
 
     def status_came(self, channel: Hashable, idle: bool) -> None:
-        """Process a status from a channel. It takes effect at the end of the epoch."""
+        """Process a status from a channel, which takes effect at the end of the epoch."""
         self._known(channel)
         self._pending[channel] = self._pending.get(channel, (None, None))[0], idle
 
     def end_epoch(
         self, sink: WatermarkReceiver, more: Mapping[Hashable, tuple[int | None, bool | None]] | None = None
     ) -> None:
-        """Apply pending changes and ``more``. Until the next epoch, watermarks take effect at once."""
+        """Apply pending changes and ``more``. Until the next epoch, watermarks take effect immediately."""
         pending, self._pending = self._pending, {}
         self._waits = False
         self.input_at_once({**pending, **(more or {})}, sink)

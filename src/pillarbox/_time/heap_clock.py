@@ -46,7 +46,10 @@ class HeapTimer(ScheduledTimer):
 
 
 class HeapTimerService(ClosableService):
-    """A clock with a heap of timers. ``_lock`` guards its and its timers' fields. Callbacks run without it."""
+    """A clock with a heap of timers.
+
+    ``_lock`` guards the fields of clock and timers. Callbacks run without the lock.
+    """
 
     def __init__(self) -> None:
         self._lock: threading.Condition = threading.Condition()
@@ -74,7 +77,7 @@ class HeapTimerService(ClosableService):
 
     @abstractmethod
     def _due(self, timestamp: int) -> int:
-        """Return the due time of a new timer, as ordered in the heap. Needs the lock."""
+        """Return a new timer's due time, which orders the heap. The caller must hold the lock."""
 
     def _push(self, due: int, timer: HeapTimer) -> None:
         self._sequence += 1

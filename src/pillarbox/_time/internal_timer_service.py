@@ -1,4 +1,4 @@
-"""Timers of keyed operators, per key and namespace: deduplicated, deletable and checkpointed.
+"""Timers of keyed operators, per key and namespace (such as a window): deduplicated, deletable and checkpointed.
 
 The state backend stores timers; this module decides when they fire. Follows Flink's ``InternalTimerServiceImpl``.
 """
@@ -33,7 +33,7 @@ class KeyedTimers(Protocol):
     def first_of_key(self) -> int | None: ...
 
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
-        """Fire all timers up to ``limit`` (inclusive), in order, even timers that are set meanwhile."""
+        """Fire all timers up to ``limit`` (inclusive), in order, including timers that firing timers set."""
 
 
 class KeyedProcessingTimers(KeyedTimers, Protocol):
@@ -61,7 +61,7 @@ class KeyContext(Protocol):
 
 
 class Triggerable(Protocol):
-    """The operator whose timers fire. When it is called, the timer's key is the current key."""
+    """The operator whose timers fire. During the calls, the timer's key is the current key."""
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None: ...
 
@@ -75,8 +75,8 @@ class InternalTimerService:
     """An operator's timers under one name. Mailbox thread only.
 
     Args:
-        fires: whether processing-time timers can fire. If not, registering one raises.
-        may_run_on: whether timers may set timers without end, as user code may do.
+        fires: whether processing-time timers can fire. If not, registering a processing-time timer raises.
+        may_run_on: whether timers might set further timers without end, as user code can.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class InternalTimerService:
     def count_last_timers(self) -> Callable[[int], None]:
         """Return a function to call before each event-time timer that fires at the end of the data.
 
-        It raises a ProgramError if timers set timers without end.
+        The function raises a ProgramError if timers set further timers without end.
         """
         limit = _LAST + _LAST_EACH * len(self.event_timers)
         left = limit + len(self.event_timers)
@@ -235,7 +235,7 @@ class InternalTimeServiceManager:
     ) -> InternalTimerService:
         """Return the service with this name, creating it on first use.
 
-        ``by_user``: whether user code sets the timers. ``may_run_on``: whether timers may set timers without end.
+        ``by_user`` is True if user code sets the timers, ``may_run_on`` if timers might set further timers without end.
         """
         service = self._services.get(name)
         if service is None:

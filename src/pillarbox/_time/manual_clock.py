@@ -10,8 +10,8 @@ class ManualProcessingTimeService(HeapTimerService):
     """A clock that is set by hand. Setting it fires due timers. Follows Flink's ``TestProcessingTimeService``.
 
     Callbacks run in the thread that sets the clock, ordered by timestamp, then by registration. If a callback registers
-    a timer that is already due, it fires in the same call. A timer for *t* fires at *t*. If a callback raises, so does
-    the call, and the next call fires the remaining timers.
+    a timer that is already due, this timer fires in the same call. A timer for *t* fires at *t*. If a callback raises,
+    the call raises its error, and the next call fires the remaining timers.
     """
 
     def __init__(self, current_time: int = 0) -> None:
@@ -29,7 +29,7 @@ class ManualProcessingTimeService(HeapTimerService):
         return self
 
     def set_current_time(self, timestamp: int) -> None:
-        """Set the clock (Unix time in ms), possibly back, and fire due timers."""
+        """Set the clock (Unix time in ms), even to an earlier time, and fire due timers."""
         self._now = timestamp
         while True:
             with self._lock:

@@ -1,4 +1,4 @@
-"""An operator's view of its task's clock: callbacks run as mails of the operator.
+"""An operator's view of its task's clock, which runs callbacks as mails of the operator.
 
 Follows Flink's ``ProcessingTimeServiceImpl``.
 """
@@ -108,8 +108,9 @@ class _DeferredTimer(ScheduledTimer):
 class ProcessingTimeServiceImpl(ClosableService):
     """An operator's processing-time service. Callbacks run as the operator's mails.
 
-    It can be quiesced alone, so that the operators of a chain finish one after the other. Unlike in Flink,
-    :meth:`quiesce` also waits for mails of timers, and the mailbox thread can cancel a timer whose mail is waiting.
+    Each operator's service can be quiesced separately, so that the operators of a chain finish one after the other.
+    Unlike in Flink, :meth:`quiesce` also waits for mails of timers, and the mailbox thread can cancel a timer whose
+    mail is waiting.
     """
 
     def __init__(
@@ -120,10 +121,10 @@ class ProcessingTimeServiceImpl(ClosableService):
     ) -> None:
         """Create an operator's view of the clock ``inner``.
 
-        The clock's thread calls ``defer(callback, timestamp)``, which must send a mail, with the operator's priority,
-        that calls ``callback(timestamp)``. If ``defer`` raises, the timer is dropped, and the error passed to the error
-        handler of ``inner`` (but :class:`RejectedExecutionError`, which means that the task has ended, is ignored).
-        ``firing`` is called with a timer's timestamp before the callback.
+        The clock's thread calls ``defer(callback, timestamp)``, which must send a mail that has the operator's priority
+        and calls ``callback(timestamp)``. If ``defer`` raises, the timer is dropped, and the error is passed to the
+        error handler of ``inner``. A :class:`RejectedExecutionError` is ignored, because it means that the task has
+        ended. ``firing`` is called with a timer's timestamp before the callback.
         """
         # Until its mail has run, a timer counts as running.
         super().__init__(threading.Lock())
@@ -154,12 +155,12 @@ class ProcessingTimeServiceImpl(ClosableService):
     def quiesce(self) -> Future[None]:
         """Stop firing this operator's timers. The future is done when all their mails have run.
 
-        The mailbox thread must not block on it.
+        The mailbox thread must not block on the future.
         """
         return super().quiesce()
 
     def resume(self) -> None:
-        """Undo :meth:`quiesce`. Timers that were dropped meanwhile stay dropped."""
+        """Undo :meth:`quiesce`. Timers that were dropped since then stay dropped."""
         self._reopen()
 
     def _begin(self) -> bool:

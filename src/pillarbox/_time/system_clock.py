@@ -27,7 +27,7 @@ def system_clock_ms() -> int:
 def processing_time_delay(timestamp: int, now: int) -> int:
     """Return how many milliseconds after ``now`` a timer for ``timestamp`` may fire.
 
-    A timer for *t* fires when the clock has passed *t*, just as a watermark *t* means that *t* has passed.
+    A timer for *t* fires when the clock has passed *t*, because a watermark *t* also means that *t* has passed.
     """
     return timestamp - now + 1 if timestamp >= now else 0
 
@@ -35,8 +35,8 @@ def processing_time_delay(timestamp: int, now: int) -> int:
 class SystemProcessingTimeService(HeapTimerService):
     """The wall clock, with a daemon thread for timers, which starts with the first timer.
 
-    Callbacks run in that thread, so they must not use operators or state. In a task, they only send a mail. Delays are
-    measured with the monotonic clock, so setting the wall clock does not change them.
+    Callbacks run in that thread, so they must not use operators or state. In a task, callbacks only send mails. Delays
+    are measured with the monotonic clock, so setting the wall clock does not change pending delays.
     """
 
     def __init__(

@@ -41,8 +41,8 @@ class TimestampAssigner(ABC):
             record_timestamp: the record's current timestamp (Unix time in ms), or ``MIN_TIMESTAMP`` without one.
 
         Returns:
-            Unix time in ms. A ``datetime`` is also accepted, and rounded down to milliseconds, as is a ``date``, which
-            means midnight; without a time zone, the session's applies.
+            Unix time in ms. Can also be a ``datetime``, which is rounded down to milliseconds, or a ``date``, which
+                means midnight. If the value has no time zone, the session's time zone applies.
         """
 
 
@@ -54,7 +54,7 @@ def to_timestamp(
     Args:
         value: an int (or numpy integer), a ``datetime``, or a ``date``, which means midnight.
         zone: the time zone of dates and naive datetimes, as in Spark's casts of DATE and TIMESTAMP_NTZ to TIMESTAMP.
-            None to refuse these.
+            None to refuse dates and naive datetimes.
 
     Raises:
         TypeError: the value has another type, such as None, a bool, a float, a string or NaT.
@@ -129,7 +129,7 @@ class _ValueFunctionTimestampAssigner(TimestampAssigner):
 class ColumnTimestampAssigner(TimestampAssigner):
     """Reads the timestamp from a column of the record.
 
-    Records are mappings, rows, or objects with an attribute of this name. The column contains Unix times in ms,
+    Records are mappings, rows, or objects with an attribute of the column's name. The column contains Unix times in ms,
     datetimes or dates.
     """
 
@@ -164,9 +164,9 @@ def _fields_of(row: Any) -> Any:
 def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
     """Convert a user's timestamp assigner to a :class:`TimestampAssigner`.
 
-    It is an object with ``extract_timestamp(value, record_timestamp)``, a function, or a column's name. A function also
-    receives the record's timestamp if it has a second required parameter, or a parameter ``record_timestamp``. Convert
-    results with ``to_timestamp``.
+    A user's assigner is an object with ``extract_timestamp(value, record_timestamp)``, a function, or a column's name.
+    A function also receives the record's timestamp if it has a second required parameter, or a parameter
+    ``record_timestamp``. Callers must convert results with ``to_timestamp``.
     """
     if isinstance(assigner, str):
         return ColumnTimestampAssigner(assigner)

@@ -30,7 +30,7 @@ class _Channel:
 class StatusWatermarkValve:
     """Combines the watermarks and statuses (idle or active) of many channels into one of each.
 
-    - The output watermark is the minimum of the *aligned* channels' watermarks. It is strictly ascending.
+    - The output watermark is the minimum of the *aligned* channels' watermarks, and is strictly ascending.
     - The watermarks of an idle channel are ignored until it is active again.
     - A channel that becomes active is aligned once its watermark has caught up with the output.
     - When the last active channel becomes idle, the valve emits the largest watermark of all channels and becomes idle.
@@ -40,7 +40,7 @@ class StatusWatermarkValve:
     """
 
     def __init__(self, channels: Iterable[Hashable]) -> None:
-        """Create a valve. It emits no watermark until each channel has sent a watermark or is idle."""
+        """Create a valve, which emits no watermark until each channel has sent a watermark or is idle."""
         self._channels: dict[Hashable, _Channel] = {channel: _Channel() for channel in channels}
         self._output = MIN_TIMESTAMP
         # None: idle, perhaps unknown downstream.
@@ -101,10 +101,12 @@ class StatusWatermarkValve:
     def input_at_once(
         self, changes: Mapping[Hashable, tuple[int | None, bool | None]], sink: WatermarkReceiver
     ) -> None:
-        """Process changes of several channels at once: channel -> (last watermark while active, last status).
+        """Process changes of several channels together.
 
-        The order of channels has no effect. A channel that becomes active is aligned if it has reached the output from
-        before the call.
+        ``changes``: channel -> (last watermark while active, last status).
+
+        The order of channels has no effect. A channel that becomes active is aligned if it has reached the output
+        watermark of the time before the call.
         """
         if self._unsettled:
             self._settle(sink)

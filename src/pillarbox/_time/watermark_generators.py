@@ -1,8 +1,8 @@
 """Watermark generators, which advance event time as records arrive.
 
-A generator receives the timestamps of one stream (at a source: of one partition). After a watermark that it emits, no
-older record is expected. All times are Unix times in ms. Only the thread that reads the records may use it. Follows
-Flink's ``org.apache.flink.api.common.eventtime``.
+A generator receives the timestamps of one stream (for a source, of one partition). After it emits a watermark, no older
+record is expected. All times are Unix times in ms. Only the thread that reads the records may use it. Follows Flink's
+``org.apache.flink.api.common.eventtime``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WatermarkOutput(ABC):
     def emit_watermark(self, timestamp_ms: int) -> None:
         """Declare that no record with a timestamp of at most ``timestamp_ms`` is expected.
 
-        No effect unless it exceeds the last watermark; otherwise, it also ends idleness.
+        A timestamp that does not exceed the last watermark has no effect. A higher timestamp also ends idleness.
         """
 
     @abstractmethod
@@ -62,7 +62,7 @@ class WatermarkGenerator(ABC):
 
     @abstractmethod
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Emit a watermark, if there is a new one. Called at intervals, and after each run of records."""
+        """Emit a watermark, if it is new. Called at intervals, and after each run (slice) of records."""
 
     def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
         """Handle the largest timestamp of a run of records. Only called if ``batchable`` is True.
@@ -82,7 +82,7 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
     batchable = True
 
     def __init__(self, max_out_of_orderness: DurationLike) -> None:
-        """Create a generator. If the bound is an int, it is milliseconds."""
+        """Create a generator. An int bound is in milliseconds."""
         self._distance = to_millis(max_out_of_orderness) + 1
         self._max_timestamp = MIN_TIMESTAMP
 
@@ -124,7 +124,8 @@ class WatermarksWithIdleness(WatermarkGenerator):
     """Marks a stream idle if it has no records for a while (Flink's class).
 
     The timeout begins with the second of two calls of :meth:`on_periodic_emit` without a record in between, so a task
-    that does not run is not idle. Any record ends idleness, even a late one. (In Flink, only the next watermark does.)
+    that does not run is not idle. Any record ends idleness, even a late record. (In Flink, only the next watermark ends
+    it.)
     """
 
     def __init__(self, generator: WatermarkGenerator, idle_timeout: DurationLike, now_ms: Callable[[], int]) -> None:
@@ -174,9 +175,9 @@ class WatermarksWithIdleness(WatermarkGenerator):
         return None if self._idle or self._quiet_since is None else self._quiet_since + self._timeout + 1
 
     def snapshot(self) -> dict[str, Any]:
-        """Return since when there has been no record, and whether the stream is idle.
+        """Return the time since which there has been no record, and whether the stream is idle.
 
-        Only meaningful with a clock that other processes share.
+        The result is only meaningful for a clock that other processes share.
         """
         return {"quiet_since": self._quiet_since, "silent": self._idle}
 
@@ -218,7 +219,7 @@ class MonotoneWatermarkOutput(WatermarkOutput):
         return self._idle
 
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """Emit a watermark if it exceeds the last one. Raises ValueError if it is not a timestamp."""
+        """Emit a watermark if it exceeds the last watermark. Raises ValueError if it is not a timestamp."""
         if type(timestamp_ms) is not int or not MIN_TIMESTAMP <= timestamp_ms <= MAX_WATERMARK:
             try:
                 timestamp_ms = to_timestamp(timestamp_ms, self._zone)

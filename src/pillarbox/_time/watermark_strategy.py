@@ -46,8 +46,9 @@ class WatermarkStrategy:
             timestamps.
         timestamp_column: the column that ``timestamp_assigner`` reads, so that columnar data get timestamps in one
             step, or None.
-        idle_timeout: after how long without records the stream is idle (ms), or None for never.
-        progress_timeout: after how long without records the watermark advances with the clock (ms), or None for never.
+        idle_timeout: a stream without records for this time (ms) is idle. None if it is never idle.
+        progress_timeout: without records for this time (ms), the watermark advances with the clock. None if it never
+            does.
     """
 
     generator_factory: Callable[[], WatermarkGenerator]
@@ -77,15 +78,15 @@ class WatermarkStrategy:
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:
-        """Return a strategy without watermarks: event time does not advance until the input ends."""
+        """Return a strategy without watermarks, so that event time does not advance until the input ends."""
         return WatermarkStrategy(NoWatermarksGenerator)
 
     @staticmethod
     def for_generator(factory: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
         """Return a strategy with a user-defined generator.
 
-        Generators are not checkpointed. A source creates a new one in each epoch; after a shuffle, each new task
-        creates one, and keeps its last watermark.
+        Generators are not checkpointed. A source creates a new generator in each epoch. After a shuffle, each new task
+        creates a generator, and keeps the last watermark.
 
         Args:
             factory: a class or function, which is called without arguments. (In Java, it receives a context.)
@@ -136,18 +137,18 @@ class WatermarkStrategy:
         return dataclasses.replace(self, timestamp_assigner=assigner, timestamp_column=column)
 
     def with_idleness(self, idle_timeout: DurationLike) -> WatermarkStrategy:
-        """Return a copy of this strategy that makes streams without records idle: downstream does not wait for them.
+        """Return a copy of this strategy that marks streams without records as idle. Downstream does not wait for them.
 
         Before the first shuffle, a source is idle as a whole; after a shuffle, each subtask is idle on its own, even if
         it never receives a record. The clock is the epoch's time (Spark's batch timestamp), and the time of the last
-        record is state. So a repeated epoch has the same result, and time while a query is stopped counts. (In Flink,
-        the timeout restarts.)
+        record is stored as state. So a repeated epoch has the same result, and the time during which a query is stopped
+        counts. (In Flink, the timeout restarts.)
 
         A streaming query then runs an epoch at each trigger, even without data, so set a trigger such as
         ``trigger(processingTime="5 seconds")``.
 
         Args:
-            idle_timeout: after how long without a record a stream is idle (an int is milliseconds).
+            idle_timeout: a stream without a record for this time is idle (an int is milliseconds).
 
         Raises:
             ProgramError: the argument is not a positive duration.
@@ -158,9 +159,10 @@ class WatermarkStrategy:
     def with_wall_clock_progress(self, timeout: DurationLike) -> WatermarkStrategy:
         """Return a copy of this strategy whose watermark advances with the clock while the source has no records.
 
-        With this, the last windows fire without further data. Records that arrive later with older timestamps are late.
-        The clock is the epoch's time (Spark's batch timestamp), so a repeated epoch has the same result. Time while a
-        query is stopped counts, unless its first epoch has records. A source that has no watermark yet is not affected.
+        So the last windows fire without further data. Records that arrive later with older timestamps are late. The
+        clock is the epoch's time (Spark's batch timestamp), so a repeated epoch has the same result. The time during
+        which a query is stopped counts, unless its first epoch after that has records. A source that has no watermark
+        yet is not affected.
 
         The timeout applies to each source separately. If :meth:`with_idleness` is also set, an idle source's watermark
         is ignored, unless all sources are idle.
@@ -168,7 +170,7 @@ class WatermarkStrategy:
         Only for strategies that are assigned before the first ``key_by(...)`` or ``rebalance()``.
 
         Args:
-            timeout: after how long without a record the watermark begins to advance (an int is milliseconds).
+            timeout: without a record for this time, the watermark begins to advance (an int is milliseconds).
 
         Raises:
             ProgramError: the argument is not a positive duration.
@@ -195,8 +197,8 @@ class WatermarkStrategy:
         """Create the generator of one subtask and stream.
 
         Args:
-            now_ms: the clock for idleness (ms); after a shuffle, the epoch's time. With it and an ``idle_timeout``, the
-                generator detects idleness. Without it, the caller must.
+            now_ms: the clock for idleness (ms); after a shuffle, the epoch's time. With this clock and an
+                ``idle_timeout``, the generator detects idleness. Without the clock, the caller must detect it.
 
         Raises:
             TypeError: the factory has not returned a generator.

@@ -1,18 +1,21 @@
-"""Flink's mailbox: one thread runs everything that touches a task, one action at a time.
+"""Flink's mailbox: a single thread runs everything that touches a task, one action at a time.
 
-The lowest layer of pillarbox, which knows no streams. Any thread puts mails into a :class:`TaskMailbox`. The thread of
-a :class:`MailboxProcessor` runs them, alternating with a default action::
+The lowest layer of pillarbox, independent of streams. Any thread can put mails (queued actions) into a
+:class:`TaskMailbox`. The thread of a :class:`MailboxProcessor` runs the mails, alternating with a default action::
 
     def process_input(controller):
-        record = source.poll() if record is not None:
+        record = source.poll()
+        if record is not None:
             handle(record)
         elif source.is_finished():
             controller.all_actions_completed()
         else:
             source.on_data(controller.suspend_default_action().resume)
 
-    processor = MailboxProcessor(process_input) executor = processor.get_main_mailbox_executor() executor.execute(flush,
-    "flush after %d seconds", 5)  # from any thread processor.run_mailbox_loop()
+    processor = MailboxProcessor(process_input)
+    executor = processor.get_main_mailbox_executor()
+    executor.execute(flush, "flush after %d seconds", 5)  # from any thread
+    processor.run_mailbox_loop()
 """
 
 from pillarbox.mailbox._default_action import (

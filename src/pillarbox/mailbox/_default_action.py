@@ -25,7 +25,8 @@ class PeriodTimer(Protocol):
 class Suspension:
     """A pause of the default action, ended by :meth:`resume`. Flink: ``MailboxDefaultAction.Suspension``.
 
-    Its timer runs while the loop has no work because of the pause. (In Flink the caller starts and ends the timer.)
+    The suspension's timer runs while the loop has no work because of the pause. (In Flink, the caller starts and ends
+    it.)
     """
 
     __slots__ = ("_processor", "_timer", "_timer_runs")
@@ -38,7 +39,7 @@ class Suspension:
         self._start_timer()
 
     def resume(self) -> None:
-        """Resume the default action. Any thread, any number of times.
+        """Resume the default action. Any thread may call this any number of times.
 
         No effect if the pause has ended, or if the mailbox no longer accepts mails.
         """

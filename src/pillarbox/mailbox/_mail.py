@@ -14,7 +14,7 @@ MAX_PRIORITY = 2**31 - 1
 
 @final
 class MailOptions:
-    """How a mail is queued: ``DEFAULT``, :meth:`urgent` or :meth:`deferrable`. Immutable.
+    """The options that decide how a mail is queued: ``DEFAULT``, :meth:`urgent` or :meth:`deferrable`. Immutable.
 
     Flink: ``MailboxExecutor.MailOptions``.
     """
@@ -126,7 +126,7 @@ class Mail:
 
 
 class Waiter(Protocol):
-    """Lets the mailbox thread do other work while it waits for mail."""
+    """Waits for mail on behalf of the mailbox thread, so that the thread can do other work during the wait."""
 
     def wait(self) -> None:
         """Wait for :meth:`wake`. May return earlier. Mailbox thread only."""

@@ -23,7 +23,7 @@ class RejectedExecutionError(RuntimeError):
 
 @final
 class _FutureCommand(Future[T]):
-    """A future that runs its command when it is called: Java's ``FutureTask``."""
+    """A future that runs its command when it is called, like Java's ``FutureTask``."""
 
     def __init__(self, command: Callable[[], T]) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class _FutureCommand(Future[T]):
 
 @final
 class MailboxExecutor:
-    """An operator's access to the mailbox: adds mails with its priority, and runs waiting mails.
+    """An operator's access to the mailbox. Adds mails with the operator's priority, and runs waiting mails.
 
     Any thread may call ``execute`` and ``submit``. The other methods raise :class:`WrongThreadError` outside of the
     mailbox thread.
@@ -57,10 +57,10 @@ class MailboxExecutor:
     operators. It does not run mails of upstream operators, which could emit the next record before this record is
     finished.
 
-    Flink: ``MailboxExecutorImpl``. Here, no executor's yield runs deferrable mails, as Flink documents it.
+    Flink: ``MailboxExecutorImpl``. Here, no executor's yield runs deferrable mails, as Flink's documentation demands.
 
     Args:
-        priority: the priority of these mails, and the lowest priority of mails that yielding runs.
+        priority: the priority of the executor's mails, and the lowest priority of mails that a yield runs.
         processor: the processor whose default action :meth:`is_idle` checks.
     """
 
@@ -89,7 +89,7 @@ class MailboxExecutor:
         *args: object,
         options: MailOptions = _DEFAULT,
     ) -> None:
-        """Run ``command`` in the mailbox thread. Its errors fail the loop.
+        """Run ``command`` in the mailbox thread. An error of the command fails the loop.
 
         Args:
             description: ``%``-style, formatted with ``args`` on demand.
@@ -135,7 +135,7 @@ class MailboxExecutor:
     def yield_ignoring_deferrable(self) -> None:
         """Yield as :meth:`yield_` does, but also run deferrable mails.
 
-        For an operator that finishes: no record is in progress, and all its mails must run. Flink:
+        For an operator that finishes, when no record is in progress and all mails of the operator must run. Flink:
         ``MailboxExecutorImpl.tryYieldIgnoringDeferrable``.
 
         Raises:
@@ -144,7 +144,7 @@ class MailboxExecutor:
         self._mailbox._take(lambda mail: mail.operator_priority >= self._priority).run()
 
     def try_yield(self) -> bool:
-        """Run one waiting mail of at least this executor's priority. Returns whether there was one.
+        """Run one waiting mail of at least this executor's priority. Returns whether there was such a mail.
 
         Does not run deferrable mails. Errors of the mail propagate.
 
@@ -161,7 +161,7 @@ class MailboxExecutor:
         return mail.priority >= self._priority and not mail.options.is_deferrable
 
     def wait_in(self, waiter: Waiter | None) -> None:
-        """Use ``waiter`` to wait for mail from now on, or block the thread if it is None."""
+        """From now on, wait for mail with ``waiter``. If ``waiter`` is None, block the thread instead."""
         self._mailbox.wait_in(waiter)
 
     def should_interrupt(self) -> bool:

@@ -1,4 +1,4 @@
-"""The loop that drives a task: it alternates between mails and one default action."""
+"""The loop that drives a task, alternating between mails and one default action."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _log = logging.getLogger(__name__)
 class MailboxProcessor:
     """Alternates between a mailbox's mails and a default action, in one thread.
 
-    Since nothing else runs operators, they need no locks: timers, checkpoints and asynchronous results arrive as mails,
-    never in the middle of a record.
+    Operators need no locks, because only this thread runs them. Timers, checkpoints and asynchronous results arrive as
+    mails, never in the middle of a record.
 
-    A processor is open until :meth:`prepare_close` (no new mails) and :meth:`close`. As a context manager, it closes
-    itself.
+    A processor is open until :meth:`prepare_close` (which stops new mails) and :meth:`close`. As a context manager, it
+    closes itself.
 
     Any thread may call ``suspend``, ``all_actions_completed``, ``report_throwable``, ``get_..._executor`` and
     ``is_...``. The other methods raise :class:`WrongThreadError` outside of the mailbox thread.
 
-    Only the mailbox thread writes the flags below, so a round of the loop takes no lock if there is no mail.
+    Only the mailbox thread writes this object's flags, so a round of the loop takes no lock if there is no mail.
 
     Flink: ``MailboxProcessor``.
 
     Args:
         default_action: called with a :class:`MailboxController` whenever no mail is waiting. It should do a bounded
-            piece of work. Its errors end the loop.
+            amount of work. Its errors end the loop.
         mailbox: the mailbox. By default, a new mailbox of the calling thread.
         metrics: the measurements. By default, new metrics without latency.
     """
@@ -93,7 +93,7 @@ class MailboxProcessor:
         return self._metrics
 
     def get_main_mailbox_executor(self) -> MailboxExecutor:
-        """Return an executor of the lowest priority, for the task itself and not for operators."""
+        """Return an executor with the lowest priority, for the task itself and not for operators."""
         return self.get_mailbox_executor(MIN_PRIORITY)
 
     def get_mailbox_executor(self, priority: int) -> MailboxExecutor:
@@ -115,7 +115,7 @@ class MailboxProcessor:
     def suspend(self) -> None:
         """Leave the loop before its next step. The loop can be run again.
 
-        If the loop is not running, its next run returns at once. No effect if the mailbox is quiesced or closed.
+        If the loop is not running, its next run returns immediately. No effect if the mailbox is quiesced or closed.
         """
         self._send_poison_mail(self._suspend_loop)
 
@@ -146,11 +146,11 @@ class MailboxProcessor:
     def run_mailbox_loop(self) -> None:
         """Alternate between mails and the default action until the loop ends.
 
-        A round runs the mails that were waiting when it began, and urgent mails, then the default action once. While
-        the default action is suspended, the loop waits for mail.
+        A round runs the mails that were waiting when the round began, and urgent mails, then the default action once.
+        While the default action is suspended, the loop waits for mail.
 
-        Returns after :meth:`suspend`, and can then be run again, or after :meth:`all_actions_completed`. An error of a
-        mail or of the default action ends the call; mails that have not run stay in the mailbox.
+        Returns after :meth:`suspend` (the loop can then run again) or after :meth:`all_actions_completed`. An error of
+        a mail or of the default action ends the call; mails that have not run stay in the mailbox.
 
         Raises:
             MailboxClosedError: the mailbox is not open.
@@ -200,7 +200,7 @@ class MailboxProcessor:
             self._mailbox._leave()
 
     def drain(self) -> None:
-        """Run all mails that are waiting now, but no mails that they add.
+        """Run all mails that are waiting now, but not mails that they add.
 
         If a mail raises, later mails stay in the mailbox. If a mail closes the mailbox, later mails are cancelled.
         """

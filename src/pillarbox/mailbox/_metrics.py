@@ -1,4 +1,4 @@
-"""Measurements of a mailbox: counts, latency, idle time."""
+"""Measures a mailbox: numbers of mails, latency and idle time."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class MailboxMetrics:
     The mailbox thread writes without a lock. Any thread may read.
 
     Args:
-        schedule: calls a function after a delay. If it is None, latency is not measured.
+        schedule: calls a function after a delay. If None, latency is not measured.
         interval: seconds from the execution of a probe to the next probe.
-        clock: seconds, monotonic.
+        clock: returns monotonic time (seconds).
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""The mailbox of one task: many threads add mails, one thread takes them."""
+"""The mailbox of one task. Many threads add mails, and one thread takes them."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ class TaskMailbox:
     other methods raise :class:`WrongThreadError` outside of the mailbox thread.
 
     Signal handlers and finalizers may put mails, even if they interrupt the mailbox's own methods. So the lock is
-    reentrant, each change is a single call of a deque's method, and a flag may be True without reason but never False
-    (``_may_have_new_mail``).
+    reentrant, and each change is a single call of a deque's method. The flag ``_may_have_new_mail`` may be True if
+    there is no mail, but never False if there is mail.
 
-    For speed, the processor reads the deques, and calls methods that omit checks.
+    For speed, the processor reads the deques directly, and calls methods that omit checks.
 
     Flink: ``TaskMailboxImpl``. If a quiesced mailbox has no matching mail, :meth:`take` raises; in Flink it would wait
     forever.
@@ -132,24 +132,27 @@ class TaskMailbox:
 
     @property
     def state(self) -> MailboxState:
-        """The mailbox's state. For other threads it may be outdated, except within :meth:`run_exclusively`."""
+        """The mailbox's state.
+
+        In threads other than the mailbox thread, can be outdated outside of :meth:`run_exclusively`.
+        """
         return self._state
 
     @property
     def has_new_mail(self) -> bool:
         """Whether a mail is waiting outside of the batch. Takes no lock.
 
-        For other threads than the mailbox thread, it may be outdated.
+        The value can be outdated in threads other than the mailbox thread.
         """
         return bool(self._queue or self._urgent)
 
     @property
     def has_new_urgent_mail(self) -> bool:
-        """Whether an urgent mail is waiting. Otherwise like :attr:`has_new_mail`."""
+        """Whether an urgent mail is waiting. Takes no lock, and can be outdated like :attr:`has_new_mail`."""
         return bool(self._urgent)
 
     def size(self) -> int:
-        """Return the number of waiting mails. For other threads than the mailbox thread, it may be outdated."""
+        """Return the number of waiting mails, which can be outdated in threads other than the mailbox thread."""
         with self._lock:
             return len(self._urgent) + len(self._batch) + len(self._queue)
 
@@ -172,8 +175,8 @@ class TaskMailbox:
     def put_first(self, mail: Mail) -> None:
         """Add ``mail`` to the head of its deque. Flink: ``TaskMailboxImpl.putFirst``.
 
-        The mailbox thread adds it to the batch, so that it is the next mail to be taken after urgent mails. Other
-        threads, which must not touch the batch, add it to the queue or to the urgent mails.
+        The mailbox thread adds the mail to the batch, so that it is the next mail to be taken after urgent mails. Other
+        threads, which must not touch the batch, add the mail to the queue or to the urgent mails.
 
         Raises:
             MailboxClosedError: the mailbox is quiesced or closed.
@@ -222,8 +225,8 @@ class TaskMailbox:
     def try_take_from_batch(self) -> Mail | None:
         """Return the next mail of the batch, or ``None`` if it is empty.
 
-        Urgent mails are returned first. If the batch is empty then, the queue is moved into the batch, as in Flink
-        (FLINK-39898), so that urgent mails do not starve other mails.
+        Urgent mails are returned first. If the batch is empty when an urgent mail is returned, the queue is moved into
+        the batch, as in Flink (FLINK-39898), so that urgent mails do not starve other mails.
 
         Raises:
             MailboxClosedError: the mailbox is closed.
@@ -284,7 +287,7 @@ class TaskMailbox:
             return self.drain()
 
     def wait_in(self, waiter: Waiter | None) -> None:
-        """Use ``waiter`` to wait for mail from now on, or block the thread if it is None."""
+        """From now on, wait for mail with ``waiter``. If ``waiter`` is None, block the thread instead."""
         self._check_is_mailbox_thread()
         with self._lock:
             self._waiter = waiter
@@ -295,7 +298,7 @@ class TaskMailbox:
         With a processor, use :meth:`MailboxProcessor.rebind_to_current_thread`.
 
         Raises:
-            RuntimeError: a processor's loop runs on this mailbox, or a take waits in it.
+            RuntimeError: a processor's loop runs on this mailbox, or a thread waits in :meth:`take`.
         """
         with self._lock:
             if self._in_use or self._waiting:
@@ -333,7 +336,7 @@ class TaskMailbox:
                 _move(source, mails)
 
     def _poll_batch(self) -> Mail | None:
-        """Take a mail from the batch, without the checks that the loop has already made.
+        """Take a mail from the batch. Omits checks that the loop has already made.
 
         Mails that are put during a round wait for the next round.
         """

@@ -1,4 +1,4 @@
-"""``FakeService``: a scripted service for tests of async functions."""
+"""``FakeService``, a scripted service for tests of async functions."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class FakeService:
     harness's clock.
 
     Args:
-        answer: acts on a request: receives its arguments and returns the answer.
+        answer: acts on a request. The function receives the request's arguments and returns the answer.
         latency: time between a request and its answer.
-        keeps_keys: whether the service acts only once per idempotency key. It then answers later requests with the
-            stored answer.
+        keeps_keys: whether the service acts only once per idempotency key, and answers later requests with the stored
+            answer.
 
     Attributes:
         requests: all requests, in order of arrival.
@@ -145,7 +145,7 @@ class FakeService:
         All these requests raise ``ConnectionResetError``. Requests during the outage raise ``ConnectionRefusedError``.
 
         Args:
-            outage: how long the service is down, as measured by the event loop's clock.
+            outage: how long the service is down, in the time of the event loop's clock.
             after: the number of requests to receive first.
         """
         seconds = to_millis(outage, "FakeService.crash(): outage") / 1000

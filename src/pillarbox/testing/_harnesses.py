@@ -151,19 +151,19 @@ def harness_for(
     on_error: OnError = "fail",
     **options: Any,
 ) -> OneInputStreamOperatorTestHarness | KeyedOneInputStreamOperatorTestHarness:
-    """Return an open harness for a function, keyed if ``key_by`` is given.
+    """Return an open harness for a function. The harness is keyed if ``key_by`` is set.
 
     Args:
         function: a map, flat map, filter, process or async function, or a function of two streams. With ``key_by``, it
-            may also be a keyed process or reduce function, and map, flat map and filter functions can use keyed state.
-            Results of async functions are in input order; requests time out after 5 seconds on the harness's clock.
+            can also be a keyed process or reduce function, and map, flat map and filter functions can use keyed state.
+            Results of async functions are in input order, and requests time out after 5 seconds of the harness's clock.
         key_by: a function or column names, as in ``DataStream.key_by``. For a function of two streams, a tuple of two
             keys.
         key_type: the declared type of the key, for functions of one stream.
         broadcast: descriptors of the function's broadcast state, if its second stream is a broadcast stream.
         options: arguments of :class:`OneInputStreamOperatorTestHarness`. For a keyed function with ``async def``, also
-            options of ``process``. Its event loop uses the harness's clock, so ``advance_processing_time(60_000)`` ends
-            ``asyncio.sleep(60)``.
+            options of ``process``. The function's event loop uses the harness's clock, so
+            ``advance_processing_time(60_000)`` ends ``asyncio.sleep(60)``.
     """
     name = type(function).__name__
     if isinstance(broadcast, MapStateDescriptor):

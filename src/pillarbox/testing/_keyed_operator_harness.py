@@ -20,7 +20,7 @@ from pillarbox.testing._operator_harness import (
 class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     """Runs an operator on a keyed stream, with access to its keyed state and timers.
 
-    ``push`` raises ``KeyTypeError`` for a key that could not be assigned to a subtask in a program.
+    ``push`` raises ``KeyTypeError`` for a key that a program could not assign to a subtask.
     """
 
     _keyed = True
@@ -39,7 +39,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return sum(len(self._backend.contents(key, namespace)) for key, namespace in self._places())
 
     def get_keys(self) -> list[Any]:
-        """Return the keys that have state or timers, in any namespace (such as a window)."""
+        """Return the keys that have state or timers in any namespace (such as a window)."""
         # A record's key has a row until the next checkpoint, even an empty row.
         return list(dict.fromkeys(key for key, namespace in self._places() if self._has_something(key, namespace)))
 
@@ -58,9 +58,11 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self._time_services.services()
 
     def state_of(self, key: Any, namespace: Any = None) -> dict[str, Any]:
-        """Return a copy of a key's non-empty states by name: a value, list, dict, reduced value or accumulator.
+        """Return a copy of a key's non-empty states by name.
 
-        ``namespace`` may be a window. By default, returns the state outside of windows.
+        A state is a value, list, dict, reduced value or accumulator.
+
+        ``namespace`` can be a window. By default, returns the state that belongs to no window.
         """
         return copy.deepcopy(self._backend.contents(key, namespace))
 

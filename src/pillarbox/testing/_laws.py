@@ -36,25 +36,25 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
     2. Taking a snapshot at any point and resuming from it in another task does not change the output, even if two
        snapshots follow each other directly.
     3. Watermarks never decrease. No record is emitted behind the watermark, unless the input has late records.
-    4. After an error of its output, the operator emits nothing more, and closes without another error.
-    5. Columnar rows give the same results as rows.
-    6. After a snapshot, the task continues with the same function object, still open.
+    4. After its output raises an error, the operator emits nothing more, and closes without another error. 5. Columnar
+    rows give the same results as rows. 6. After a snapshot, the task continues with the same function object, still
+    open.
 
     For example, for a function with keyed state::
 
         check_operator(
-            lambda **options: harness_for(Sessions(), key_by="card", **options), [StreamRecord(row(card="c1"), 0),
-                Watermark(30_000), StreamRecord(row(card="c1"), 45_000)],
+            lambda **options: harness_for(Sessions(), key_by="card", **options),
+            [StreamRecord(row(card="c1"), 0), Watermark(30_000), StreamRecord(row(card="c1"), 45_000)],
         )
 
     Args:
-        open_harness: opens a harness for a new operator with a new function. Its keyword arguments are for the harness.
+        open_harness: opens a harness for a new operator with a new function. Passes its keyword arguments to the
+            harness.
         script: the input: records, watermarks and clock steps, in order. For an operator with two inputs, a record is
             ``(0, record)`` or ``(1, record)``.
         ordered: whether the order of the output matters. If False, records between two watermarks are compared in any
             order.
-        examples: how many ways to split the input, and how many snapshot points, to try. They are drawn with a fixed
-            seed.
+        examples: the number of random splits of the input and of random snapshot points to try. Their seed is constant.
 
     Raises:
         AssertionError: a law is broken; the message names it and shows the difference.

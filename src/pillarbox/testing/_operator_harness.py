@@ -1,4 +1,4 @@
-"""The harness for one operator: a real mailbox, real state and timers, and a manual clock. Names are as in Flink."""
+"""The harness for one operator, with real mailbox, state and timers, and a manual clock. Names are as in Flink."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StreamRecord(NamedTuple):
     """An emitted record.
 
     Attributes:
-        timestamp: its event time (Unix time in ms), or None.
+        timestamp: the record's event time (Unix time in ms), or None.
     """
 
     value: Any
@@ -50,9 +50,9 @@ class StreamRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class OperatorSnapshot:
-    """An operator's state after a checkpoint. Another harness of the operator can start from it. Picklable.
+    """An operator's state after a checkpoint. Another harness of the operator can start from this state. Picklable.
 
-    Its format is a checkpoint's: plain data if the key and states have declared types, otherwise pickles.
+    The format is the format of checkpoints: plain data if the key and states have declared types, otherwise pickles.
     """
 
     chunks: dict[int, bytes]
@@ -100,12 +100,12 @@ class _SideOutputs(dict[str, Input]):
 class OneInputStreamOperatorTestHarness:
     """Runs an operator on a non-keyed stream.
 
-    The operator is opened at once, and closed by :meth:`close` or at the end of a ``with`` block. Everything runs in
-    the calling thread, so all effects of a method are complete when it returns. The exception is requests of async
-    functions: :meth:`drain` waits for them. If a function raises, the harness raises ``OperatorError``.
+    The operator is opened immediately, and closed by :meth:`close` or at the end of a ``with`` block. Everything runs
+    in the calling thread, so all effects of a method are complete when it returns, except for requests of async
+    functions, which :meth:`drain` waits for. If a function raises, the harness raises ``OperatorError``.
 
     Args:
-        node: name, uid and factory of the operator.
+        node: the operator's name, uid and factory.
         processing_time: the clock's initial time (Unix time in ms).
         snapshot: initial state, as returned by :meth:`snapshot`. Raises ``CheckpointMismatchError`` for the state of
             another operator.
@@ -198,18 +198,18 @@ class OneInputStreamOperatorTestHarness:
         self._settle()
 
     def push(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record into the operator. ``timestamp`` is its event time (Unix time in ms), if it has one."""
+        """Push one record into the operator. ``timestamp`` is the record's event time (Unix time in ms), or None."""
         self._process(_one(value, timestamp))
 
     def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
-        """Push records into the operator all at once, as a task does, optionally with a timestamp for each."""
+        """Push records into the operator in one call, as a task does, optionally with a timestamp for each record."""
         run, stamps = list(values), None if timestamps is None else list(timestamps)
         if stamps is not None and len(stamps) != len(run):
             raise ValueError(f"{len(run)} values with {len(stamps)} timestamps")
         self._process(Records(run, stamps))
 
     def push_records(self, records: Records, index: int = 0) -> None:
-        """Push several records at once, columnar or not, into the operator's input ``index``."""
+        """Push several records, columnar or not, into the operator's input ``index`` in one call."""
         self._process(records, index)
 
     def _process(self, records: Records, index: int = 0) -> None:
@@ -255,7 +255,7 @@ class OneInputStreamOperatorTestHarness:
         return self.processing_time_service.current_processing_time()
 
     def end_input(self, *, time_passes: DurationLike = 0) -> None:
-        """End the input: event time advances to infinity, and the operator emits its last records.
+        """End the input, so that event time advances to infinity and the operator emits its last records.
 
         As in a task, no processing-time timer fires afterwards.
 
@@ -385,7 +385,7 @@ class OneInputStreamOperatorTestHarness:
 
 
 class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
-    """Runs an operator on two connected streams. ``push_watermark`` sends the watermark to both."""
+    """Runs an operator on two connected streams. ``push_watermark`` sends the watermark to both streams."""
 
     def push(self, value: Any, timestamp: int | None = None) -> None:
         raise TypeError("the operator has two inputs: use push1() for the first stream, push2() for the second")
@@ -394,7 +394,10 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         self.push(values)
 
     def push1(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record into the first stream. ``timestamp`` is its event time (Unix time in ms), if it has one."""
+        """Push one record into the first stream.
+
+        ``timestamp`` is the record's event time (Unix time in ms), or None.
+        """
         self._process(_one(value, timestamp), 0)
 
     def push2(self, value: Any, timestamp: int | None = None) -> None:

@@ -61,7 +61,7 @@ class Patience:
             self._passes_until = None
 
     def set_clock(self, timestamp: int) -> None:
-        """Set the clock. It stops at each timer of an event loop, so that an answer precedes a later timeout."""
+        """Set the clock, with a stop at each timer of an event loop, so that an answer precedes a later timeout."""
         for stop in self.stops_before(timestamp):
             self._clock.set_current_time(stop)
             run_ready(self._keyed)

@@ -1,4 +1,4 @@
-"""The harness for a whole program, which runs in this process, epoch by epoch, with a manual clock."""
+"""The harness for a whole program, which it runs in this process, epoch by epoch, with a manual clock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Build = Callable[..., DataStream | Mapping[str, DataStream]]
 
 @dataclass(frozen=True)
 class ProgramSnapshot:
-    """A program's committed state. Another harness can start from it. Picklable."""
+    """A program's committed state. Another harness can start from this state. Picklable."""
 
     epoch: int
     stores: Savepoint
@@ -62,9 +62,9 @@ class ProgramTestHarness:
     functions. The arguments that are not described here are as in :class:`OneInputStreamOperatorTestHarness`.
 
     Args:
-        build: builds the program. After ``env``, its parameters without defaults name the sources: ``build(env,
-            payments, limits)`` receives two streams. Returns a dict of streams by output name, or a single stream,
-            which is named ``"output"``.
+        build: builds the program. After ``env``, the function's parameters without defaults name the sources:
+            ``build(env, payments, limits)`` receives two streams. It returns a dict of streams by output name, or a
+            single stream, which is named ``"output"``.
         parallelism: number of subtasks after a shuffle.
         batch: whether to run in batch mode. In that case, :meth:`end_input` processes all input in one epoch.
 
@@ -144,8 +144,8 @@ class ProgramTestHarness:
     def run_epoch(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
         """Run the queued elements and due timers as one epoch, and return each output's records.
 
-        If the epoch fails, its elements are dropped, and state and output are unchanged. ``time_passes`` is as in
-        :meth:`OneInputStreamOperatorTestHarness.end_input`.
+        If the epoch fails, its elements are dropped, and the state and the output are unchanged. ``time_passes`` is as
+        in :meth:`OneInputStreamOperatorTestHarness.end_input`.
         """
         return self._run(bounded=False, time_passes=time_passes)
 
@@ -208,8 +208,9 @@ class ProgramTestHarness:
     def write_savepoint(self, directory: str | PathLike[str]) -> None:
         """Write the committed state to a new local directory, as a savepoint.
 
-        Programs start from it with ``env.from_savepoint(directory)``, here and on Spark, at any parallelism. It has no
-        source positions, so a query that starts from it on Spark reads its sources as a new query does.
+        Programs start from the savepoint with ``env.from_savepoint(directory)``, here and on Spark, at any parallelism.
+        The savepoint has no source positions, so a query on Spark that starts from it reads its sources as a new query
+        does.
         """
         if not self.epoch:
             raise ProgramError("write_savepoint(): there is no state yet: run an epoch first")
@@ -237,7 +238,7 @@ def program_of(
     savepoint: str | None = None,
     time_zone: str | None = None,
 ) -> tuple[Program, dict[str, int | None]]:
-    """Build a program. Returns it and each source's vertex number (None if the source is unused)."""
+    """Build a program. Returns (the program, each source's vertex number, or None for an unused source)."""
     if not callable(build) or isinstance(build, type):
         raise ProgramError(f"a program needs a function build(env, payments), not {shorten(build)}")
     parameters = list(inspect.signature(build).parameters.values())[1:]

@@ -1,4 +1,4 @@
-"""Spark's ``TwsTester`` without a JVM, running the same operator as a query."""
+"""Spark's ``TwsTester`` without a JVM. Runs the same operator as a query."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ class _TestedOperator(StatefulProcessorOperator):
 
 
 class TwsTester:
-    """Runs a ``StatefulProcessor`` on rows, watermark and clock of a test. Methods are as in Spark.
+    """Runs a ``StatefulProcessor`` on a test's rows, watermark and clock. Methods are as in Spark.
 
-    Unlike Spark's class, it runs the same operator as a query. So state values are converted to their schemas, state
-    expires in :meth:`setProcessingTime`, timers fire in time order, and each call uses a new processor, without
+    Unlike Spark's class, this class runs the same operator as a query. So state values are converted to their schemas,
+    state expires in :meth:`setProcessingTime`, timers fire in time order, and each call uses a new processor, without
     attributes from previous calls.
 
     Args:
         initialStateRow: (key, initial state) pairs, for processors of rows.
         initialStatePandas: (key, initial state) pairs, for processors of pandas frames.
-        timeMode: ``None``, ``ProcessingTime`` or ``EventTime``, which needs ``eventTimeExtractor``.
+        timeMode: ``None``, ``ProcessingTime`` or ``EventTime``. ``EventTime`` requires ``eventTimeExtractor``.
         outputMode: ignored, for compatibility with Spark.
         eventTimeExtractor: returns a row's event time (Unix time in ms), to drop late rows.
 
@@ -144,7 +144,7 @@ class TwsTester:
         return self._run()
 
     def testInPandas(self, key: Any, input: pd.DataFrame) -> pd.DataFrame:
-        """Process a micro-batch that contains one key's rows, as a frame. Returns the emitted rows as a frame."""
+        """Process a micro-batch of one key's rows, passed as a pandas frame. Returns the emitted rows as a frame."""
         self._pandas = True
         frame = input
         if self._extractor is not None:

@@ -83,7 +83,7 @@ class Counters(NamedTuple):
     """The counters of the newest epochs.
 
     Attributes:
-        calls: counters of each operator with requests, in its newest epoch.
+        calls: for each operator that makes requests, the counters of its newest epoch.
         counters: sums of all other counters.
     """
 

@@ -150,7 +150,7 @@ class Run:
         settings: its settings, with secrets masked.
         versions: versions of Python, Spark and packages in the driver.
         worker_versions: a few of the combinations of Python and package versions in workers.
-        moments: its epochs, aggregated by the minute.
+        moments: its epochs, aggregated per minute.
         starts: number of starts up to this one.
         crashes: number of earlier runs that failed or were lost.
     """

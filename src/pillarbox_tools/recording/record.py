@@ -191,7 +191,7 @@ def _record(
 
 
 def _answers(vertex: ShippedVertex, query: str | None, subtask: int) -> tuple[dict[str, Answers], list[str]]:
-    """Return (answers in the operators' call journals by uid, messages about unreadable journals)."""
+    """Return the answers in the operators' call journals, by uid, and messages about unreadable journals."""
     answers, doubts = dict[str, Answers](), list[str]()
     for node in vertex.load().nodes:
         options = async_options(node.factory)

@@ -1,4 +1,4 @@
-"""Compares another program with a recorded program, on the recorded input and state.
+"""Compares a recorded program with another one, on the recorded input and state.
 
 First, both programs run normally. If the results differ, both programs run again, and their output and state are
 compared after each record.

@@ -1,4 +1,4 @@
-"""Checks of user functions and types, and default names of operators."""
+"""Checks user functions and types, and chooses default names of operators."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def name_of(kind: str, func: Any) -> str:
 def check_function(
     func: Any, interface: type, method: str, called: str | None = None, *, many: bool = False, may_await: bool = False
 ) -> None:
-    """Raise unless an object is a function or an instance of an interface, and returns results.
+    """Raise unless an object is a function or an instance of an interface, and its code returns results.
 
     Args:
-        may_await: whether its methods may be ``async def``.
+        may_await: whether the object's methods may be ``async def``.
 
     Raises:
         ProgramError: the object is unsuitable.
@@ -74,7 +74,7 @@ def check_type(what: str, declared: Any) -> None:
 def check_instance(
     func: Any, interface: type[Function], where: str, called: Sequence[str], *, many: bool, may_await: bool = False
 ) -> None:
-    """Raise unless an object implements an interface with several methods, and they return results."""
+    """Raise unless an object implements an interface with several methods, and these methods return results."""
     if not isinstance(func, interface):
         raise _not_an_instance(func, where, f"a {interface.__name__}")
     check_parameters(func, interface, where, may_await=may_await)

@@ -1,4 +1,4 @@
-"""Errors for missing methods, which only another kind of stream or Flink has. They name a replacement."""
+"""Creates errors for missing methods that Flink or another kind of stream has. An error names a replacement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of columns when a program is built, as far as the previous step's columns are known."""
+"""Checks columns when a program is built, as far as the previous step's columns are known."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def known_schema(step: Transformation) -> StructType | None:
 
 
 def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str) -> RowEncoder | None:
-    """Return an encoder of a stream's records to columns, or None if Python has no values of a column's type."""
+    """Return an encoder of a stream's records to columns, or None if Python cannot represent a column's type."""
     try:
         return RowEncoder(schema, operator, stream._env._runtime.time_zone)
     except ProgramError:

@@ -31,9 +31,9 @@ _PROCESS = "process() of a stream and a broadcast one"
 
 
 class BroadcastStream(Generic[T1]):
-    """A stream of type ``T1`` that sends every record to each subtask, and declares broadcast state to store them.
+    """A stream of type ``T1`` that sends every record to each subtask, with declared broadcast state for the records.
 
-    ``DataStream.broadcast(descriptor, ...)`` creates it; pass it to ``DataStream.connect``.
+    ``DataStream.broadcast(descriptor, ...)`` returns it. Pass the result to ``DataStream.connect``.
     """
 
     def __init__(self, stream: DataStream[T1], descriptors: tuple[MapStateDescriptor[Any, Any], ...]) -> None:
@@ -66,11 +66,12 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         on_error: OnError = "fail",
         **options: Unpack[KeyedAsyncKeywords],
     ) -> DataStream[U]:
-        """Process both streams. The broadcast stream fills the broadcast state; the other stream reads it.
+        """Process both streams. The broadcast stream fills the broadcast state, which the other stream reads.
 
-        Event time is the minimum of both streams' event times, so a stream without watermarks stops it. If the other
-        stream is not partitioned, it is rebalanced. Options are as in :meth:`KeyedStream.process`. With ``async def``,
-        a broadcast record waits until all earlier records are done, and later records wait for it.
+        Event time is the minimum of both streams' event times, so event time stops if one stream has no watermarks. If
+        the non-broadcast stream is not partitioned, it is rebalanced. Options are as in :meth:`KeyedStream.process`.
+        With ``async def``, a broadcast record waits until all earlier records are done, and later records wait for the
+        broadcast record.
 
         Args:
             func: a ``KeyedBroadcastProcessFunction`` if the first stream is keyed, otherwise a

@@ -63,7 +63,7 @@ def join_columns(
 
 
 def _with_nan_as_key(stream: KeyedStream[Any, Any]) -> KeyedStream[Any, Any]:
-    """Return a copy of the stream that accepts NaN as a key. Other steps still use the original."""
+    """Return a copy of the stream that accepts NaN as a key. Other steps still use the original stream."""
     keying = stream._keying.with_nan()
     assert isinstance(stream._step, KeyByTransformation)
     return type(stream)(stream._env, replace(stream._step, partitioner=KeyGroupPartitioner(keying)), keying)
@@ -74,7 +74,7 @@ def sides_of_rows(
     right: KeyedStream[Any, Any],
     late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None],
 ) -> tuple[JoinSide, JoinSide] | None:
-    """Return both sides of a columnar join, or None if a stream's rows are not a DataFrame's."""
+    """Return both sides of a columnar join, or None if one of the streams does not have DataFrame rows."""
     if not all(_is_untouched(stream._plain_step()) for stream in (left, right)):
         return None
     try:

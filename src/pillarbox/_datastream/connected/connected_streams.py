@@ -64,7 +64,7 @@ class ConnectedStreams(Generic[T1, T2]):
         """Partition both streams by key. A selector is a function, a ``KeySelector``, or column names.
 
         Args:
-            key_type: a type from ``Types``. Both streams' keys are converted to it, or refused.
+            key_type: a type from ``Types``. Both streams' keys are converted to this type, or refused.
 
         Example:
             >>> class Both(KeyedCoProcessFunction):
@@ -138,7 +138,7 @@ class ConnectedStreams(Generic[T1, T2]):
         on_error: OnError = "fail",
         **options: Unpack[KeyedAsyncKeywords],
     ) -> DataStream[U]:
-        """Process both streams, with side outputs, and if both are keyed, with keyed state and timers.
+        """Process both streams, with side outputs. If both streams are keyed, the function has keyed state and timers.
 
         Event time is the minimum of both streams' event times, so timers wait for the slower stream. Options are as in
         :meth:`KeyedStream.process`.

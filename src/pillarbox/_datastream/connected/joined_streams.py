@@ -75,7 +75,7 @@ class _Pair(Generic[T1, T2]):
         return changed
 
     def get_side_output(self, tag: OutputTag[V]) -> DataStream[V]:
-        """Return the dead letters of records, of either stream, whose key could not be computed.
+        """Return the dead letters of both streams' records whose key could not be computed.
 
         ``tag`` is the ``on_error`` of :meth:`where`, of :meth:`equal_to`, or of both.
 
@@ -156,7 +156,7 @@ class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
         func: Callable[[T1, T2], U] | JoinFunction[T1, T2, U] | FlatJoinFunction[T1, T2, U],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U]:
-        """When a window ends, call a function with each pair of its records that have the same key.
+        """When a window ends, call a function with each pair of records in the window that have the same key.
 
         ``f(first, second)`` or a ``JoinFunction`` returns one result; a ``FlatJoinFunction`` returns any number.
 
@@ -184,9 +184,9 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
         func: Callable[[Sequence[T1], Sequence[T2]], Iterable[U] | None] | CoGroupFunction[T1, T2, U],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U]:
-        """When a window ends, call a function with all its records of a key.
+        """When a window ends, call a function with all of the window's records of a key.
 
-        One of the streams may have no records.
+        One of the two streams may have no records in the window.
 
         ``f(firsts, seconds)``, or a ``CoGroupFunction``, returns or yields the results.
 
@@ -204,7 +204,7 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
 
 
 class IntervalJoin(Generic[T1, T2]):
-    """Two keyed streams, of types ``T1`` and ``T2``. Records are joined if keys are equal and event times close."""
+    """Two keyed streams, of types ``T1`` and ``T2``, whose records are joined by equal keys and close event times."""
 
     def __init__(self, left: KeyedStream[Any, T1], right: KeyedStream[Any, T2]) -> None:
         self._streams = (left, right)
@@ -260,19 +260,19 @@ class IntervalJoin(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Call a function with each pair, when its second record arrives.
+        """Call a function with each pair of matching records when the later record arrives.
 
         If both streams are DataFrame rows keyed by columns, Arrow finds pairs when event time advances or the
         micro-batch ends, and rows without a partner never become Python objects.
 
-        A record is stored until event time (the minimum of both streams') has passed its last possible partner. A
-        record with a timestamp that event time has passed is late: it is dropped and counted
+        A record is stored until event time (the minimum of both streams' event times) has passed the record's last
+        possible partner. If event time has passed a record's timestamp, the record is late: it is dropped and counted
         (``late_records_dropped``), or emitted to a side output.
 
         Args:
             func: a ``ProcessJoinFunction``, or a function ``f(left, right, ctx)`` that returns or yields the results.
-            on_error: as in :meth:`DataStream.process`. If a pair fails, its later record is dropped, and one dead
-                letter replaces all that record's pairs.
+            on_error: as in :meth:`DataStream.process`. If the function raises for a pair, the pair's later record is
+                dropped, and one dead letter replaces all pairs of this record.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -308,10 +308,10 @@ class IntervalJoin(Generic[T1, T2]):
     ) -> DataStream[Any]:
         """Join both streams' columns with Arrow, without converting rows to Python objects.
 
-        The columns must be known, from a DataFrame or a declared ``output_type``, and both streams keyed by named
-        columns of the same types. As in Spark, a null key matches nothing, and NaN equals NaN. For late rows, see
-        :meth:`process`. A pair gets the later of its two event times; a row without a partner, the event time of its
-        last possible partner. The left stream's columns are first.
+        The columns must be known from a DataFrame or a declared ``output_type``, and both streams must be keyed by
+        named columns of the same types. As in Spark, a null key matches nothing, and NaN equals NaN. For late rows, see
+        :meth:`process`. A pair gets the later of its two event times; a row without a partner gets the event time of
+        its last possible partner. In the results, the left stream's columns are first.
 
         Args:
             how: ``"inner"`` emits pairs. ``"left"`` also emits left rows without a partner, with nulls in the right

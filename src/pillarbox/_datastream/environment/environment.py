@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class StreamExecutionEnvironment(ProgramSettings):
-    """Builds programs, and runs them: on Spark if they read DataFrames, otherwise in this process.
+    """Builds programs, and runs them on Spark if they read DataFrames, otherwise in this process.
 
     Setters return the environment. Methods raise ``ProgramError`` for invalid arguments.
 
@@ -63,8 +63,8 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Return a new environment.
 
         Args:
-            spark: the session to run on (Flink: a configuration). By default, the session of the DataFrames that the
-                program reads.
+            spark: the session to run on (Flink's argument is a configuration instead). By default, the session of the
+                DataFrames that the program reads.
 
         Example:
             >>> StreamExecutionEnvironment.get_execution_environment().from_collection([1]).execute_and_collect()
@@ -122,8 +122,8 @@ class StreamExecutionEnvironment(ProgramSettings):
 
         Args:
             collection: any finite iterable except a string.
-            type_info: a type from ``Types``. Elements are converted to it, as in PyFlink: a ROW becomes a named row, a
-                FLOAT is rounded to 32 bits.
+            type_info: a type from ``Types``. Elements are converted to this type, as in PyFlink: a ROW becomes a named
+                row, and a FLOAT is rounded to 32 bits.
 
         Raises:
             TypeMismatchError: an element does not fit the type; the message names the element and the field.
@@ -169,7 +169,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Run the program's sinks, such as ``print()``, until its bounded sources end.
 
         As in Flink, a branch that ends in an operator, such as ``stream.map(write)``, also runs. A second call only
-        runs sinks and branches that were added since.
+        runs sinks and branches that were added after the first call.
 
         Raises:
             ProgramError: the program has neither a sink nor such a branch.
@@ -200,7 +200,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         Args:
             clock: the processing-time clock. By default, the system clock.
             savepoint: the initial state, from :meth:`LocalJob.savepoint`. Overrides :meth:`from_savepoint`.
-            outputs: output name -> stream. Each epoch returns the records of these streams.
+            outputs: streams by output name. Each epoch returns the records of these streams.
 
         Example:
             >>> with env.local_job(words=env.from_collection(["to", "be"])) as job:
@@ -217,13 +217,13 @@ class StreamExecutionEnvironment(ProgramSettings):
         function: Callable[[dict[str, DataFrame], int], None],
         outputs: Mapping[str, DataStream[Any] | tuple[DataStream[Any], SchemaLike | None]],
     ) -> DataStreamWriter:
-        """Return a writer, to start one streaming query with several outputs.
+        """Return a writer that starts one streaming query with several outputs.
 
         Args:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id.
                 For exactly-once results, its writes must replace the writes of an earlier call with the same batch id.
                 Outputs are cached during the call. Branches without a sink also run, as in :meth:`execute`.
-            outputs: output name -> stream, or (stream, columns as in :meth:`DataStream.to_dataframe`).
+            outputs: maps each output name to a stream, or to (stream, columns as in :meth:`DataStream.to_dataframe`).
 
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)

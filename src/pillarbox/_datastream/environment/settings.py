@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ProgramSettings:
-    """The settings of an environment. They apply to each program that it runs."""
+    """The settings of an environment, which apply to each program that the environment runs."""
 
     def __init__(self) -> None:
         self._parallelism: int | None = None
@@ -43,11 +43,11 @@ class ProgramSettings:
         raise NotImplementedError
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Set the number of partitions after a shuffle. Each runs its subtasks one after another.
+        """Set the number of partitions after a shuffle. Each partition runs its subtasks one after another.
 
-        A query keeps the parallelism of its first start. While it is stopped, :func:`pillarbox.rescale` or
-        :meth:`set_auto_rescale` can change that, up to the max parallelism. :meth:`DataStream.set_parallelism` sets the
-        parallelism of one operator.
+        A query keeps the parallelism of its first start. While the query is stopped, :func:`pillarbox.rescale` or
+        :meth:`set_auto_rescale` can change the parallelism, up to the max parallelism.
+        :meth:`DataStream.set_parallelism` sets the parallelism of one operator.
 
         Example:
             >>> env.set_parallelism(4).get_parallelism()
@@ -73,7 +73,7 @@ class ProgramSettings:
         """Set the number of key groups: the largest possible parallelism, at most 32768.
 
         A streaming query has a subtask for each key group, so more key groups cost a little time. A checkpoint keeps
-        the number of its first start, and a program without a setting resumes with it.
+        the number from its query's first start. A program that does not set the number resumes with this one.
 
         Example:
             >>> env.set_max_parallelism(1024).get_max_parallelism()
@@ -90,7 +90,7 @@ class ProgramSettings:
     def get_max_parallelism(self) -> int:
         """Return the number of key groups.
 
-        By default, twice the parallelism (at most 128), or if an operator has a higher parallelism, that.
+        The default is twice the parallelism (at most 128), or an operator's parallelism if that is higher.
 
         Example:
             >>> env.set_parallelism(4).get_max_parallelism()
@@ -101,8 +101,8 @@ class ProgramSettings:
     def measure_mailbox_latency(self, interval: DurationLike = "1 second") -> Self:
         """Measure how long mails (timers, completed requests, checkpoints) wait in each task's mailbox.
 
-        Probe mails measure it during epochs. ``TaskReport.mailbox_latency_ms`` reports the result. A long wait means
-        that functions take long for a run of records.
+        Probe mails measure the wait during epochs. ``TaskReport.mailbox_latency_ms`` reports the result. A long wait
+        means that functions take long for a run (slice) of records.
 
         Args:
             interval: time between two probes (an int is milliseconds).
@@ -117,9 +117,9 @@ class ProgramSettings:
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> Self:
         """Set the execution mode: streaming (default), batch, or automatic.
 
-        Batch mode needs bounded sources. In it, a task holds the state of one key at a time, ``reduce``, ``sum`` and
-        similar methods only emit each key's last result, a key's timers fire after its last record, and no watermark is
-        emitted before the end.
+        Batch mode needs bounded sources. In batch mode, a task holds the state of one key at a time. ``reduce``,
+        ``sum`` and similar methods emit only each key's last result, a key's timers fire after its last record, and no
+        watermark is emitted before the end of the input.
 
         Example:
             >>> numbers = env.set_runtime_mode(RuntimeExecutionMode.BATCH).from_collection([3, 4, 10, 20])
@@ -156,10 +156,10 @@ class ProgramSettings:
     def enable_object_reuse(self) -> Self:
         """Emit values without copies, like Flink's ``enableObjectReuse()``.
 
-        By default, emitted values, and records for several operators, are copied, except numbers, text, times, and
-        tuples and rows of these. With object reuse, functions must not change values that they have emitted or
-        received: results would depend on micro-batch boundaries. :func:`pillarbox.immutable` avoids copies for a single
-        class.
+        By default, emitted values and records for several operators are copied, except numbers, text, times, and tuples
+        and rows of such values. With object reuse, functions must not change values that they have emitted or received,
+        because results would then depend on micro-batch boundaries. :func:`pillarbox.immutable` avoids copies for a
+        single class.
 
         Example:
             >>> env.enable_object_reuse() is env
@@ -171,8 +171,9 @@ class ProgramSettings:
     def set_auto_rescale(self, enabled: bool = True) -> Self:
         """Rescale a checkpoint in :func:`pillarbox.start` if its parallelism differs from the program's.
 
-        It works like :func:`pillarbox.rescale`, before the query starts, and logs a message. If the last epoch is
-        uncommitted, a separate run completes it first. Requires a classic session of Spark 4.2 or newer.
+        This works like :func:`pillarbox.rescale`, before the query starts, and logs a message. If the checkpoint's last
+        epoch is uncommitted, a separate run of the query completes that epoch first. Requires a classic session of
+        Spark 4.2 or newer.
 
         Example:
             >>> env = env.set_parallelism(4).set_auto_rescale(True)
@@ -181,15 +182,15 @@ class ProgramSettings:
         return self
 
     def enable_dashboard(self, port: int = DEFAULT_PORT, *, host: str = "127.0.0.1", token: str | None = None) -> Self:
-        """Open the driver's dashboard for the query in :func:`pillarbox.start`, and log its address.
+        """Make :func:`pillarbox.start` open the driver's dashboard for the query, and log the dashboard's address.
 
         One dashboard shows all queries of a process; see :func:`pillarbox.dashboard`.
 
         Args:
             port: the port, or 0 for any free port.
             host: the address to listen on. By default, only programs on this machine can connect.
-            token: the credential for browsers. By default, a loopback address needs no token; on other addresses, the
-                logged address contains a random token.
+            token: the credential that browsers must send. By default, a loopback address needs no token; for other
+                addresses, a random token is part of the logged address.
 
         Example:
             >>> env = env.enable_dashboard(8082)
@@ -201,8 +202,8 @@ class ProgramSettings:
     def set_time_zone(self, time_zone: str) -> Self:
         """Set the time zone of naive datetimes, such as ``"Europe/Berlin"``, for programs without a Spark session.
 
-        Without it, naive datetimes are refused as event times, watermarks, timer times and column values. With a Spark
-        session, ``spark.sql.session.timeZone`` applies.
+        Without this setting, naive datetimes are refused as event times, watermarks, timer times and column values.
+        With a Spark session, ``spark.sql.session.timeZone`` applies.
 
         Example:
             >>> env = env.set_time_zone("Europe/Berlin")
@@ -211,9 +212,9 @@ class ProgramSettings:
         return self
 
     def add_class_alias(self, former: str, cls: type) -> Self:
-        """Declare a class's former name, to read state that was written under it.
+        """Declare a class's former name, to read state that was written under that name.
 
-        The first epoch rewrites the state under the new name. After that, only older checkpoints and savepoints need
+        The first epoch rewrites the state under the new name. Afterwards, only older checkpoints and savepoints need
         the alias. ``pillarbox inspect`` shows the classes in a checkpoint.
 
         Args:
@@ -251,24 +252,25 @@ class ProgramSettings:
     ) -> Self:
         """Start the program with the state of a savepoint, at any parallelism.
 
-        The savepoint is first compared with the program. A streaming query restores it into a new checkpoint, in an
-        additional epoch; later starts resume from that checkpoint. Programs that run in this process restore the state
-        in each run, and ignore positions.
+        The savepoint is first compared with the program. A streaming query restores the state into a new checkpoint, in
+        an additional epoch; later starts resume from that checkpoint. A program that runs in this process restores the
+        state in each run, and ignores positions.
 
         Args:
-            allow_non_restored_state: whether to skip state and positions of operators and sources that the program
-                lacks.
-            renamed: former -> new uid of an operator, or former -> new name of a source.
-            positions: where sources begin. ``"savepoint"``: at the savepoint's positions, matched by source name; new
-                sources as in a new query. ``"none"``: all as in a new query. A dict: source name -> position as in
-                Spark's offset log (a dict, an int, or None to begin as in a new query); other sources as with
-                ``"savepoint"``. A list: a position for each of Spark's sources, in order.
+            allow_non_restored_state: whether to skip the state of operators and the positions of sources that the
+                program lacks.
+            renamed: maps former uids of operators to their new uids, and former names of sources to their new names.
+            positions: where sources begin. With ``"savepoint"``, they begin at the savepoint's positions, matched by
+                source name, and new sources begin as in a new query. With ``"none"``, all sources begin as in a new
+                query. A dict maps source names to positions as in Spark's offset log (a dict, an int, or None to begin
+                as in a new query); other sources begin as with ``"savepoint"``. A list has a position for each of
+                Spark's sources, in order.
 
         Raises:
             ProgramError: the program is in batch mode, a new uid belongs to no operator, or the query on Spark has no
-                checkpoint location, several programs, or Spark's stateful operators.
-            CheckpointMismatchError: the savepoint is missing or damaged, or does not fit the program; or the checkpoint
-                was not begun from this savepoint with these arguments. Raised when the program starts.
+                checkpoint location, has several programs, or has stateful operators of Spark.
+            CheckpointMismatchError: the savepoint is missing or damaged, or does not match the program; or the
+                checkpoint was not begun from this savepoint with these arguments. Raised when the program starts.
 
         Example:
             >>> env = env.from_savepoint("/savepoints/2026-05-01", renamed={"count": "count-cards"})

@@ -34,8 +34,8 @@ def group_by(
 ) -> GroupedData:
     """Group a DataFrame by columns, to run stateful code written for Spark's ``df.groupBy(...)`` on pillarbox.
 
-    Classes and functions need no change. Their state is in Python's memory, so reading it takes no call to the JVM. The
-    guide "From transformWithState" lists the differences.
+    Classes and functions need no change. State is in Python's memory, so reading it takes no call to the JVM. The guide
+    "From transformWithState" lists the differences.
 
     Args:
         env: an environment with settings such as the parallelism or a savepoint.
@@ -96,8 +96,8 @@ class GroupedData:
             outputStructType: the columns that the processor emits.
             outputMode: ``append``, ``update`` or ``complete``.
             timeMode: ``None``, ``ProcessingTime`` or ``EventTime``.
-            initialState: rows for ``handleInitialState``.
-            eventTimeColumnName: the emitted column with event times, for later operators.
+            initialState: the rows that ``handleInitialState`` receives.
+            eventTimeColumnName: the emitted column that contains event times, for later operators.
 
         Raises:
             PySparkRuntimeError: ``init()`` declares states in a way that Spark refuses.
@@ -114,7 +114,7 @@ class GroupedData:
         initialState: GroupedData | None = None,
         eventTimeColumnName: str = "",
     ) -> DataFrame:
-        """Call a ``StatefulProcessor`` with the rows of each key as pandas frames. It also emits pandas frames.
+        """Call a ``StatefulProcessor``, which receives the rows of each key as pandas frames and emits pandas frames.
 
         Arguments and errors are as in :meth:`transformWithState`.
         """
@@ -129,7 +129,7 @@ class GroupedData:
         outputMode: str,
         timeoutConf: str,
     ) -> DataFrame:
-        """Call ``func(key, frames, state)`` for each key that has rows (as pandas frames) or times out.
+        """Call ``func(key, frames, state)`` for each key that has rows (passed as pandas frames) or has timed out.
 
         Args:
             func: returns an iterable of pandas frames.

@@ -1,4 +1,4 @@
-"""Asynchronous requests on a stream, as in PyFlink."""
+"""Sends asynchronous requests for a stream's records, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class AsyncDataStream:
     For plain functions, use ``DataStream.map_async``. In all methods, ``timeout`` limits the total time of a request,
     including retries (an int is milliseconds), ``capacity`` limits the number of concurrent requests in a partition,
     and ``output_type`` declares the columns of the results. ``options`` are keyword arguments of ``map_async``:
-    ``rate_limit``, ``job_rate_limit``, ``budgets``, ``on_failure``, ``on_barrier``; also ``cache`` in methods for
-    single records, and ``retry`` in methods for batches. Methods raise ``ProgramError`` for invalid arguments.
+    ``rate_limit``, ``job_rate_limit``, ``budgets``, ``on_failure`` and ``on_barrier``. Methods for single records also
+    have ``cache``, and methods for batches have ``retry``. Methods raise ``ProgramError`` for invalid arguments.
     """
 
     @staticmethod
@@ -60,7 +60,7 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[WaitKeywords],
     ) -> DataStream[U]:
-        """Send a request for each record. Results are emitted when they arrive, but never cross a watermark.
+        """Send a request for each record. Results are emitted when they arrive, but never overtake a watermark.
 
         Example:
             >>> class Length(AsyncFunction[str, int]):
@@ -138,7 +138,7 @@ class AsyncDataStream:
             batch_timeout: how long an incomplete batch waits for more records. By default, until the epoch ends or
                 event time advances.
             capacity: the maximum number of concurrent batches in a partition.
-            options: as described in the class. Retries, failures and timeouts apply to whole batches.
+            options: as described in :class:`AsyncDataStream`. Retries, failures and timeouts apply to whole batches.
 
         Example:
             >>> class Lengths(AsyncBatchFunction[str, int]):
@@ -164,7 +164,7 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[BatchWaitKeywords],
     ) -> DataStream[U]:
-        """Send a request for each batch. Results are emitted when they arrive, but never cross a watermark.
+        """Send a request for each batch. Results are emitted when they arrive, but never overtake a watermark.
 
         Arguments are as in :meth:`ordered_wait_batch`.
 

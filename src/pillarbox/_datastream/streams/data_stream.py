@@ -65,10 +65,10 @@ class DataStream(Stream[T1], Generic[T1]):
     Methods add a step to the program. Nothing runs until ``execute_and_collect()``, ``env.execute()``, or a query on
     ``to_dataframe()``. Invalid arguments raise ``ProgramError``.
 
-    A function argument is a Python function, or an instance of the interface that the method names, which can use keyed
-    state on a keyed stream. ``output_type`` declares the results' columns; a type from ``Types`` also converts the
-    results. If a function raises, the task fails; with ``on_error=OutputTag(...)``, it emits a :class:`DeadLetter` to
-    that side output instead, and continues.
+    A function argument is a Python function, or an instance of the interface that the method names. On a keyed stream,
+    such an instance can use keyed state. ``output_type`` declares the results' columns; a type from ``Types`` also
+    converts the results. If a function raises, the task fails. With ``on_error=OutputTag(...)``, the task instead emits
+    a :class:`DeadLetter` to that side output, and continues.
     """
 
     _keying: Keying | None = None
@@ -195,32 +195,31 @@ class DataStream(Stream[T1], Generic[T1]):
         Args:
             func: ``async def f(record)``, a plain function (which runs in a thread pool), or a callable object. The
                 ``open`` and ``close`` of a :class:`Function`, which may be ``async def``, run once per task in the
-                event loop's thread. ``open`` may take at most ten minutes, ``close`` 30 seconds. If ``func`` raises,
-                the record fails. Each request has its own context variables, but requests share asyncio tasks, so
-                ``asyncio.current_task()`` does not identify a request.
+                event loop's thread. ``open`` may take at most ten minutes, and ``close`` at most 30 seconds. If
+                ``func`` raises, the record fails. Each request has its own context variables, but requests share
+                asyncio tasks, so ``asyncio.current_task()`` does not identify a request.
             capacity: the maximum number of concurrent requests in a partition.
-            timeout: limits the total time of a request, including retries (an int is milliseconds), or None for no
+            timeout: the maximum total time of a request, including retries (an int is milliseconds), or None for no
                 limit.
             ordered: whether results keep the records' order. If False, they are emitted when they arrive, but never
-                cross a watermark.
+                overtake a watermark.
             retry: a strategy, or the number of retries after any exception. Retries wait for 100 ms, 200 ms, 400 ms,
                 ... (at most 10 s).
             batch_size: ``func`` receives a list of up to this many records, and returns a list with one result per
                 record.
-            batch_timeout: how long an incomplete batch waits for more records. By default, until the epoch ends or
-                event time advances.
-            rate_limit: the maximum number of requests per second in a partition.
+            batch_timeout: how long an incomplete batch waits for more records. By default, it waits until the epoch
+                ends or event time advances. rate_limit: the maximum number of requests per second in a partition.
             job_rate_limit: the maximum number of requests per second of all subtasks.
             budgets: the budgets that requests are charged to. Operators and queries that use the same name share a
                 budget.
-            on_failure: the fate of a record whose last attempt failed. ``"fail"`` fails the task; ``"drop"`` drops
-                and counts the record; an ``OutputTag`` emits an :class:`AsyncFailure` to that side output;
-                ``fallback(f)`` emits the result of ``f(record, error)``.
-            on_barrier: the fate of unfinished requests at an epoch's end. ``"drain"`` waits for them; ``"carry"``
+            on_failure: how to treat a record whose last attempt failed. ``"fail"`` fails the task; ``"drop"`` drops and
+                counts the record; an ``OutputTag`` emits an :class:`AsyncFailure` to that side output; ``fallback(f)``
+                emits the result of ``f(record, error)``.
+            on_barrier: how to treat unfinished requests at an epoch's end. ``"drain"`` waits for them; ``"carry"``
                 (only after a ``key_by``) stores them as state and continues them in the next epoch. If the task is
-                created again, they are repeated.
-            record: with ``"carry"``, also store answers that wait for earlier records, so that their requests are not
-                repeated. Answers must be picklable data.
+                created again, unfinished requests are repeated.
+            record: whether ``"carry"`` also stores answers that wait for the results of earlier records, so that the
+                answered requests are not repeated. Answers must be picklable data.
 
         Example:
             >>> async def score(card):
@@ -341,11 +340,11 @@ class DataStream(Stream[T1], Generic[T1]):
         Args:
             key_selector: a function of the record, a ``KeySelector``, or one or several column names. A key is a
                 string, a number, bytes, a date or time, a tuple of these, or None. Times with a time zone are compared
-                as instants, so all machines always need the same time zone data (``tzdata``).
+                as instants, so all machines need the same time zone data (``tzdata``).
             more: further column names. As in PyFlink, a type is accepted here as the ``key_type``.
-            key_type: a type from ``Types``. Keys are converted to it, or refused.
-            on_error: used if the key function raises or returns no valid key. It is called twice for such a record.
-                Read the side output from the keyed stream.
+            key_type: a type from ``Types``. Keys are converted to this type, or refused. on_error: used if the key
+                function raises or returns no valid key. The key function is called twice for such a record. Read the
+                side output from the keyed stream.
 
         Example:
             >>> payments = env.from_collection([row(card="ann", amount=5), row(card="ann", amount=7)])

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
-    """A stream of records of type ``T1``, partitioned by key: operators on it have keyed state and timers."""
+    """A stream of records of type ``T1``, partitioned by key. Its operators have keyed state and timers."""
 
     _keying: Keying
 
@@ -69,30 +69,31 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     ) -> DataStream[U]:
         """Map each record to any number of results, with keyed state and timers.
 
-        Methods of ``func`` may be ``async def`` and await, for instance, requests to a service. Records of one key are
-        then processed one after another, different keys concurrently.
+        Methods of ``func`` may be ``async def``, and may then await requests to a service, for example. Records of one
+        key are then processed one after another, and different keys concurrently.
 
         Args:
-            func: a ``KeyedProcessFunction``; or a function ``f(value, ctx)``, without timers; or a ``ProcessFunction``,
-                without state and timers.
+            func: a ``KeyedProcessFunction``, a function ``f(value, ctx)`` (which cannot have timers), or a
+                ``ProcessFunction`` (which cannot have state or timers).
             processing_time: whether ``func`` sets processing-time timers, so that Spark must also run epochs without
-                new data. By default, :attr:`Function.uses_processing_time` decides, or if that is None, a search of the
+                new data. By default, :attr:`Function.uses_processing_time` decides or, if that is None, a search of the
                 function's code. If False, a streaming query fails when a processing-time timer is set.
             on_error: as in :class:`DataStream`. Before a dead letter is emitted, the changes that ``func`` made to
                 state and timers are undone.
             capacity: the maximum number of records and timers in progress in a partition; 100 by default. This option
                 and all below are for ``async def`` only.
-            timeout: limits the total time of a record or timer, not counting time between epochs (an int is
-                milliseconds). It then fails with ``TimeoutError``. By default, there is no limit.
+            timeout: the maximum total time of a record or timer, without the time between epochs (an int is
+                milliseconds). After this time, the record or timer fails with ``TimeoutError``. By default, there is no
+                limit.
             ordered: whether results are in the records' order. By default, they are emitted on completion, but in order
-                for each key, and never across a watermark.
+                for each key, and never overtake a watermark.
             on_barrier: with ``"drain"`` (default), each epoch waits until its records are finished. With ``"carry"``,
                 unfinished records are stored in the checkpoint and continue in the next epoch; after a failure, they
                 start again, with the state as it was before these records.
             budgets: the budgets that ``ctx.call(..., budget=...)`` may use.
             journal: a folder that all workers can write to, such as ``"s3://bucket/prefix"``. Answers to ``ctx.call``
-                are written there before they are used. If the epoch fails, its next attempt reads them instead of
-                calling again.
+                are written there before they are used. If the epoch fails, its next attempt reads these answers instead
+                of calling the service again.
 
         Example:
             >>> class Count(KeyedProcessFunction[str, str, tuple[str, int]]):
@@ -187,9 +188,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("max", position_to_max, on_error)
 
     def min_by(self, position_to_min_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """After every record, emit its key's record with the smallest value of a field so far.
+        """After every record, emit the record with the smallest value of a field among the key's records so far.
 
-        Of records with equal values, the earliest is emitted. Arguments are as in :meth:`min`.
+        If several records have this value, the earliest is emitted. Arguments are as in :meth:`min`.
 
         Example:
             >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
@@ -199,7 +200,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("min_by", position_to_min_by, on_error)
 
     def max_by(self, position_to_max_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """After every record, emit its key's record with the largest value of a field so far, as in :meth:`min_by`.
+        """After every record, emit the record with the key's largest value of a field so far, as in :meth:`min_by`.
 
         Example:
             >>> words = env.from_collection([{"word": "to", "n": 2}, {"word": "be", "n": 1}]).key_by(bool)
@@ -216,10 +217,10 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._apply(method, None, guarded(factory, on_error, f"{method}()"))
 
     def deduplicate(self, within: DurationLike) -> DataStream[T1]:
-        """Drop records whose key has already been seen.
+        """Emit only the first record of each key.
 
         A key is forgotten when event time is more than ``within`` (an int is milliseconds) after its first record's
-        timestamp; the next record then counts as its first. Rows of a DataFrame are processed as columns, without
+        timestamp. The key's next record then counts as its first. Rows of a DataFrame are processed as columns, without
         Python objects.
 
         Example:

@@ -1,4 +1,4 @@
-"""``Stream``: partitioning, combining streams, and sinks. ``DataStream`` adds transformations."""
+"""``Stream``, with methods to partition, combine and output streams. ``DataStream`` adds transformations."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class Stream(OperatorSettings, Generic[T1]):
     def rebalance(self) -> DataStream[T1]:
         """Spread the records evenly over the next operators' subtasks.
 
-        Use it before slow operators if the source has few partitions, or partitions of different sizes. Records from
-        one subtask to another stay in order.
+        Use this method before slow operators if the source has few partitions, or partitions of different sizes.
+        Records that one subtask sends to another stay in order.
 
         When Spark repeats a failed task, it must read each source partition in the same order again. Files and Kafka
         guarantee this; Spark's own shuffles and joins do not, so use ``key_by`` after them.
@@ -108,8 +108,9 @@ class Stream(OperatorSettings, Generic[T1]):
     def rescale(self) -> DataStream[T1]:
         """Send each subtask's records to only some subtasks of the next operators.
 
-        As in Flink, if there are fewer senders than receivers, each sends to several receivers in turn; otherwise, each
-        sends to one. Each partition of a source sends to one subtask, so use ``rebalance`` for few partitions.
+        As in Flink, if there are fewer senders than receivers, each sender sends to several receivers in turn;
+        otherwise, each sends to one receiver. Each partition of a source sends to one subtask, so use ``rebalance`` if
+        a source has few partitions.
 
         Example:
             >>> env.set_parallelism(2).from_collection(range(4)).rescale().map(str).execute_and_collect()
@@ -120,7 +121,7 @@ class Stream(OperatorSettings, Generic[T1]):
     def shuffle(self) -> DataStream[T1]:
         """Spread the records at random over the next operators' subtasks.
 
-        In a repeated epoch, the same records go to the same subtasks, under the condition in :meth:`rebalance`.
+        A repeated epoch sends each record to the same subtask again, under the condition in :meth:`rebalance`.
 
         Example:
             >>> sorted(env.set_parallelism(2).from_collection(range(4)).shuffle().map(str).execute_and_collect())
@@ -181,8 +182,8 @@ class Stream(OperatorSettings, Generic[T1]):
         """Send each record to all subtasks of the next operators.
 
         Args:
-            descriptors: broadcast state to store the records in; pass the result to ``connect``. Without descriptors,
-                each subtask of the next operator processes every record.
+            descriptors: broadcast states to store the records in. With descriptors, pass the result to ``connect``.
+                Without descriptors, each subtask of the next operator processes every record.
 
         Example:
             >>> env.set_parallelism(2).from_collection(["to", "be"]).broadcast().map(str.upper).execute_and_collect()
@@ -233,8 +234,8 @@ class Stream(OperatorSettings, Generic[T1]):
     ) -> ConnectedStreams[T1, T2] | BroadcastConnectedStream[T1, T2]:
         """Connect this stream with another one, so that one operator processes both, with shared state.
 
-        Either key both streams, before this (``a.key_by("x").connect(b.key_by("y"))``) or after
-        (``a.connect(b).key_by("x", "y")``), or neither.
+        Either key both streams, before this call (``a.key_by("x").connect(b.key_by("y"))``) or after it
+        (``a.connect(b).key_by("x", "y")``), or key neither.
 
         Args:
             ds: a stream of the same environment, with records of any type; or a broadcast stream,
@@ -283,7 +284,7 @@ class Stream(OperatorSettings, Generic[T1]):
         """Process the records of two streams that have equal keys and the same window together.
 
         ``first.co_group(second).where(key).equal_to(key).window(assigner).apply(function)``. Unlike a join, this also
-        calls the function if one stream has no record, as outer joins need.
+        calls the function if one of the streams has no such record, as outer joins need.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(len)
@@ -301,7 +302,7 @@ class Stream(OperatorSettings, Generic[T1]):
     # -- sinks --
 
     def print(self, sink_identifier: str = "") -> DataStreamSink:
-        """Print each record in the task. ``env.execute()`` runs the program.
+        """Print each record to the standard output of its task's process. ``env.execute()`` runs the program.
 
         Args:
             sink_identifier: prefix of each line. If there are several subtasks, the subtask's number follows.
@@ -332,8 +333,8 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Args:
             job_execution_name: ignored, for compatibility with PyFlink.
-            limit: maximum number of records. The program then ends. With a limit, the result is a list, otherwise a
-                :class:`CollectedResults`, and the program runs while it is read.
+            limit: maximum number of records. When it is reached, the program ends. With a limit, the result is a list.
+                Otherwise, it is a :class:`CollectedResults`, and the program runs while results are read.
 
         Raises:
             OperatorError: a function raised. With many results, raised while they are read.
@@ -351,7 +352,9 @@ class Stream(OperatorSettings, Generic[T1]):
             return list(islice(chain.from_iterable(portions), limit))
 
     def to_dataframe(self, schema: SchemaLike | None = None) -> DataFrame:
-        """Return the stream as a DataFrame for Spark's sinks, triggers and SQL. It is streaming if a source is.
+        """Return the stream as a DataFrame for Spark's sinks, triggers and SQL.
+
+        It is streaming if any source is streaming.
 
         Records are converted to columns like values of ``Types.ROW_NAMED``. For a single column, a record may be the
         column's value.

@@ -61,7 +61,7 @@ class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut
     ) -> DataStream[Any]:
         """Aggregate the records of each window as they arrive, as in :meth:`WindowedStream.aggregate`.
 
-        For aggregates of columns, results are rows of ``window_start``, ``window_end`` and the aggregates, and each
+        For aggregates of columns, results are rows with ``window_start``, ``window_end`` and the aggregates, and each
         partition is aggregated before the shuffle.
 
         Example:

@@ -1,4 +1,4 @@
-"""``Windowed``: base class of windows of one and of two streams.
+"""``Windowed``, the base class of the windows of one stream and of two streams.
 
 ``sum``, ``min`` and similar methods are from Flink's Java API; PyFlink lacks them.
 """
@@ -83,7 +83,7 @@ class Windowed(Generic[T1, WindowOut]):
     def trigger(self, trigger: Trigger) -> Self:
         """Set the windows' trigger, instead of the assigner's default.
 
-        For windows of two streams, the trigger's elements are (index of the stream, 0 or 1; record) pairs.
+        For windows of two streams, the trigger's elements are (stream, record) pairs, where the stream is 0 or 1.
 
         Example:
             >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
@@ -101,7 +101,7 @@ class Windowed(Generic[T1, WindowOut]):
         """Keep windows for a while after their end. Each late record fires its windows again.
 
         Args:
-            lateness: how long, in event time, a window is kept after its end; an int is milliseconds. 0 by default.
+            lateness: how long a window is kept after its end, in event time (an int is milliseconds). 0 by default.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -122,9 +122,9 @@ class Windowed(Generic[T1, WindowOut]):
         """If a function raises, emit a dead letter and continue, like ``on_error`` of other operators.
 
         If a function that aggregates elements or assigns windows raises, the dead letter contains the record, which is
-        added to no window. If a window function raises, it contains the window's contents (all elements, or the
-        accumulator in a tuple), and the window emits nothing. For windows of two streams, records are (index of the
-        stream, 0 or 1; record) pairs. This uses the general operator, which is slower.
+        added to no window. If a window function raises, the dead letter contains the window's contents (all elements,
+        or the accumulator in a tuple), and the window emits nothing. For windows of two streams, records are (stream,
+        record) pairs, where the stream is 0 or 1. This option requires the general window operator, which is slower.
 
         Example:
             >>> BAD = OutputTag[DeadLetter]("bad")
@@ -141,8 +141,9 @@ class Windowed(Generic[T1, WindowOut]):
     def evictor(self, evictor: Evictor) -> Self:
         """Remove elements from a window before or after its function is called.
 
-        The window then stores all elements with their timestamps; ``reduce`` and ``aggregate`` process all of them each
-        time that it fires. For windows of two streams, elements are (index of the stream, 0 or 1; record) pairs.
+        With an evictor, a window stores all elements with their timestamps, and ``reduce`` and ``aggregate`` process
+        all of them each time the window fires. For windows of two streams, elements are (stream, record) pairs, where
+        the stream is 0 or 1.
 
         Example:
             >>> windows = env.from_collection(range(6)).window_all(GlobalWindows.create()).trigger(CountTrigger.of(3))

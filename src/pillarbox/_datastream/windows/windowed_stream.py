@@ -20,8 +20,8 @@ from pillarbox._types.type_information import TypeInformation
 class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
     """Windows over a keyed stream of type ``T1``.
 
-    Records are added to their windows on arrival. The trigger decides when a window's function is called: by default,
-    at the window's end. ``output_type`` is as in :class:`DataStream`.
+    Records are added to their windows on arrival. The trigger decides when a window's function is called, by default at
+    the window's end. ``output_type`` is as in :class:`DataStream`.
     """
 
     _kinds = WindowFunction, ProcessWindowFunction
@@ -41,7 +41,8 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
         Args:
             reduce_function: ``f(result_so_far, record)``, or a ``ReduceFunction``.
             window_function: called with the key, the window and the result. By default, the result is emitted.
-            output_type: by default and without a window function, the records' declared type.
+            output_type: as in :class:`DataStream`. The default, without a window function, is the records' declared
+                type.
 
         Example:
             >>> words = env.from_collection(["to", "be", "to", "go"]).key_by(len).count_window(2)
@@ -72,21 +73,22 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
     ) -> DataStream[Any]:
         """Aggregate the records of each window as they arrive, with a function or with named aggregates of columns.
 
-        A function adds each record to the window's accumulator. With a method ``merge``, which merging windows require,
-        a record of several overlapping windows is added only once, and accumulators are merged when a window fires.
+        An aggregate function adds each record to the window's accumulator. If the function has a method ``merge``,
+        which merging windows require, a record of several overlapping windows is added only once, and accumulators are
+        merged when a window fires.
 
         Arrow computes aggregates of columns, such as ``total=sum_("amount")``, before and after the shuffle. The
-        results are rows of the key columns, ``window_start``, ``window_end`` and the aggregates. The stream must be
-        keyed by named columns, and its columns known, from a DataFrame or a declared ``output_type``. This is fastest
-        for rows that no Python function has read. It requires event-time windows without trigger, evictor or side
-        output for late rows. With ``allowed_lateness``, late rows that are processed together fire their keys' windows
-        once.
+        results are rows with the key columns, ``window_start``, ``window_end`` and the aggregates. The stream must be
+        keyed by named columns, and its columns must be known from a DataFrame or a declared ``output_type``. Aggregates
+        of columns are fastest for rows that no Python function has read. They require event-time windows without
+        trigger, evictor or side output for late rows. With ``allowed_lateness``, late rows that are processed together
+        fire their keys' windows once.
 
         Args:
             window_function: called with the key, the window and the result. By default, the result is emitted.
-            accumulator_type: the type of accumulators, from ``Types`` or a class; others are then refused. If the key's
-                type is also declared, the state is plain data (docs/security.md).
-            aggregates: result name -> aggregate of a column.
+            accumulator_type: the type of accumulators, from ``Types`` or a class. Accumulators of other types are then
+                refused. If the key's type is also declared, the state is stored as plain data (docs/security.md).
+            aggregates: maps result names to aggregates of columns.
 
         Example:
             >>> class Mean(AggregateFunction):

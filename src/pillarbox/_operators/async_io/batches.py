@@ -13,7 +13,8 @@ class Batches:
 
     Args:
         timeout: how long an incomplete batch waits for more records (ms), or None to wait for a flush.
-        put: called with each new batch, to queue it at its first record's position. Records are added to it later.
+        put: called with each new batch, to queue the batch at its first record's position. More records are added
+            later.
         is_due: called when an incomplete batch has timed out.
     """
 

@@ -1,4 +1,4 @@
-"""Counters of an async operator in an epoch, for the task's metrics."""
+"""Counts an async operator's requests in an epoch, for the task's metrics."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from pillarbox.mailbox import MailboxExecutor
 class Deadlines:
     """A timer for the earliest deadline of an operator's requests. Mailbox thread only.
 
-    A timeout begins with the request's first attempt. It is measured with the monotonic clock, because the wall clock
-    may be set. If the first attempt was made in another process, it is measured with the wall clock.
+    A timeout begins with the request's first attempt. The monotonic clock measures it, because the wall clock may be
+    changed. Only if another process made the first attempt does the wall clock measure it.
 
     Args:
         timeout: milliseconds, or None for no deadlines.

@@ -335,7 +335,7 @@ class InFlight:
     def snapshot(self) -> list[tuple[Any, ...]]:
         """Return the records in the queue, in order, with the times of their first attempts.
 
-        Answers are included only if the operator records them.
+        Includes the service's answers only if the operator records answers.
         """
         state: list[tuple[Any, ...]] = []
         for element in self._queue.elements():

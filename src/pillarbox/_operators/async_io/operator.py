@@ -1,7 +1,7 @@
 """``AsyncWaitOperator``, which sends concurrent requests to a service and emits the results.
 
-Completions are mails. If the queue is full, the operator yields to the mailbox, so that completions, timers and
-checkpoints continue. Source: Flink's ``AsyncWaitOperator``.
+Each completion is a mail (a queued action). While the queue of requests is full, the operator runs mails, so that
+completions, timers and checkpoints continue. Source: Flink's ``AsyncWaitOperator``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keyed functions with ``async def``: records and timers of one key run in sequence, different keys concurrently.
+"""Runs keyed functions with ``async def``: one key's records and timers in sequence, different keys concurrently.
 
 Imports `async_io`, `connected`, `keyed`, `dead_letters`, `frame` and `functions`. Start with `operator.py`. `runner.py`
 runs the elements (records and timers) in the event loop of `loop.py`, which the mailbox thread drives; `steps.py` makes

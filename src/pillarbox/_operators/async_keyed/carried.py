@@ -1,7 +1,7 @@
 """Stores unfinished elements (records and timers) in a snapshot.
 
-At the barrier, the state changes of running elements are undone, the state log is written, and the changes are redone.
-So the snapshot contains each key's state after its last finished element. Mailbox thread only.
+At the barrier (the end of the epoch), the state changes of running elements are undone, the state log is written, and
+the changes are redone. So the snapshot contains each key's state after its last finished element. Mailbox thread only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Elements: an element is a record, or a visit (the firing of a key's due timers).
+"""Elements, which async keyed functions process: a record, or a visit (the firing of a key's due timers).
 
 Each element is also the context object for its function call, because calls run concurrently.
 """
@@ -36,23 +36,23 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     """A record, and the context of the function that processes it.
 
     Args:
-        number: the index of its input.
+        number: the index of the record's input.
 
     Attributes:
         current: the timestamp of the record or of the current timer.
-        emitted: the timestamp of its results.
+        emitted: the timestamp of the results.
         watermark: the watermark when the record arrived.
-        state: SETTLED once the element has finished or was cut off (it ignored its cancellation). Its outputs are then
-            complete, and asyncio tasks that it left running have no key.
+        state: SETTLED once the element has finished or was cut off (it ignored its cancellation). Then the element's
+            outputs are complete, and asyncio tasks that it left running can no longer use its key's state.
         is_queued: whether the element is in the operator's queue, so that its key is busy. An element whose key is free
             is only queued when it first awaits; most never do.
-        steps: the worker that runs it, once it has awaited something.
-        overdue: the error of its timeout, once this has passed, or None.
+        steps: the worker that runs the element, once the element has awaited something.
+        overdue: the error of the element's timeout, once the timeout has passed, or None.
         original: a copy of the value, made before the function could change it.
-        notes: log of its state changes, to undo them. None if the operator never undoes changes.
+        notes: log of the element's state changes, to undo them. None if the operator never undoes changes.
         arrival: the epoch when it arrived, or None for the current epoch.
-        calls: its service calls, or None before the first.
-        outputs: outputs of completed calls of the function, such as a visit's earlier timers, or None.
+        calls: the element's service calls, or None before the first.
+        outputs: outputs of the function's completed calls (a visit calls the function once per timer), or None.
         results: outputs of the running call of the function, or None.
     """
 
@@ -218,14 +218,14 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
 
 class Visit(Element):
-    """Fires a key's due timers. When the key is free, calls ``on_timer`` for each timer that still exists.
+    """The firing of a key's due timers: once the key is free, calls ``on_timer`` for each timer that still exists.
 
     Args:
         limit: timers up to this timestamp (inclusive) are due.
 
     Attributes:
         fired: arguments of ``put_back_timer``, which puts the running timer back into its row for a snapshot.
-        ends_key: whether this is the end of the key, in batch mode: its remaining timers fire, and its state is
+        ends_key: in batch mode, whether the visit ends its key: the key's remaining timers fire, and its state is
             dropped.
     """
 

@@ -34,7 +34,7 @@ class KeyedAsyncKeywords(TypedDict, total=False):
 
 
 def refuse_keywords(keywords: KeyedAsyncKeywords, function: Any, method: str) -> None:
-    """Refuse options for ``async def`` with a plain function."""
+    """Raise if a plain function has options that only ``async def`` supports."""
     _check_names(keywords, method)
     if keywords:
         raise ProgramError(

@@ -1,4 +1,4 @@
-"""The counters of an async keyed operator."""
+"""Counts the elements of an async keyed operator."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Figures:
         """Begin an epoch.
 
         Args:
-            lines: (key, number of carried-over elements that wait for it) pairs.
+            lines: (key, number of carried-over elements that wait for the key) pairs.
         """
         self.in_flight_max = self.running
         self._hot_key, self.longest_key = max(lines, key=itemgetter(1), default=(None, 0))

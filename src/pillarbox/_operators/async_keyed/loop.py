@@ -48,7 +48,7 @@ class _Loop(asyncio.SelectorEventLoop):
         super().__init__(selector)
 
     def read_sockets(self) -> None:
-        """Make the next turn check sockets first: during a pause, a connection may have been closed."""
+        """Make the next turn check sockets first, because connections may have closed while the loop was paused."""
         loop: Any = self
         ready = list(loop._ready)
         loop._ready.clear()
@@ -56,7 +56,7 @@ class _Loop(asyncio.SelectorEventLoop):
         loop._ready.extend(ready)
 
     def use_real_time(self) -> None:
-        """Switch to the system's clock: functions are being closed, and the manual clock no longer advances."""
+        """Switch to the system's clock to close functions, because a manual clock no longer advances then."""
         self.time = monotonic
 
     def next_due(self) -> float | None:
@@ -182,7 +182,7 @@ class OwnedLoop:
             pass  # it is closed
 
     def waits_for_time(self) -> bool:
-        """Return whether only a timer can wake the loop, and no socket or thread."""
+        """Return whether only a timer can wake the loop, not a socket or a thread."""
         loop: Any = self.loop
         is_idle = not loop.has_ready() and len(loop._selector.get_map()) == 1
         is_idle = is_idle and not any(threads.is_busy for threads in self._threads)

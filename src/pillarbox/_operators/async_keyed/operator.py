@@ -1,7 +1,7 @@
-"""``process`` with ``async def`` on a keyed stream: keyed state, timers, and any awaitable.
+"""The operator of ``process`` with ``async def`` on a keyed stream, with keyed state, timers and any awaitable.
 
-The functions run in an event loop in the mailbox thread: briefly after each run of records, and whenever the thread
-would wait for mail. Plain functions have another operator.
+The functions run in an event loop in the mailbox thread. The loop runs briefly after each run (slice) of records, and
+whenever the thread would wait for mail. Plain functions have another operator.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class AsyncKeyedOperator(KeyedOperator):
         self._set_alarm()
 
     def run_ready(self) -> None:
-        """Run ready steps of elements, for a bounded number of loop turns. A mail then emits finished elements."""
+        """Run ready steps of elements, for a bounded number of loop turns. A later mail emits the finished elements."""
         loop = self.runner.loop
         for _ in range(TURNS):
             self.runner.start_workers()
@@ -225,7 +225,7 @@ class AsyncKeyedOperator(KeyedOperator):
         """Fire due timers of ``keys``, and of keys with unfinished elements, which may set due timers.
 
         Args:
-            keys: key -> its latest due timer.
+            keys: maps each key to its latest due timer.
         """
         self.backend.leave_key()
         if self._has_timers:
@@ -267,7 +267,7 @@ class AsyncKeyedOperator(KeyedOperator):
             pass  # the task is ending
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Process a run in batch mode: keys run concurrently, and each key ends after its last record."""
+        """Process a run in batch mode. Keys run concurrently, and each key ends after its last record."""
         records = Records(run.records.values, run.records.timestamps)
         for key, start, end, ended in run.stretches():
             if start < end:
@@ -356,7 +356,7 @@ class AsyncKeyedOperator(KeyedOperator):
         runner.figures.begin_epoch((key, len(line)) for key, line in runner.lines.items() if line)
 
     def _linger(self) -> None:
-        """In an epoch without records, wait briefly for an element to finish: this costs less than another epoch."""
+        """In an epoch without records, wait briefly for an element to finish, which is cheaper than another epoch."""
         count = len(self._queue)
         if not count or self.context.processing_time_service.manual is not None:
             return
@@ -368,7 +368,10 @@ class AsyncKeyedOperator(KeyedOperator):
         timer.cancel()
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return the queued elements, or None if the queue is empty. In a home, they continue between epochs."""
+        """Return the queued elements, or None if the queue is empty.
+
+        A task that stays in its process continues them.
+        """
         self.runner.loop.pause()
         epoch, elements = self.context.epoch, list(self._queue.elements())
         arrivals = [
@@ -429,7 +432,7 @@ class AsyncKeyedOperator(KeyedOperator):
 
 
 class _ProcessingTimers:
-    """Processing-time timers that, when due, fire through the operator's queue of elements."""
+    """Processing-time timers. A due timer becomes an element in the operator's queue."""
 
     def __init__(self, timers: Any, operator: AsyncKeyedOperator) -> None:
         self._timers = timers

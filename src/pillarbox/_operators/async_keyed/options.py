@@ -25,7 +25,7 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
 
     Attributes:
         capacity: the maximum number of concurrent elements in a partition.
-        timeout: limits the total time of an element (record or timer), or None.
+        timeout: the maximum total time of an element (record or timer), or None.
         on_barrier: whether, at its end, an epoch waits for unfinished elements or carries them over.
         journal: the folder for records of service calls, or None.
         replayed: the recorded calls, in a replay.

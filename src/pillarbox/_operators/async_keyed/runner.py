@@ -62,10 +62,10 @@ class ElementRunner:
 
     Attributes:
         ready: elements that only wait for a call slot.
-        lines: busy key -> the elements that wait for it, or None.
+        lines: maps each busy key to the elements that wait for it, or to None.
         run: the remaining records of the current run (slice of records), or None.
         get_broadcast_state: returns a read-only broadcast state. None without a broadcast stream.
-        is_turning: whether :meth:`turn` is running, whose caller then emits finished elements.
+        is_turning: whether :meth:`turn` is running. The caller of ``turn`` then emits finished elements.
         cut_off: workers whose elements ignored a cancellation. They still run, but without a key or call slot.
         dropped_timers: in batch mode, reports timers that are set while their key ends.
         count_last_timer: called for each timer that fires after the end of the data, to limit their number.
@@ -155,7 +155,7 @@ class ElementRunner:
         return len(self._queue) - self._visits >= self._most
 
     def admit(self, element: Element) -> None:
-        """Accept an element (record or timer). It runs after earlier elements of its key."""
+        """Accept an element (record or timer), to run after the earlier elements of its key."""
         element.is_queued = True
         self._visits += type(element) is Visit
         self._queue.put(element)
@@ -250,7 +250,7 @@ class ElementRunner:
             self._undo.leave()
 
     def start_workers(self) -> None:
-        """Start workers for ready elements: twice as many each time."""
+        """Start workers for ready elements. Each call starts up to twice as many as the previous call."""
         count = self._burst
         if self.run is None:
             count = min(count, len(self.ready) - self._starting)
@@ -468,14 +468,17 @@ class ElementRunner:
         self._announce()
 
     async def cancel(self) -> None:
-        """Cancel the running elements and wait a few seconds for them to finish. Meanwhile, their keys stay busy."""
+        """Cancel the running elements and wait a few seconds for them to finish. Their keys stay busy until then."""
         self.closing = True
         await cancelled([steps.task for steps in (*self._workers, *self.cut_off)])
         for steps in list(self._workers):
             self.release_slot(steps)
 
     def close(self) -> None:
-        """Release the shared loop. The last task to do so cancels the remaining asyncio tasks and closes the loop."""
+        """Release the shared loop.
+
+        The last task that releases the loop cancels the remaining asyncio tasks and closes it.
+        """
         try:
             self.loop.complete(self.caller.close())
             self.loop.leave(self.rows)

@@ -1,7 +1,7 @@
 """Coroutines that wrap a user's coroutine, so that its element's key is current during each step.
 
-The asyncio task only sees the wrapper, so this works with any library's awaitables. They are not ``async def``: for a
-task that is cancelled before its first step, Python would report a coroutine that was never awaited.
+The asyncio task only sees the wrapper, so any library's awaitables work. The wrappers are classes rather than ``async
+def``: if a task is cancelled before its first step, Python reports an ``async def`` as never awaited.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class WorkerSteps(Coroutine[Any, Any, None]):
     """The steps of a worker, which runs one element after another.
 
     Attributes:
-        element: the running element, or None between elements and after cutting one off.
+        element: the running element, or None between elements and after the worker's element was cut off.
         coroutine: the coroutine or generator of the element's function, or None.
         has_waited: whether any element of this worker has awaited something.
-        is_cut_off: whether its element ignored a cancellation and lost its call slot.
+        is_cut_off: whether the worker's element ignored a cancellation, so that the worker lost its call slot.
         turn_began: when the current step began (seconds).
         began: when the current element began, but not before ``turn_began`` (seconds).
     """
@@ -85,7 +85,10 @@ class WorkerSteps(Coroutine[Any, Any, None]):
 
 
 class ChildSteps(Coroutine[Any, Any, Any]):
-    """The steps of an asyncio task that an element created. Once the element has finished, they have no key."""
+    """The steps of an asyncio task that an element created.
+
+    Once the element has finished, no key is current in them.
+    """
 
     __slots__ = ("_element", "_inner", "_runner")
 

@@ -1,4 +1,4 @@
-"""Timeouts of elements (records and timers), in the event loop's time, which stops between epochs."""
+"""Timeouts of elements (records and timers). The event loop's clock, which stops between epochs, measures them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Timeouts:
                 loop.call_later(_HEED, self._cut_off, element)
 
     def _cut_off(self, element: Element) -> None:
-        """Treat an element that ignores its cancellation as failed. It continues, but without its key and call slot."""
+        """Fail an element that ignores its cancellation. Its coroutine still runs, but without a key or call slot."""
         runner, steps = self._runner, element.steps
         if element.is_over or steps is None or runner.closing:
             return

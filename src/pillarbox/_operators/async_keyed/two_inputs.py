@@ -43,8 +43,8 @@ class AsyncKeyedCoProcessOperator(AsyncKeyedOperator):
 class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
     """Applies ``process_element``, ``process_broadcast_element`` and ``on_timer``, which may be ``async def``.
 
-    A broadcast record waits until all earlier records and timers have finished, and blocks later records. So broadcast
-    state never changes during a call.
+    A broadcast record waits until all earlier records and timers have finished, and later records wait for it. So
+    broadcast state never changes during a call.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The arithmetic of one budget. It reads no clock: callers pass times, in seconds of a monotonic clock."""
+"""The arithmetic of one budget. Reads no clock: callers pass times, in seconds of a monotonic clock."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RetryAt(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The answer to a booking: requests must fail, because the budget has ``when_exceeded="fail"``."""
+    """The answer to a booking: the budget is exceeded and has ``when_exceeded="fail"``, so the requests must fail."""
 
     why: str
     is_open: bool
@@ -74,9 +74,9 @@ class Period:
     """The units charged against a ceiling in the current period.
 
     Attributes:
-        began: time of the period's first request (Unix time in ms), or -1 before it.
+        began: time of the period's first request (Unix time in ms), or -1 before that request.
         spent: the charged units. A running request is charged its estimate.
-        clock: the latest wall-clock time seen (Unix time in ms). It never decreases.
+        clock: the latest wall-clock time of a request (Unix time in ms). Never decreases.
     """
 
     began: int = -1
@@ -84,7 +84,7 @@ class Period:
     clock: int = 0
 
     def merge(self, other: Period, length: int) -> None:
-        """Merge the charge from another checkpoint: use the later period, or in the same period, the higher charge."""
+        """Merge another checkpoint's charge: the later period wins or, in the same period, the higher charge."""
         self.clock = max(self.clock, other.clock)
         began = max(self.began, other.began)
         live = [period.spent for period in (self, other) if period.began + length > began]
@@ -96,7 +96,8 @@ class Account:
 
     Args:
         now: the time of the first slot.
-        written: whether charges are saved in a file. Spending is then limited to :attr:`allowance`, the amount saved.
+        written: whether charges are saved in a file. If so, requests may only spend :attr:`allowance`, the saved
+            amount.
     """
 
     def __init__(self, limits: Limits, now: float, *, written: bool = False) -> None:
@@ -195,7 +196,10 @@ class Account:
         return max(min(self.period.spent + part, ceiling), self.period.spent)
 
     def settle(self, report: Report, now: float) -> bool:
-        """Account for the outcome of requests. Returns whether this voids all slots that are booked but unused."""
+        """Account for the outcome of requests.
+
+        Returns whether the outcome voids all slots that are booked but unused.
+        """
         self.period.spent = max(0.0, self.period.spent + report.units)
         if self.limits.units is not None:
             self._solvent = max(self._solvent, now) + report.units / self.limits.units

@@ -19,8 +19,8 @@ _AMOUNT = re.compile(r"\s*([0-9][0-9_.,]*)\s*([^\s0-9]*)\s*")
 class CircuitBreaker:
     """Stops the requests of a :class:`Budget` when most of them fail.
 
-    It opens when ``failures`` of the last ``of`` requests have failed. After ``pause``, one request may begin. If it
-    succeeds, the breaker closes; otherwise, it stays open for another ``pause``.
+    The breaker opens when ``failures`` of the last ``of`` requests have failed. After ``pause``, one request may begin.
+    If this request succeeds, the breaker closes; otherwise, the breaker stays open for another ``pause``.
 
     Attributes:
         failures: the number of failed requests that opens the breaker. Answers that request a pause (429,
@@ -76,13 +76,13 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits the rate and cost of requests, over all operators and queries of a driver that use the same name.
+    """Limits the rate and cost of requests. All operators and queries of a driver share a budget by its name.
 
     Args:
         name: identifies the budget. Budgets with the same name must have the same values.
         requests: the rate of requests, such as ``"100 per second"`` or ``"5000 per hour"``. A number is per second.
-        units: the cost of requests per time, such as ``"90000 per minute"``. The user chooses the unit, such as tokens
-            or cents.
+        units: the maximum cost of requests per time, such as ``"90000 per minute"``. You choose the unit, such as
+            tokens or cents.
         unit_cost: a function of a request's result (for batches, of the list of results) that returns its cost. By
             default, a request costs its estimate.
         estimate: the units that a request reserves before it begins: a number, or a function of the record (for

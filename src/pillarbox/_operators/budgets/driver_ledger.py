@@ -32,7 +32,7 @@ _log = logging.getLogger("pillarbox")
 
 @dataclass(frozen=True)
 class DriverLedger(Ledger):
-    """The address of the driver's ledger. It is part of the pickled program, so no other process knows it."""
+    """The driver's ledger, as its address and token. Only processes that receive the pickled program know the token."""
 
     host: str
     port: int
@@ -49,7 +49,10 @@ class _Offset:
         self.low, self.high, self._at = float("-inf"), float("inf"), 0.0
 
     def update(self, sent: float, driver: float, received: float) -> None:
-        """Narrow the bounds: the driver's clock read ``driver`` between ``sent`` and ``received`` here."""
+        """Narrow the bounds.
+
+        The driver's clock showed ``driver`` when this clock was between ``sent`` and ``received``.
+        """
         drift = (received - self._at) * _DRIFT
         low, high = max(self.low - drift, driver - received), min(self.high + drift, driver - sent)
         if low > high:  # one of the machines was suspended
@@ -75,7 +78,7 @@ class _DriverLedgerConnection(LedgerConnection):
         self._closed = False
 
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots. Waits until the driver has one."""
+        """Book slots. Waits until the driver has a free slot."""
         while True:
             connection = await self._connected()
             number, sent = next(self._numbers), self.now()

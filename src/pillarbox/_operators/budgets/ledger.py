@@ -1,4 +1,4 @@
-"""Ledgers, which count the requests and costs of each budget."""
+"""Counts the requests and the cost that are charged to each budget."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Slot(NamedTuple):
 
 
 class LedgerConnection(ABC):
-    """An event loop's end of a ledger. Loop thread only."""
+    """An event loop's access to a ledger. Loop thread only."""
 
     #: Seconds of the slots' clock.
     now: Callable[[], float]
 
     @abstractmethod
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots for the requests, or for the first few of them. Waits until there is a slot."""
+        """Book slots for the requests, or for the first few of them. Waits until a slot is free."""
 
     @abstractmethod
     def report(self, limits: Limits, report: Report) -> None: ...
@@ -127,11 +127,11 @@ class LocalLedger(Ledger, LedgerConnection):
 
 @dataclass(frozen=True)
 class BudgetScope:
-    """Where the budgets of a task are accounted for.
+    """The scope of a task's budgets: all tasks of the query, with a shared ledger, or the single task.
 
     Attributes:
         ledger: the ledger that all tasks of the query share, or None if the tasks divide the limits equally.
-        partitions: the most tasks of a post-shuffle vertex that can run concurrently.
+        partitions: the maximum number of concurrent tasks of an operator chain after the shuffle.
     """
 
     ledger: Ledger | None = None

@@ -25,7 +25,7 @@ _MOST = 1 << 16
 
 
 class ForgedError(Exception):
-    """A message was not signed with the token."""
+    """A message was not signed by a process that knows the token."""
 
 
 def token_id(token: bytes) -> bytes:
@@ -63,7 +63,7 @@ class Connection:
     async def to_executor(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token_of: Callable[[bytes], bytes | None]
     ) -> tuple[Connection, bytes]:
-        """Accept an executor's connection. Returns the connection and its token."""
+        """Accept an executor's connection. Returns (the connection, the executor's token)."""
         named, other = await reader.readexactly(16), await reader.readexactly(_NONCE)
         token = token_of(named)
         if token is None:

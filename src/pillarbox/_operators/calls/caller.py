@@ -1,6 +1,6 @@
 """Makes service calls and records their answers, for async keyed functions.
 
-Everything runs in the mailbox thread's event loop, except that plain functions and file access use other threads.
+Everything runs in the mailbox thread's event loop, except for plain functions and file access, which use other threads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 
 
 class CallingElement(Protocol):
-    """A record or timer that makes calls."""
+    """An element (record or timer) whose function makes service calls."""
 
     key: Any
     arrival: int | None
@@ -35,12 +35,13 @@ class Caller:
     """Makes the service calls of one operator's elements.
 
     Args:
-        keeps_records: whether to keep the recorded calls of elements, because elements may run again.
+        keeps_records: whether to keep the recorded calls of elements (records and timers), because elements may run
+            again.
         journal: saves each record before its answer is used, or None.
         replayed: the recorded calls, in a replay.
 
     Attributes:
-        numbers: (key, digest of an element's content) -> how many such elements there were so far.
+        numbers: maps (key, digest of an element's content) to the number of such elements so far.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Caller:
     async def call(
         self, element: CallingElement, function: Callable[..., Any], args: tuple[Any, ...], options: CallOptions
     ) -> Any:
-        """Return a call's recorded answer. Without a record, make the call and record its answer."""
+        """Return a call's recorded answer. If the call has no recorded answer, make the call and record its answer."""
         turns = None if options.budget is None else self._turns_of(options.budget)
         callee = Callee.of(function)
         needs_key = callee.takes_key or options.reconcile is not None
@@ -127,7 +128,7 @@ class Caller:
             await self._journal.write(calls.identity, name, record)
 
     def _identity(self, element: CallingElement, calls: ElementCalls, where: str) -> bytes:
-        """Return a digest that is the same whenever this element runs."""
+        """Return a digest that identifies the element, the same in each of its runs."""
         if calls.identity is None:
             context = self._context
             epoch = context.epoch if element.arrival is None else element.arrival
@@ -195,7 +196,10 @@ class Caller:
         return counts
 
     async def close(self) -> None:
-        """Release the slots of budgets. This is a coroutine because their connections belong to the event loop."""
+        """Release the booked slots of budgets.
+
+        A coroutine, because the budgets' connections belong to the event loop.
+        """
         for turns in self._turns.values():
             turns.close()
 

@@ -1,7 +1,7 @@
 """Digests that are the same for equal data, in every process.
 
-A digest is a hash of a pickle with sorted sets, and with names instead of classes and functions. The pickle has no
-memo, which would depend on the identity of objects.
+A digest is the hash of a pickle. This pickle has sorted sets, and names instead of classes and functions. It has no
+memo, because a memo depends on the identity of objects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _SetPickler(pickle._Pickler):
-    """Pickles sets in a fixed order. It is based on the pickler in Python, because the C pickler cannot be made to."""
+    """Pickles sets in sorted order. Extends the pickler in Python, because the C pickler does not allow this."""
 
     dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)
     reducer_override = _Pickler.reducer_override
@@ -64,8 +64,8 @@ class Callee(NamedTuple):
     """The description of a function to call.
 
     Attributes:
-        is_async: whether it returns a coroutine.
-        takes_key: whether it has a parameter ``idempotency_key``.
+        is_async: whether the function returns a coroutine.
+        takes_key: whether the function has a parameter ``idempotency_key``.
         added: arguments that a ``partial`` adds.
     """
 

@@ -1,9 +1,9 @@
-"""The journal of an operator's service calls: files with the recorded answers, which survive a failed epoch.
+"""Stores the recorded answers of an operator's service calls in files (a journal), which survive a failed epoch.
 
 Files are ``<journal>/<query>/<uid>/<subtask>/<epoch>/<attempt>-<number>``. Records that arrive while a file is being
-written go to the next file. Before its first call (and before it carries elements over), a task reads the files of
-uncommitted epochs. It removes an epoch's files after the commit. Mailbox thread only, except that another thread reads
-and writes the files.
+written go to the next file. Before its first call (and before it carries unfinished elements into the next epoch), a
+task reads the files of uncommitted epochs. After an epoch's commit, the task removes the epoch's files. Mailbox thread
+only, except that another thread reads and writes the files.
 """
 
 from __future__ import annotations

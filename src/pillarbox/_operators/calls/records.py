@@ -85,7 +85,7 @@ class ElementCalls:
         return fingerprint, occurrence
 
     def release(self, name: Name) -> None:
-        """Release the name of a failed call, so that the next call with the same arguments counts as its repetition."""
+        """Release a failed call's name. The next call with equal arguments then counts as a repetition."""
         self._used.discard(name)
 
     def snapshot(self) -> tuple[Any, ...]:

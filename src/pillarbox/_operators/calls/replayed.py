@@ -1,4 +1,4 @@
-"""Service calls in a replay: answered from the recording."""
+"""Answers service calls in a replay from the recording of the query."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class ReplayedCalls:
     """The service calls of an operator, in a replay of a recorded epoch.
 
     Attributes:
-        entries: epoch -> entries of the call journal. None if the query had no journal.
+        entries: maps each epoch to its entries of the call journal. None if the query had no journal.
         refuse: raises an error, for a call without a recorded answer. If None, the service is called instead.
-        may_carry: whether calls may be carried into the next epoch. A call without a recorded answer was then still
-            running at the end of the epoch.
+        may_carry: whether running calls may be carried into the next epoch. If so, a call without a recorded answer was
+            still running at the end of the epoch.
     """
 
     entries: Mapping[int, list[Entry]] | None
@@ -29,7 +29,10 @@ class ReplayedCalls:
     may_carry: bool
 
     async def before_call(self, callee: Callee, args: tuple[Any, ...]) -> None:
-        """Return if the call may be made. Otherwise raise, or with ``may_carry``, wait until the epoch ends."""
+        """Return immediately if the call may be made.
+
+        Otherwise, raise or, with ``may_carry``, wait until the epoch ends.
+        """
         if self.refuse is None:
             return
         if not self.may_carry:

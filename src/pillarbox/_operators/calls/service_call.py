@@ -83,7 +83,7 @@ class ServiceCall:
         self._strategy = retry_strategy(options.retry)
 
     async def answer(self, *, was_begun: bool) -> Any:
-        """Call the service and return its answer. Raises ``TimeoutError`` if it does not arrive in time.
+        """Call the service and return its answer. Raises ``TimeoutError`` if the answer does not arrive in time.
 
         If the call may have been made before (``was_begun``), asks ``reconcile`` first.
         """

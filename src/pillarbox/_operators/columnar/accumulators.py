@@ -1,6 +1,7 @@
 """Computes aggregates in two steps: partial results of rows, then merges of partial results.
 
-Most are merged by Arrow's grouping kernels, the others by functions that receive each row's group number.
+Arrow's grouping kernels merge the partial results of most aggregates. Functions that receive each row's group number
+merge the others.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Accumulator(ABC):
     parts: tuple[PartialColumn, ...]
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
-        """Return the results, which are then cast to the result type. By default, the first part.
+        """Return the results, by default the first part. The caller casts them to the result type.
 
         ``rows`` is the number of rows in each group. Raises :class:`Overflow` if a result does not fit its type.
         """
@@ -90,7 +91,7 @@ class ByGroups(Accumulator):
 
 
 class CountRows(ByKernels):
-    """The number of rows. Needs no partial results: rows are always counted."""
+    """The number of rows. Needs no partial results, because rows are always counted."""
 
     result_type: spark.DataType = spark.LongType()
     parts: tuple[PartialColumn, ...] = ()
@@ -330,7 +331,10 @@ def _sum_type(kind: spark.DataType, name: str) -> spark.DataType:
 
 
 def _added_as(kind: spark.DataType) -> pa.DataType:
-    """Return the type for adding values. Arrow cannot add intervals, so they become microseconds."""
+    """Return the type for adding a column's values.
+
+    Arrow cannot add intervals, so they become microseconds.
+    """
     return pa.int64() if isinstance(kind, spark.DayTimeIntervalType) else arrow_type(kind)
 
 
@@ -375,7 +379,10 @@ def _nulls(column: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def int128_values(column: pa.Array) -> npt.NDArray[Any]:
-    """Return the unscaled values of 128-bit decimals as int64, or as objects if one does not fit. Null becomes 0."""
+    """Return the unscaled values of 128-bit decimals as int64, or as objects if any value does not fit.
+
+    Null becomes 0.
+    """
     words = np.frombuffer(column.buffers()[1], np.uint64)[2 * column.offset : 2 * (column.offset + len(column))]
     low, high = words[0::2], words[1::2].view(np.int64)
     nulls = _nulls(column)

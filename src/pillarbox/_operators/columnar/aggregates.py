@@ -69,8 +69,9 @@ def _of(name: str, *columns: str) -> ColumnAggregate:
 def sum_(column: str) -> ColumnAggregate:
     """Sum a column's non-null values. Without values, the sum is null.
 
-    The sum of integers is a LONG, of floats a DOUBLE, of ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)`` of at most 38
-    digits, and of day-time intervals an interval. A sum that exceeds its type fails the task, as in Spark's ANSI mode.
+    The sum of integers is a LONG, and the sum of floats is a DOUBLE. The sum of ``DECIMAL(p, s)`` is a ``DECIMAL(p +
+    10, s)`` of at most 38 digits, and the sum of day-time intervals is an interval. A sum that exceeds its type fails
+    the task, as in Spark's ANSI mode.
 
     Example:
         >>> sum_("amount")
@@ -112,8 +113,8 @@ def max_(column: str) -> ColumnAggregate:
 def avg_(column: str) -> ColumnAggregate:
     """Compute the mean of a column's non-null values. Without values, the mean is null.
 
-    The mean is a DOUBLE. For ``DECIMAL(p, s)`` it is a ``DECIMAL(p + 4, s + 4)`` of at most 38 digits, for day-time
-    intervals an ``INTERVAL DAY TO SECOND``, both rounded half up.
+    The mean is a DOUBLE. The mean of ``DECIMAL(p, s)`` is a ``DECIMAL(p + 4, s + 4)`` of at most 38 digits, and the
+    mean of day-time intervals is an ``INTERVAL DAY TO SECOND``. These two types are rounded half up.
 
     Example:
         >>> avg_("amount")
@@ -125,7 +126,7 @@ def avg_(column: str) -> ColumnAggregate:
 def first_(column: str) -> ColumnAggregate:
     """Take a column's value from the row with the first event time.
 
-    Of several rows with this time (in ms), takes the smallest value, or null if all are null.
+    If several rows have this time (in ms), takes their smallest value, or null if all their values are null.
 
     Example:
         >>> first_("amount")
@@ -135,7 +136,7 @@ def first_(column: str) -> ColumnAggregate:
 
 
 def last_(column: str) -> ColumnAggregate:
-    """Take a column's value from the row with the last event time. Ties and nulls are as in :func:`first_`.
+    """Take a column's value from the row with the last event time. Handles ties and nulls like :func:`first_`.
 
     Example:
         >>> last_("amount")
@@ -147,8 +148,8 @@ def last_(column: str) -> ColumnAggregate:
 def approx_count_distinct_(column: str) -> ColumnAggregate:
     """Estimate the number of a column's distinct non-null values. The result is a LONG.
 
-    The number is exact below 1,024 values. Above, the relative standard error is 3.1 %, and each key stores 8 KiB per
-    window.
+    The number is exact if there are fewer than 1,024 distinct values. Otherwise, the relative standard error is 3.1 %,
+    and each key stores 8 KiB per window.
 
     Example:
         >>> approx_count_distinct_("shop")
@@ -161,8 +162,8 @@ class ArrowAggregateFunction(ColumnAggregate):
     """Base class of user-defined aggregates, which compute with Arrow arrays.
 
     Each call processes many groups (key and window). ``groups`` is an Arrow array of each row's group number; each
-    number from 0 to ``size - 1`` occurs. Partial results are several arrays with one value per group. Their types may
-    only depend on the columns' types. Arrays may be empty.
+    number from 0 to ``size - 1`` occurs. Partial results are several arrays with one value per group. The arrays' types
+    must only depend on the columns' types. Arrays may be empty.
 
     Example:
         >>> import numpy as np, pyarrow as pa

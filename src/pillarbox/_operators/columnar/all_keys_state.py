@@ -1,8 +1,8 @@
-"""State for operators that store the rows of all keys together.
+"""State of operators that store the rows of all keys together.
 
-The state store needs a key: the smallest integer whose key group the subtask owns. Namespaces, called *addresses*,
-divide the state. Each epoch adds Arrow streams to an address; streams of similar length are merged, as in a
-log-structured merge tree.
+The state store requires a key. Such an operator uses the smallest integer whose key group its subtask owns. Namespaces,
+called *addresses*, divide the state. Each epoch adds Arrow streams to an address; streams of similar length are merged,
+as in a log-structured merge tree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Converts keys of columnar aggregates to columns that Arrow can group by: a struct becomes one column per field.
+"""Converts keys of columnar aggregates to columns that Arrow can group by. A struct becomes one column per field.
 
 For example, ``part: STRUCT<a: INT, b: STRING>`` becomes the columns ``part?`` (whether it is not null), ``part.a`` and
 ``part.b``.
@@ -26,7 +26,10 @@ def grouped_fields(fields: Iterable[spark.StructField]) -> Iterator[spark.Struct
 
 
 def grouped_arrays(name: str, key: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """Yield (name, column) pairs that represent a key. In floats, -0.0 becomes 0.0, and all NaNs become one."""
+    """Yield (name, column) pairs that represent a key.
+
+    In float columns, -0.0 becomes 0.0, and all NaNs become equal.
+    """
     kind = key.type
     if pa.types.is_struct(kind):
         yield f"{name}?", key.is_valid()

@@ -1,6 +1,6 @@
-"""Partial results: record batches with keys, row counts, and columns for each aggregate.
+"""Partial results of aggregates: record batches with keys, row counts, and columns for each aggregate.
 
-They are sent through the shuffle, stored as state, and merged into results.
+Partial results are sent through the shuffle, stored as state, and merged into results.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Partials:
         starts: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64] | None = None,
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Aggregate rows into partial results, one per key and start. Returns them and their starts.
+        """Aggregate rows into partial results, one per key and start. Returns (the partial results, the start of each).
 
         Args:
             times: Unix times in ms.
@@ -168,7 +168,7 @@ class Partials:
         return merged, columns[_GROUP].to_numpy()
 
     def of_keys(self, batches: Sequence[pa.RecordBatch], others: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Keep the partial results whose keys are in ``others``. A few other keys may remain."""
+        """Return the partial results whose keys are in ``others``, and possibly some with other keys."""
         values = self._different_keys(others)
         return [batch.filter(self._among(batch, values)) for batch in batches]
 

@@ -1,4 +1,4 @@
-"""Aggregates rows before the shuffle: for each key and pane (or session), a run of rows becomes one partial result."""
+"""Aggregates rows before the shuffle, into one partial result for each key and pane (slice of time) or session."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Columnar session windows: partial sessions of a key are merged if they overlap or touch.
+"""Columnar session windows, which merge a key's partial sessions that overlap or touch.
 
-All open sessions are in one batch in memory. Each epoch appends the changed sessions to the state; a later session
-replaces the stored sessions that it overlaps. There are no timers: each watermark checks all sessions.
+All open sessions are in one batch in memory. Each epoch appends the changed sessions to the state. A later session
+replaces the stored sessions that it overlaps. There are no timers: the operator checks all sessions at each watermark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Approximate counts of distinct values, from the smallest hashes of each group's values (k minimum values).
+"""Estimates the number of distinct values from the smallest hashes of each group's values (k minimum values).
 
 For fewer than ``K`` distinct values, a sketch contains all hashes. Hashes are stored in state, so their computation
 must never change.

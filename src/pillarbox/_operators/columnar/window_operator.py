@@ -1,7 +1,7 @@
 """Columnar tumbling, sliding and cumulating windows, which merge the partial results of panes.
 
-A pane's partial results are stored at the address of its start. A timer only notes that its window is due. After the
-last timer of a watermark, all due windows fire; small windows are merged in one pass.
+A pane's partial results are stored at the address of its start. A firing timer only notes that its window is due. After
+the last timer of a watermark, all due windows fire, and the partial results of small windows are merged in one pass.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class ColumnarWindowOperator(ColumnarOperator):
-    """Fires columnar windows that consist of panes (slices of time)."""
+    """The operator of columnar windows that consist of panes (slices of time)."""
 
     def __init__(self, context: OperatorContext, keying: Keying, program: ColumnarProgram) -> None:
         super().__init__(context, keying, program)

@@ -32,7 +32,7 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class _Side(EmittingContext):
-    """The context for records of one of the streams. Has the broadcast states by name."""
+    """The context for records of one of the streams. Holds the broadcast states by name."""
 
     _instead: str
     _view: type[ReadOnlyBroadcastState[Any, Any]] = ReadOnlyBroadcastState
@@ -90,7 +90,7 @@ class _Writable(_Side, BroadcastProcessFunction.Context):
 
 
 class KeyedReadOnly(_Side, KeyedTimedContext, KeyedBroadcastProcessFunction.OnTimerContext):
-    """The context for records and timers of the keyed stream: broadcast state is read-only."""
+    """The context for records and timers of the keyed stream, which can only read broadcast state."""
 
     _instead = "the states of all keys are changed in process_broadcast_element() only, which runs in every subtask"
 
@@ -118,7 +118,7 @@ class KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
 
 
 class _BroadcastOperator(FunctionOperator):
-    """Processes the broadcast stream. Base class of both operators."""
+    """Base class of the keyed and the non-keyed operator. Processes the broadcast stream."""
 
     _broadcast: _Side
 

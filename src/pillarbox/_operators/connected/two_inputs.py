@@ -1,7 +1,7 @@
 """Operators with two inputs: CoMap, CoFlatMap, CoProcess and keyed CoProcess.
 
-The event time is the minimum of the inputs' event times. Source: Flink's ``CoStreamMap``, ``CoStreamFlatMap``,
-``CoProcessOperator`` and ``KeyedCoProcessOperator``.
+An operator's event time is the minimum of its inputs' event times. Source: Flink's ``CoStreamMap``,
+``CoStreamFlatMap``, ``CoProcessOperator`` and ``KeyedCoProcessOperator``.
 """
 
 from __future__ import annotations

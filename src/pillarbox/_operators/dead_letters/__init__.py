@@ -1,5 +1,5 @@
-"""Sends records whose function raised to a side output, if the program requests it.
+"""Emits a record to a side output if the function that processes the record raises and the program requests this.
 
 Imports `frame` and `functions`. Start with `dead_letter.py`; `guarded.py` undoes the function's effects. Weak spot:
-other effects than changes of state, timers and output, such as changed attributes of the function, are not undone.
+only changes of state, timers and output are undone, and not changed attributes of the function, for example.
 """

@@ -1,4 +1,4 @@
-"""Dead letters: the side output of records whose function raised."""
+"""Dead letters: records whose function raised, emitted to a side output."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class DeadLetter:
         key: the key of the record or timer. None on a non-keyed stream.
         timestamp: the time of the record or timer (Unix time in ms), or None.
         error: type and message of the error.
-        traceback: the traceback of the error and its causes, with frames of user code only.
-        timer: the clock of the timer. None for a record.
+        traceback: the traceback of the error and its causes, with only the frames of user code.
+        timer: the timer's kind of time (event time or processing time). None for a record.
         COLUMNS: the columns of :meth:`as_text`.
 
     Example:
@@ -60,7 +60,9 @@ class DeadLetter:
     )
 
     def as_text(self) -> tuple[str, str | None, int | None, str, str, str, str | None]:
-        """Return the dead letter as a row of text columns. Value and key are ``repr()``, cut to 10,000 characters.
+        """Return the dead letter as a row of text columns.
+
+        The value and the key are ``repr()``, cut to 10,000 characters.
 
         Example:
             >>> DeadLetter({"id": 3}, "k", None, "parse", "ValueError: bad", "").as_text()
@@ -79,7 +81,8 @@ class DeadLetters:
     """Writes and counts the dead letters of one operator.
 
     Args:
-        has_key: whether letters contain the key. False if the key is internal, because the program did not specify one.
+        has_key: whether letters contain the key. False if the program has not specified a key, so that the key is
+            internal.
     """
 
     def __init__(
@@ -120,7 +123,7 @@ class DeadLetters:
 
 
 def cause_of(error: PillarboxError) -> Exception:
-    """Return the error for a dead letter: the user code's exception, or an error about the record.
+    """Return the error for a dead letter: the exception that user code raised, or an error about the record.
 
     Raises ``error`` if it is not about a record, but about the program or environment.
     """
@@ -149,8 +152,8 @@ def sort_out(
     Args:
         check: raises one of ``errors`` if a record is bad.
         letters: receives the bad records.
-        in_halves: whether to check many records at once and bisect on errors, which suits columns. If False, checks
-            each record alone, which suits user functions.
+        in_halves: whether to check many records together, and to bisect them after an error, which suits columns. If
+            False, checks each record alone, which suits user functions.
     """
     pending = [range(len(records))] if in_halves else [range(at, at + 1) for at in reversed(range(len(records)))]
     while pending:

@@ -1,6 +1,6 @@
-"""An operator that turns failing records into dead letters and undoes their effects.
+"""An operator that turns records whose function raises into dead letters, and undoes their effects.
 
-It wraps the guarded operator and passes it one record at a time.
+The operator wraps another operator, which it passes one record at a time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def guarded(
 ) -> OperatorFactory:
     """Return the operator's factory, or if the program requests dead letters, a factory of a :class:`GuardedOperator`.
 
-    Arguments are as in that class. The original factory must then create a :class:`FunctionOperator`.
+    Arguments are as in that class. If dead letters are requested, ``factory`` must create a :class:`FunctionOperator`.
     """
     check_on_error(on_error, method)
     if not isinstance(on_error, OutputTag):
@@ -66,7 +66,7 @@ class GuardedOperator(StreamOperator):
 
     Args:
         keying: computes the keys of records, if the wrapped operator does not.
-        unchanged: names of states that the function cannot change, so there is nothing to undo in them.
+        unchanged: names of states that the function cannot change, so they need no undoing.
         has_key: whether dead letters contain the key.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Pickles user functions when the program is built."""
+"""Pickles user functions while the program is being built."""
 
 from __future__ import annotations
 
@@ -86,9 +86,10 @@ def load(payload: bytes) -> Any:
 
 
 class BroadcastReferences:
-    """References to Spark's broadcast variables. When Spark pickles this, it sends the variables to the worker.
+    """References to Spark's broadcast variables. When Spark pickles this object, it sends the variables to the worker.
 
-    It is unpickled as an empty tuple, without importing pillarbox: user objects look up the variables by number.
+    In the worker, the object becomes an empty tuple, without importing pillarbox: user objects find the variables by
+    number.
     """
 
     def __init__(self, broadcasts: Iterable[Any] = ()) -> None:
@@ -101,13 +102,13 @@ class BroadcastReferences:
 
 
 class Captured(Generic[P, R]):
-    """A function that is pickled as soon as it is passed to the program, as in PyFlink and PySpark.
+    """A function, pickled as soon as the program receives it, as in PyFlink and PySpark.
 
-    So a function may refer to a loop variable. Each operator calls its own copy. A function that cannot be pickled is
-    only reported when the program runs, with the name of its operator.
+    So the function may refer to a loop variable, whose later values it does not see. Each operator calls its own copy.
+    If the function cannot be pickled, the error is only raised when the program runs, with the operator's name.
 
     Attributes:
-        pickled: its pickle. None if it cannot be pickled, and after unpickling.
+        pickled: the function's pickle. None if the function cannot be pickled, and after unpickling.
     """
 
     __slots__ = ("function", "pickled")
@@ -128,7 +129,7 @@ class Captured(Generic[P, R]):
 
 
 def uncaptured(function: Any) -> Any:
-    """Return the function in a :class:`Captured`, or another function itself."""
+    """Return the original function of a :class:`Captured`. Return any other function unchanged."""
     return function.function if isinstance(function, Captured) else function
 
 

@@ -1,4 +1,4 @@
-"""Collects an operator's results into runs of records, which are emitted at once."""
+"""Collects an operator's results into runs (slices) of records, each emitted in one call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _SAMPLE = 4
 
 
 def emit_run(output: Input, values: list[Any], timestamps: Sequence[int | None] | None) -> None:
-    """Emit a run of results. This frame in a traceback shows that the error is a downstream operator's."""
+    """Emit a run of results.
+
+    In a traceback, this function's frame shows that a downstream operator raised the error.
+    """
     output.process_records(Records(values, timestamps))
 
 
@@ -38,7 +41,7 @@ def is_from_downstream(error: BaseException) -> bool:
 
 
 def next_look(values: list[Any], limit: int = 2**63) -> int:
-    """Return at how many results to measure the run's size again, or 0 to emit the run now.
+    """Return the number of results before the next check of the run's size, or 0 to emit the run now.
 
     Args:
         limit: the maximum number of results in a run.

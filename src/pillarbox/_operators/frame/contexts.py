@@ -14,7 +14,7 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 
 class Clocks(TimerService):
-    """A timer service for non-keyed streams: clocks only, setting a timer raises."""
+    """A timer service for non-keyed streams. It only has clocks: setting a timer raises."""
 
     def __init__(self, context: OperatorContext) -> None:
         self._context = context

@@ -111,7 +111,7 @@ class Pass:
     ``with operator.each(records, operator.keying) as values: for value in values: ...``
 
     Args:
-        pending: an iterator over ``values``, whose position shows the progress.
+        pending: an iterator over ``values``. Its position shows which record is being processed.
     """
 
     __slots__ = ("_operator", "_pending", "_taken", "_timeless", "_values")

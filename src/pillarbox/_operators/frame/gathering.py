@@ -1,4 +1,4 @@
-"""Operators that buffer records, because processing many at once is faster."""
+"""Operators that buffer records, because it is faster to process many records in one call."""
 
 from __future__ import annotations
 

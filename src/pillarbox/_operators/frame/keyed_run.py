@@ -16,7 +16,8 @@ class KeyedRun(NamedTuple):
     Attributes:
         input_index: the index of the input.
         keys: the keys, in order; empty for a non-keyed stream.
-        ends: the end position of each key that ends in this run. 0 if the previous run's last key has no more records.
+        ends: the end position of each key whose last record is in this run. Position 0 means that the previous run's
+            last key has no more records.
     """
 
     input_index: int
@@ -27,7 +28,7 @@ class KeyedRun(NamedTuple):
     def stretches(self) -> Iterator[tuple[Any, int, int, bool]]:
         """Yield (key, start position, end position, whether the key has no more records) for each key.
 
-        The key is None if the run only ends it, without a record.
+        The key is None if the run only ends the previous run's last key and has no record for it.
         """
         keys = iter(self.keys)
         start = 0

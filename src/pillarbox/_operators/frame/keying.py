@@ -85,7 +85,7 @@ class Keying:
         return [field.dataType.simpleString() for field in resolve_schema(self.key_type).fields]
 
     def keeps_keys(self, records: Records) -> bool:
-        """Return whether keys are taken from columns, so that they are the same before and after the shuffle."""
+        """Return whether the keys are column values, so that they are the same before and after the shuffle."""
         return self.columns is not None and isinstance(records, ArrowRecords)
 
     def keys_of(self, records: Records) -> list[Any]:
@@ -107,9 +107,9 @@ class Keying:
         return parts[0] if len(parts) == 1 else list(zip(*parts))
 
     def hashes_of_columns(self, records: Records, hashes: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
-        """Return the hash of each row's key in a columnar run, or None if keys must be hashed one by one.
+        """Return the hash of each row's key in a columnar run, or None if the caller must hash the keys one by one.
 
-        Adds the hashes of new values to ``hashes``, a cache.
+        Adds the hashes of new values to ``hashes``, which is a cache.
         """
         if self.key_type is not None or self.columns is None or not isinstance(records, ArrowRecords):
             return None
@@ -211,7 +211,7 @@ class Router:
 
 
 def _nan_as_null(key: Any) -> Any:
-    """Replace NaN by None in a key, because a column gives them the same hash."""
+    """Replace NaN by None in a key, because NaN and null have the same hash in a column."""
     if isinstance(key, tuple):
         return tuple(map(_nan_as_null, key))
     return None if isinstance(key, float) and key != key else key

@@ -1,7 +1,7 @@
 """The base class of operators, which receive records, watermarks and status changes, and emit them.
 
-Operators of a chain call each other directly, with *runs* (slices) of records, so that the user's function is the only
-call per record. A factory creates an operator in the worker. Operators are only used in the mailbox thread.
+Operators of a chain call each other directly, and pass *runs* (slices) of records, so that the user's function is the
+only call per record. A factory creates an operator in the worker. Only the mailbox thread uses operators.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class MicroBatch(NamedTuple):
     """Spark's data about an epoch, for operators that use Spark's watermark and clock.
 
     Attributes:
-        number: its batch id, or None in a batch query.
+        number: the micro-batch's id, or None in a batch query.
         time: Unix time in ms.
         watermark: Spark's watermark (Unix time in ms), or -1.
     """
@@ -95,7 +95,7 @@ class MicroBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class SparkTime:
-    """Settings of the Spark operator that runs an operator with Spark's watermark and clock.
+    """Settings of the Spark operator that runs a pillarbox operator with Spark's watermark and clock.
 
     Attributes:
         time_mode: ``None``, ``ProcessingTime`` or ``EventTime``.
@@ -122,17 +122,17 @@ class OperatorContext:
     Attributes:
         uid: identifies the operator's stored state.
         subtask: the subtask's index. In a source, the index may differ from epoch to epoch.
-        parallelism: number of subtasks, or 0 before the first shuffle, where Spark decides it.
+        parallelism: number of subtasks, or 0 before the first shuffle, where Spark decides the number.
         processing_time_service: clock and timers. Callbacks run as mails.
-        side_outputs: tag -> receiver, for side outputs that the program uses.
+        side_outputs: maps the tag of each side output that the program uses to its receiver.
         keyed: keyed state and timers, if the :class:`OperatorFactory` is keyed.
         job_parallelism: number of subtasks after the shuffle.
         micro_batch: the current or latest micro-batch, or None if unknown, as in a replay.
         operator_state: declares operator state. None before the first shuffle.
-        epoch_time: returns the epoch's processing time (Unix time in ms). It is the same in all tasks, and if the epoch
-            is repeated. None before the first shuffle.
+        epoch_time: returns the epoch's processing time (Unix time in ms), which is the same in all tasks and in a
+            repetition of the epoch. None before the first shuffle.
         shared: resources shared by the vertex's tasks in this process.
-        read_elsewhere: tags that another query may read, so they may be missing in ``side_outputs``.
+        read_elsewhere: tags of side outputs that another query may read, so that ``side_outputs`` may lack them.
         zone: the time zone of naive datetimes, or None to refuse them as times.
     """
 
@@ -169,9 +169,9 @@ class StreamOperator:
     """Base class of operators.
 
     An operator is created after its downstream operators. Its task calls ``open``, which opens the user's function, and
-    ``restore_state``, then processes records. At the end of each epoch, it calls ``prepare_snapshot_pre_barrier``, then
-    ``snapshot_state``; at the end of bounded input, ``end_input``, then ``finish``. If the task has called ``open``, it
-    finally calls ``close``.
+    ``restore_state``, then processes records. At the end of each epoch, the task calls
+    ``prepare_snapshot_pre_barrier``, then ``snapshot_state``. At the end of bounded input, the task calls
+    ``end_input``, then ``finish``. If the task has called ``open``, it finally calls ``close``.
 
     Attributes:
         by_key: whether batch mode processes one key after the other. False if the operator stores all keys' state
@@ -206,17 +206,17 @@ class StreamOperator:
     def inputs(self) -> Sequence[RecordInput]:
         """The operator's inputs, one per stream.
 
-        Watermarks and statuses are combined first: the operator receives their minimum.
+        The operator receives the inputs' combined watermark (their minimum) and combined status.
         """
         return self._inputs or (self,)
 
     def open(self) -> None: ...
 
     def begin_epoch(self) -> None:
-        """Begin an epoch of a source. It may read a different partition than in the last epoch."""
+        """Begin an epoch of a source, which may read a different partition than in the previous epoch."""
 
     def end_key(self) -> None:
-        """Fire a key's remaining timers in batch mode, after its last record. Its state is then dropped."""
+        """In batch mode, fire a key's remaining timers after its last record. The key's state is dropped afterwards."""
 
     def end_input(self) -> None:
         """Wait for pending requests at the end of bounded input. Timers still fire. Flink's ``endInput``."""
@@ -231,7 +231,7 @@ class StreamOperator:
         raise NotImplementedError
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Process a run in batch mode: each key's records, then its end, when its state is dropped."""
+        """Process a run in batch mode: each key's records, then the key's end, which drops its state."""
         process = self.inputs[run.input_index].process_records
         if not run.ends:
             process(run.records)
@@ -258,7 +258,7 @@ class StreamOperator:
 
     @property
     def has_close(self) -> bool:
-        """Whether the user's function overrides ``close()`` and so may hold resources."""
+        """Whether the user's function overrides ``close()``, so that it may hold resources."""
         return False
 
     @property
@@ -272,7 +272,7 @@ class StreamOperator:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether requests are pending, so that the next epoch must follow at once."""
+        """Whether requests are pending, so that the next epoch must follow immediately."""
         return False
 
     @property
@@ -298,9 +298,9 @@ class StreamOperator:
             )
 
     def snapshot_event_time(self) -> dict[str, Any] | None:
-        """Return the operator's event time and idleness as plain data, without timers. None if it has neither.
+        """Return the operator's event time and idleness as plain data, without timers, or None if it tracks neither.
 
-        A task after a shuffle stores it with the epoch, so that its watermarks continue.
+        A task after a shuffle stores this data with the epoch, so that its watermarks continue.
         """
         return None
 
@@ -322,10 +322,11 @@ class OperatorFactory:
         make: creates the operator from its context. An operator class, or a ``partial`` of it.
         wakes_up: whether the operator may have work in an epoch without records.
         stateful: whether ``snapshot_state`` returns a state, which needs a shuffle before the operator.
-        result_types: tag of a side output, or None for the main output -> type or column names of its results.
+        result_types: maps a side output's tag, or None for the main output, to the type or column names of its results.
         asked_tags: tags of all side outputs that the program reads.
-        state_depends_on: subject -> setting without which stored state cannot be used (``_state/keys/state_note.py``).
-        keeps_records: whether the operator emits its input records unchanged, so that their columns stay known.
+        state_depends_on: maps subjects to the settings that stored state can only be used with
+            (``_state/keys/state_note.py``).
+        keeps_records: whether the operator emits its input records unchanged, so that the results have known columns.
         keeps_columns: whether columnar input stays columnar.
         sides_are_fixed: whether the inputs must not be swapped, because the operator stores records by input.
     """

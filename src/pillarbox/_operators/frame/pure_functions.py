@@ -95,5 +95,8 @@ def _is_pure_code(code: CodeType, names: Mapping[str, Any]) -> bool:
 
 
 def _is_constant(value: Any) -> bool:
-    """Return whether a value only refers to immutable values. False for functions and classes: they have attributes."""
+    """Return whether a value only refers to immutable values.
+
+    False for functions and classes, which have attributes.
+    """
     return not isinstance(value, type) and not hasattr(value, "__dict__") and is_fixed(value)

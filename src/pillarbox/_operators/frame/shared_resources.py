@@ -1,6 +1,6 @@
 """Resources that tasks in a process share, such as event loops and rate limits.
 
-Flink has them once per subtask. Here, a Spark partition runs many subtasks one after another in one process.
+Flink creates them once per subtask. Here, a Spark partition runs many subtasks one after another in one process.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class _Held:
 
 
 class SharedResources:
-    """The named resources that a vertex's tasks in one partition share. Mailbox thread only.
+    """The named resources that the tasks of a vertex (operator chain) share in one partition. Mailbox thread only.
 
     Attributes:
         stay: whether all epochs of the tasks run in this process.
-        resting: returns a context manager for waits of the mailbox thread, which lets other threads run functions.
+        resting: returns a context manager for waits of the mailbox thread. Within it, other threads can run functions.
         query: the id of the query, or empty if unknown.
-        of_thread: resources that all tasks in the mailbox thread share, of all vertices.
+        of_thread: resources that all vertices' tasks in this mailbox thread share.
     """
 
     def __init__(

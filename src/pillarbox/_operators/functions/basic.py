@@ -70,12 +70,13 @@ class Function:
     """Base class of functions. ``open`` and ``close`` are called once per task.
 
     With a batch DataFrame, a task ends with its partition; a function without ``close`` stays open for the worker's
-    next partitions. Both methods may be ``async def`` in async operators, and in ``process`` of a keyed stream.
+    next partitions. In async operators and in ``process`` on a keyed stream, ``open`` and ``close`` may be ``async
+    def``.
 
     Attributes:
         uses_processing_time: whether the function sets processing-time timers. If so, a streaming query also runs
-            epochs without new data. (Flink's tasks always run.) If None, pillarbox searches the code of the function
-            and of the functions that it calls, but cannot find calls through ``getattr()``.
+            epochs without new data. (Flink's tasks always run.) If None, pillarbox searches the function's code, and
+            the functions that this code calls, for such timers. The search cannot find calls through ``getattr()``.
     """
 
     uses_processing_time: bool | None = None
@@ -106,7 +107,7 @@ class KeySelector(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     def get_key(self, value: In, /) -> Out:
-        """Return the record's key. Its hash must be the same in all processes."""
+        """Return the record's key, whose hash must be the same in all processes."""
 
 
 class Partitioner(Function, ABC, Generic[Key]):
@@ -122,7 +123,10 @@ class Partitioner(Function, ABC, Generic[Key]):
 
     @abstractmethod
     def partition(self, key: Key, num_partitions: int, /) -> int:
-        """Return the index of a key's subtask, below ``num_partitions``. Must be the same on every call."""
+        """Return the index of a key's subtask, below ``num_partitions``.
+
+        Every call must return the same index for a key.
+        """
 
 
 class MapFunction(Function, ABC, Generic[In, Out]):
@@ -292,7 +296,7 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
         """
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /) -> Results[Out]:
-        """Process a timer that fires, with the state of its key. May be an ``async def``.
+        """Process a timer when it fires, with the state of its key. May be an ``async def``.
 
         Results are as in ``process_element``. The results of an event-time timer get its ``timestamp`` (Unix time in
         ms) as event time; other results have no event time. ``ctx`` is only valid during the call.
@@ -304,7 +308,7 @@ def check_call(function: Any, names: Sequence[str], what: str) -> None:
     """Raise ProgramError if a function has the wrong number of parameters.
 
     Args:
-        what: the caller and the function, for the error message, such as ``"map() got f, which"``.
+        what: the beginning of the error message, such as ``"map() got f, which"``.
     """
     try:
         signature = inspect.signature(function)
@@ -324,7 +328,7 @@ def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False
 
     Args:
         method: the method to check, if ``function`` is an object.
-        asked_by: the caller, for the error message, such as ``"map()"``.
+        asked_by: the method that received the function, for the error message, such as ``"map()"``.
         many: whether a generator is allowed.
     """
     called = getattr(function, method, function)

@@ -16,13 +16,13 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class ReadOnlyBroadcastState(Generic[K, V]):
-    """A map with data from broadcast records. Each subtask has a copy. Keeps insertion order, even after a restart."""
+    """A map with data from broadcast records, in insertion order, even after a restart. Each subtask has a copy."""
 
     def __init__(self, state: MapState[K, V]) -> None:
         self._state = state
 
     def get(self, key: K) -> V | None:
-        """Return the value at ``key``, or None. Do not change it."""
+        """Return the value at ``key``, or None. Do not change this value."""
         return self._state.get(key)
 
     def contains(self, key: K) -> bool:
@@ -77,8 +77,8 @@ class ReadOnlyBroadcastState(Generic[K, V]):
 class BroadcastState(ReadOnlyBroadcastState[K, V], Generic[K, V]):
     """Broadcast state that can be changed, for functions that process broadcast records.
 
-    All subtasks receive the same broadcast records and must compute the same state, so the state may depend on nothing
-    else. Of a large map, an epoch only stores the changed entries.
+    All subtasks receive the same broadcast records and must compute the same state, so the state must depend only on
+    these records. For a large map, an epoch stores only the changed entries.
     """
 
     def put(self, key: K, value: V) -> None:
@@ -111,13 +111,13 @@ class _Context(RecordContext):
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Return the minimum watermark of both inputs. Initially, it is -2**63."""
+        """Return the smaller of the two inputs' watermarks, initially -2**63."""
 
 
 class _ReadOnlyContext(_Context):
     @abstractmethod
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor[K, V]) -> ReadOnlyBroadcastState[K, V]:
-        """Return a broadcast state. It is read-only, because all subtasks' copies must be equal.
+        """Return a broadcast state. The state is read-only, because all subtasks' copies must be equal.
 
         Raises:
             ProgramError: the stream was broadcast without this descriptor.
@@ -138,7 +138,7 @@ class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     """Processes a non-keyed stream connected to a broadcast stream.
 
     Each subtask receives every broadcast record once, and may store it in broadcast state. The order between the two
-    streams is undefined: a function whose records must wait for a broadcast record has to store them in state.
+    streams is undefined. If records must wait for a broadcast record, the function has to store them in state.
 
     Example:
         >>> RULES = MapStateDescriptor[str, int]("rules")
@@ -230,12 +230,12 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
         def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
             """Call a function for each of the subtask's keys that has a certain state (Flink's ``applyToKeyedState``).
 
-            The set of keys is fixed before the first call of ``function``. Its order depends only on the keys.
+            The keys are collected before the first call of ``function``, and their order depends only on the keys.
 
             Args:
                 descriptor: a keyed state that ``open`` has declared.
-                function: ``f(key, state)``. It may change the key's states and emit to side outputs,
-                    but not set timers.
+                function: ``f(key, state)``. The function can change the key's states and emit to side outputs, but
+                    cannot set timers.
 
             Example:
                 >>> SPENT = ValueStateDescriptor("spent", int, default=0)
@@ -266,7 +266,7 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
     def process_broadcast_element(self, value: In2, ctx: KeyedBroadcastProcessFunction.Context, /) -> Results[Out]:
         """Process a broadcast record. Every subtask calls this method and emits the results.
 
-        ``ctx`` gives access to the keyed state of all keys. It is only valid during the call.
+        ``ctx`` gives access to the keyed state of all keys, and is only valid during the call.
         """
 
     def on_timer(self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext[Key], /) -> Results[Out]:

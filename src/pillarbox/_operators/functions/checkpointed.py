@@ -1,4 +1,4 @@
-"""Functions with operator state: state of a subtask instead of a key, as in Flink."""
+"""Functions with operator state, which belongs to a subtask instead of a key, as in Flink."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def no_undo(name: str) -> str:
 
 
 class OperatorStateStore:
-    """Declares operator state: lists, one per subtask. Of a large list, an epoch only stores the added elements."""
+    """Declares operator state: lists, one per subtask. For a large list, an epoch stores only the added elements."""
 
     def __init__(self, backend: KeyedStateBackend, uid: str) -> None:
         self._backend = backend
@@ -37,7 +37,7 @@ class OperatorStateStore:
         """Return a list state. On rescaling, its elements are split among the new subtasks.
 
         Args:
-            descriptor: its name must be unique among the function's states.
+            descriptor: the state's descriptor, whose name must be unique among the function's states.
 
         Raises:
             ProgramError: the descriptor is not a ``ListStateDescriptor``, or has a time-to-live.
@@ -53,9 +53,9 @@ class OperatorStateStore:
         return self._declared(descriptor, union=True)
 
     def delete_if_exists(self, name: str) -> None:
-        """Delete a list that is in the checkpoint, but no longer declared (Spark's ``deleteIfExists``).
+        """Delete a list that the checkpoint contains but the function no longer declares (Spark's ``deleteIfExists``).
 
-        Needed as long as the program may start from checkpoints or savepoints that contain the list.
+        This call is needed as long as the program may start from checkpoints or savepoints that contain the list.
 
         Raises:
             ProgramError: the function declares the list.
@@ -94,14 +94,14 @@ class FunctionSnapshotContext:
         self._checkpoint_id = checkpoint_id
 
     def get_checkpoint_id(self) -> int:
-        """Return the number of the epoch, and of its checkpoint, from 1."""
+        """Return the number of the current epoch and its checkpoint, counted from 1."""
         return self._checkpoint_id
 
 
 class CheckpointedFunction(ABC):
     """A mix-in that adds operator state to a function, keyed or not.
 
-    Only works after a shuffle, because Spark's source tasks have no identity across epochs.
+    Requires a shuffle before the function, because Spark's source tasks have no identity across epochs.
 
     Example:
         >>> class EveryThird(FlatMapFunction[int, int], CheckpointedFunction):

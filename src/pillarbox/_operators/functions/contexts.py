@@ -34,7 +34,7 @@ class RuntimeContext:
     """A function's access to its task: name, subtask, metrics and keyed state.
 
     The ``get_*state`` methods declare a state. They raise ``ProgramError`` if the descriptor is for another kind of
-    state, if its name is already used for one, or if the stream has no key.
+    state, if another kind of state has the same name, or if the stream has no key.
 
     Example:
         >>> class Tag(MapFunction[str, str]):
@@ -63,7 +63,7 @@ class RuntimeContext:
         return self._context.subtask
 
     def get_number_of_parallel_subtasks(self) -> int:
-        """Return the number of subtasks, or 0 before the first shuffle, where Spark decides it."""
+        """Return the number of subtasks, or 0 before the first shuffle, where Spark decides this number."""
         return self._context.parallelism
 
     def get_max_number_of_parallel_subtasks(self) -> int:
@@ -79,7 +79,7 @@ class RuntimeContext:
         return MetricGroup(self._context.metrics)
 
     def get_logger(self, name: str = "pillarbox.functions") -> logging.LoggerAdapter[logging.Logger]:
-        """Return a logger that adds operator, subtask (from 0) and epoch to each message and log record.
+        """Return a logger that adds the operator, the subtask (from 0) and the epoch to each message and log record.
 
         Args:
             name: the name of the standard logger to log to.
@@ -110,22 +110,23 @@ class RuntimeContext:
         return self._declared(state_descriptor, "get_map_state", MapStateDescriptor)  # type: ignore[no-any-return]
 
     def get_reducing_state(self, state_descriptor: ReducingStateDescriptor[V]) -> ReducingState[V]:
-        """Declare a state with one value per key, which combines all added values with a reduce function."""
+        """Declare a state with one value per key. A reduce function combines all added values into this value."""
         return self._declared(state_descriptor, "get_reducing_state", ReducingStateDescriptor)  # type: ignore[no-any-return]
 
     def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor[T, Acc, U]) -> AggregatingState[T, U]:
-        """Declare a state with an accumulator per key. An aggregate function adds values to it."""
+        """Declare a state with an accumulator per key. An aggregate function adds values to the accumulator."""
         return self._declared(state_descriptor, "get_aggregating_state", AggregatingStateDescriptor)  # type: ignore[no-any-return]
 
     def delete_if_exists(self, name: str) -> None:
-        """Delete a keyed state that is in the checkpoint, but no longer declared (Spark's ``deleteIfExists``).
+        """Delete a keyed state that the checkpoint contains but no function declares (Spark's ``deleteIfExists``).
 
-        Without this call, pillarbox refuses such a checkpoint. Call it in ``open()``. The first epoch removes the
-        state, and keys that had no other state. After that, only older checkpoints and savepoints need the call.
+        Call this method in ``open()``. Without it, pillarbox refuses such a checkpoint. The first epoch removes the
+        state, and keys that had no other state. Afterwards, only starts from older checkpoints and savepoints need the
+        call.
 
         Raises:
-            ProgramError: the program declares this name or has renamed a state that had it, the task has already
-                processed records, or the stream has no key.
+            ProgramError: the program declares a state with this name or has renamed a state from this name, the task
+                has already processed records, or the stream has no key.
         """
         self._backend_for(name).delete_if_exists(name)
 
@@ -179,7 +180,7 @@ class TimerService(ABC):
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Return the operator's watermark. Initially, it is -2**63."""
+        """Return the operator's watermark, initially -2**63."""
 
     @abstractmethod
     def register_event_time_timer(self, timestamp: int) -> None:

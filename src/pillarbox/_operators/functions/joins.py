@@ -39,7 +39,7 @@ class FlatJoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
 
 class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Processes all records of two streams with the same key and window. One stream may have no records.
+    """Processes the records of two streams that have the same key and window. One stream may have no such records.
 
     Example:
         >>> class Counts(CoGroupFunction[str, str, tuple[int, int]]):
@@ -59,7 +59,7 @@ class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
 
 
 class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Processes pairs of records from two keyed streams with close event times. For ``interval_join``.
+    """Processes pairs of records of two keyed streams whose event times are close. For ``interval_join``.
 
     Example:
         >>> class Delay(ProcessJoinFunction[int, int, int]):

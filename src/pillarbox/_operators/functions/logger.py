@@ -1,4 +1,4 @@
-"""A task's logger, which adds operator, subtask and epoch to messages."""
+"""A task's logger, which adds the operator, the subtask and the epoch to messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class TaskLogger(_Adapter):
         self._context = context
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Add the task to the message and the log record's fields. Does not overwrite the caller's fields."""
+        """Add the task to the message and to the log record's fields.
+
+        Does not overwrite fields that the caller has set.
+        """
         context = self._context
         task = {"operator": context.name, "subtask": context.subtask, "epoch": context.epoch}
         kwargs["extra"] = {**task, **(kwargs.get("extra") or {})}

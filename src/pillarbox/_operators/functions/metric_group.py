@@ -1,7 +1,7 @@
 """Metrics of user functions, as in PyFlink: counters, meters, distributions and gauges.
 
-Metrics are reported at the end of each epoch, and then reset; keep totals in state. Functions of async operators may
-use metrics from their threads.
+Metrics are reported at the end of each epoch and then reset, so totals over several epochs must be kept in state.
+Functions of async operators may use metrics from their threads.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Meter:
 class Distribution:
     """Reports the number, sum, minimum, maximum and mean of the values in an epoch.
 
-    The number is reported as the counter ``<name>.count``; the others, if there are values, as the gauges
-    ``<name>.sum``, ``.min``, ``.max`` and ``.mean``.
+    The number is reported as the counter ``<name>.count``. If there are values, the others are reported as the gauges
+    ``<name>.sum``, ``<name>.min``, ``<name>.max`` and ``<name>.mean``.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class MetricGroup:
         self._prefix = prefix
 
     def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
-        """Return a group whose metrics' names start with the group's name and a dot.
+        """Return a group of metrics whose names start with ``name`` and a dot.
 
         Args:
             extra: if set, returns a group with this name inside the new group.
@@ -143,7 +143,7 @@ class MetricGroup:
         """Return the meter with this name. Calls with the same name return the same object.
 
         Args:
-            time_span_in_seconds: ignored, for compatibility with PyFlink. The rate covers the epoch.
+            time_span_in_seconds: ignored; exists for compatibility with PyFlink. The rate covers the epoch.
         """
         return self._metrics.get(self._prefix + _checked(name), Meter)
 
@@ -158,7 +158,7 @@ class MetricGroup:
             obj: a function that returns a number. Called in the mailbox thread. If it raises, the task fails.
 
         Raises:
-            ProgramError: the name is taken, or ``obj`` is not callable.
+            ProgramError: another metric has this name, or ``obj`` is not callable.
         """
         if not callable(obj):
             raise ProgramError(f"gauge({name!r}) takes a function that returns a number, not {shorten(obj)}")

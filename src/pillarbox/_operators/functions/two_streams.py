@@ -11,7 +11,7 @@ from pillarbox._operators.functions.basic import Function, KeyedProcessFunction,
 
 
 class CoMapFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Maps each record of two streams to at most one result. If both are keyed, they share keyed state.
+    """Maps each record of two streams to at most one result. If both streams are keyed, they share keyed state.
 
     Example:
         >>> class AsText(CoMapFunction[int, str, str]):
@@ -37,7 +37,7 @@ class CoMapFunction(Function, ABC, Generic[In1, In2, Out]):
 
 
 class CoFlatMapFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Maps each record of two streams to any number of results. If both are keyed, they share keyed state.
+    """Maps each record of two streams to any number of results. If both streams are keyed, they share keyed state.
 
     Example:
         >>> class Blocked(CoFlatMapFunction[str, str, str]):
@@ -90,11 +90,11 @@ class CoProcessFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def process_element1(self, value: In1, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
-        """Process a first stream's record, as in ``ProcessFunction.process_element``."""
+        """Process a record of the first stream, as in ``ProcessFunction.process_element``."""
 
     @abstractmethod
     def process_element2(self, value: In2, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
-        """Process a second stream's record, as in ``ProcessFunction.process_element``."""
+        """Process a record of the second stream, as in ``ProcessFunction.process_element``."""
 
 
 class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
@@ -131,11 +131,11 @@ class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
 
     @abstractmethod
     def process_element1(self, value: In1, ctx: Context[Key], /) -> Results[Out]:
-        """Process a first stream's record, as in ``KeyedProcessFunction.process_element``."""
+        """Process a record of the first stream, as in ``KeyedProcessFunction.process_element``."""
 
     @abstractmethod
     def process_element2(self, value: In2, ctx: Context[Key], /) -> Results[Out]:
-        """Process a second stream's record, as in ``KeyedProcessFunction.process_element``."""
+        """Process a record of the second stream, as in ``KeyedProcessFunction.process_element``."""
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext[Key], /) -> Results[Out]:
         """Process a timer that either method has set, as in ``KeyedProcessFunction.on_timer``."""

@@ -1,4 +1,4 @@
-"""``interval_join``: pairs of records of two keyed streams with close event times.
+"""``interval_join``, which pairs records of two keyed streams whose keys are equal and whose event times are close.
 
 Source: Flink's ``IntervalJoinOperator``, which drops a record when the watermark reaches the time of its last possible
 partner. Here, the watermark must have passed that time: a partner with exactly that time is not late.
@@ -106,7 +106,7 @@ class _Side:
         return [(time, self.state[time]) for time in times]
 
     def drop(self, watermark: int) -> int | None:
-        """Drop records that can no longer match. Returns when the next record must be dropped, or None."""
+        """Drop records that can no longer match. Returns the watermark that next drops a record, or None."""
         state, times = self.state, self._in_order()
         # At the end of the data, also records whose last partner could still follow.
         over = len(times) if watermark == MAX_WATERMARK else bisect_left(times, watermark - self.wait + 1)
@@ -134,7 +134,7 @@ class _Side:
 
 
 class IntervalJoinOperator(TwoInputs, KeyedOperator):
-    """Applies a ``ProcessJoinFunction`` to each pair with close event times."""
+    """Applies a ``ProcessJoinFunction`` to each pair of records whose event times are close."""
 
     own_states: Collection[str] = ("left", "right")
     drops_late = True

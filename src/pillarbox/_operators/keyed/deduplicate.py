@@ -21,7 +21,7 @@ from pillarbox._types.type_information import Types
 
 
 class DeduplicateOperator(KeyedOperator):
-    """Emits a record unless its key is stored. The key is then stored for ``within`` milliseconds of event time.
+    """Emits a record unless its key is stored. Stores the key of an emitted record for ``within`` ms of event time.
 
     A record that is late by more than ``within`` is emitted, but its key is not stored.
     """

@@ -22,12 +22,13 @@ Method = Literal["sum", "min", "max", "min_by", "max_by"]
 class FieldAggregation(ReduceFunction[Any]):
     """Aggregates the records of a key by one field.
 
-    ``sum``, ``min`` and ``max`` return the key's first record with the result in this field. ``min_by`` and ``max_by``
-    return a whole record; of equal values, the first. NaN is greater than all numbers, as in Flink and Spark.
+    ``sum``, ``min`` and ``max`` return the key's first record, with the aggregated value in the field. ``min_by`` and
+    ``max_by`` return the whole record with the extreme value, or the first of several. NaN is greater than all numbers,
+    as in Flink and Spark.
 
     Args:
-        field: its position (in tuples and rows) or name (in rows, dicts and objects). Any other record is its own field
-            0.
+        field: the field's position (in tuples and rows) or name (in rows, dicts and objects). Any other record is its
+            own field 0.
     """
 
     def __init__(self, method: Method, field: int | str) -> None:

@@ -21,7 +21,7 @@ from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimer
 
 
 class _KeyTimers(Clocks):
-    """The current key's timers that the user's function has set. They have no namespace."""
+    """The timers that the user's function has set for the current key. They belong to no namespace (window)."""
 
     def __init__(self, context: OperatorContext, internal: InternalTimerService) -> None:
         super().__init__(context)

@@ -1,7 +1,7 @@
-"""``reduce`` on a keyed stream. Emits the new value after every record; in batch mode, only each key's last value.
+"""``reduce`` on a keyed stream. Emits the new value after every record or, in batch mode, only each key's last value.
 
-Source: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``. In batch mode, Flink emits with the
-timestamp 2**63 - 1; here, results have the last record's timestamp.
+Source: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``. In batch mode, Flink's results have
+the timestamp 2**63 - 1; here, a result has the timestamp of the key's last record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _MANY = 1024
 class ReduceOperator(KeyedOperator):
     """Applies ``f(previous, value) -> value`` per key. Emits a key's first record unchanged.
 
-    A field aggregation also checks the field of a key's first record, which would make all later records fail.
+    A field aggregation also checks the field in a key's first record, because a wrong type there would make all later
+    records fail.
     """
 
     own_states: Collection[str] = ("reduced",)

@@ -1,6 +1,6 @@
 """Base class of the operators that run Spark's ``StatefulProcessor`` and ``GroupState`` functions.
 
-Rows are buffered until the barrier. Spark's watermark decides which rows are late.
+Rows are buffered until the end of the micro-batch. Spark's watermark decides which rows are late.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ProcessorSettings:
 
 
 class MicroBatchOperator(KeyedOperator):
-    """Buffers the rows of a micro-batch, and processes them key by key at its barrier.
+    """Buffers the rows of a micro-batch, and processes them key by key at its end (barrier).
 
     Attributes:
         kind: the name of the Spark method, which is also the operator's uid.
@@ -90,11 +90,13 @@ class MicroBatchOperator(KeyedOperator):
         return {"watermark": watermark, "idle": None, "quiet_since": None, "silent": False, "batch": batch}
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Restore the watermark. After rescaling, it is not known which micro-batch it belongs to."""
+        """Restore the watermark. After rescaling, the micro-batch that the watermark belongs to is unknown."""
         self._last = None if state is None else (state.get("batch"), state["watermark"])
 
     def _late_watermark(self, batch: MicroBatch) -> int:
-        """Return the watermark for late rows. As in Spark, this is the previous micro-batch's watermark.
+        """Return the watermark that decides which rows are late.
+
+        As in Spark, this is the previous micro-batch's watermark.
 
         If this operator did not run in the previous micro-batch, returns the current watermark.
         """

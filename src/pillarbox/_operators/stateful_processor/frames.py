@@ -1,6 +1,6 @@
-"""Converts rows to pandas frames, and results back, like PySpark.
+"""Converts rows to pandas frames, and converts emitted frames to Arrow columns, like PySpark.
 
-All keys are converted together if this gives the same types as converting them one by one.
+All keys' rows are converted together if this gives the same types as a conversion key by key.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The operator of ``applyInPandasWithState``: a function with state and a timeout per group.
+"""The operator of ``applyInPandasWithState``, whose function has a state and a timeout per group.
 
-A timeout is stored as a timer one millisecond later, because a group times out after its timeout, not at it. Source:
-Spark's ``FlatMapGroupsInPandasWithStateExec``.
+A timeout is stored as a timer one millisecond later, because a group expires after its timeout, and not at the timeout.
+Source: Spark's ``FlatMapGroupsInPandasWithStateExec``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The argument of ``StatefulProcessor.init``: ``DriverHandle`` on the driver, ``TaskHandle`` in tasks.
+"""The handle that ``StatefulProcessor.init`` receives: a ``DriverHandle`` on the driver, a ``TaskHandle`` in tasks.
 
 Tasks use the declarations that the driver's handle recorded, because workers cannot parse DDL. Method names, arguments,
 conditions and error texts are the same as in Spark.
@@ -131,7 +131,7 @@ class _Handle:
 
 
 class DriverHandle(_Handle):
-    """Records which states ``init`` declares. Using states or timers raises."""
+    """Records which states ``init`` declares. Raises if ``init`` uses states or timers."""
 
     def __init__(self, time_mode: str, parse: Callable[[str], StructType]) -> None:
         super().__init__(time_mode, "PRE_INIT")

@@ -1,4 +1,4 @@
-"""The operator that runs a ``StatefulProcessor`` with pillarbox's state and timers, in Spark's order of events.
+"""The operator of a ``StatefulProcessor``, with pillarbox's state and timers and Spark's order of events.
 
 In each micro-batch, a new copy of the processor receives the rows, then expired timers in time order, then ``close()``.
 """
@@ -96,7 +96,7 @@ class StatefulProcessorOperator(MicroBatchOperator):
         return zip(keys, (islice(pending, count) for count in rows.counts))
 
     def _handle_timers(self, processor: Any, batch: MicroBatch, times: TimerValues) -> None:
-        """Call the processor for expired timers. A timer that it sets here fires in the next micro-batch or later."""
+        """Call the processor for expired timers. A timer set in such a call fires in the next micro-batch or later."""
         limit = self._limit(batch)
         if limit is None:
             return

@@ -1,4 +1,4 @@
-"""The rows of a micro-batch: buffered as columns, and at the barrier ordered by key, as in Spark."""
+"""The rows of a micro-batch, which are buffered as columns, then ordered by key at the barrier, as in Spark."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 class RowResults:
-    """Converts emitted rows to columns by name, like PySpark. Missing columns become null."""
+    """Converts emitted rows to columns.
+
+    Matches values to columns by name, like PySpark; missing columns become null.
+    """
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema

@@ -32,12 +32,12 @@ TIMERS_COLUMN = "timers"
 class SparkStateTable:
     """Converts Spark's state rows to the rows of a savepoint table.
 
-    For a state with a time-to-live, Spark stores the value and its expiry time; the savepoint, the value and its last
-    access time.
+    For a state with a time-to-live, Spark stores the value and its expiry time; a savepoint stores the value and the
+    time of its last access.
 
     Attributes:
         operator: the operator's entry in the manifest.
-        variables: name -> state, in the order of their columns.
+        variables: maps names to states, in the order of their columns.
     """
 
     operator: OperatorTable

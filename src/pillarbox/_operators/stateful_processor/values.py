@@ -1,4 +1,4 @@
-"""Converts values for storage according to their schema, and back, like Spark.
+"""Converts values according to their schema to the stored form, and back, like Spark.
 
 Stored values are plain data. Sources: PySpark's ``StructType.toInternal`` and Spark's ``EvaluatePython``, which turn
 values of a wrong type into null.
@@ -33,7 +33,7 @@ _TAKEN = frozenset(dir(spark.Row))
 
 @cache
 def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
-    """Return a function that creates PySpark ``Row`` objects of a class with fast access to columns."""
+    """Return a function that creates PySpark ``Row`` objects. Their class has fast access to columns."""
     columns = {
         name: property(itemgetter(position))
         for position, name in enumerate(names)
@@ -54,7 +54,7 @@ class Codec(NamedTuple):
 def struct_codec(schema: spark.StructType, *, hashable: bool = False) -> Codec:
     """Return the codec of a struct, which is stored and returned as a plain tuple.
 
-    ``hashable``: whether stored values must be usable as dictionary keys.
+    ``hashable`` is True if stored values must be usable as dictionary keys.
     """
     codecs = [_codec(field.dataType, hashable) for field in schema]
     encoders, count = [codec.encode for codec in codecs], len(codecs)

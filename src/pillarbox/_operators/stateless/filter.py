@@ -37,7 +37,10 @@ class FilterOperator(FunctionOperator):
         return keep
 
     def _judge_each(self, records: Records) -> Records:
-        """Filter mutable records. Copies each at once, because the function may keep it and change it later."""
+        """Filter mutable records.
+
+        Copies each immediately, because the function may keep a record and change it later.
+        """
         call, copied = self.call, self.context.copier.copied
         values: list[Any] = []
         keep: list[Any] = []
@@ -54,7 +57,10 @@ class FilterOperator(FunctionOperator):
             self._refuse(values, keep)
 
     def _refuse(self, values: list[Any], keep: list[Any]) -> None:
-        """Raise if a result is not a bool: a coroutine is always true, and None may be a forgotten ``return``."""
+        """Raise if a result is not a bool.
+
+        A coroutine would count as true, and None may mean a forgotten ``return``.
+        """
         position = next(index for index, answer in enumerate(keep) if type(answer) not in _BOOLEANS)
         answer = keep[position]
         for result in keep:

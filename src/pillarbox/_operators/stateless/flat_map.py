@@ -13,7 +13,10 @@ from pillarbox._operators.frame.operator import OperatorContext
 
 
 class FlatMapOperator(FunctionOperator):
-    """Applies ``f(value) -> iterable of values``. With ``keying``, it can use the state of the record's key."""
+    """Applies ``f(value) -> iterable of values``.
+
+    With ``keying``, the function can use the state of the record's key.
+    """
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
         super().__init__(context, function, "flat_map", keying)

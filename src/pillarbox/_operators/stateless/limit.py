@@ -1,4 +1,4 @@
-"""Limits the number of results."""
+"""Limits the number of records that a stream emits."""
 
 from __future__ import annotations
 

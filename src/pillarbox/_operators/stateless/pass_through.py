@@ -1,4 +1,4 @@
-"""An operator that forwards its input: the head of a source's chain, or a sink of Python objects."""
+"""An operator that forwards its input, as the head of a source's chain or as a sink of Python objects."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Outputs that convert results to a declared type before emitting them.
 
-As in PyFlink, values of a ROW become named rows, FLOAT is rounded to 32 bits, and a value of another type fails the
-job. If the declared type is a Spark schema, tuples become named rows, and values are not converted.
+As in PyFlink, values of a ROW become named rows, FLOAT is rounded to 32 bits, and a value that does not have the
+declared type fails the job. If the declared type is a Spark schema, tuples become named rows, and values are not
+converted.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Window operators: a general operator, and faster operators for tumbling, overlapping and session windows.
+"""A general window operator, and faster operators for tumbling, overlapping (such as sliding) and session windows.
 
 Imports `api`, `frame`, `functions` and `dead_letters`. Start with `api/assigner.py`, then `base_operator.py` and
-`operator.py`, the general operator. Weak spot: all four must give the same results; model tests compare them.
+`operator.py`, the general operator. Weak spot: all four operators must give the same results; model tests compare them.
 """

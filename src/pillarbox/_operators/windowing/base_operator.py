@@ -50,7 +50,7 @@ class WindowProgram:
 
     @property
     def depends_on(self) -> dict[str, str]:
-        """Properties of the windows. A program can only resume from state that was stored with the same properties.
+        """The windows' properties. A program can only resume from state that was stored with the same properties.
 
         Windows on the same clock are compatible, because each window's end is stored. User-defined assigners are not
         checked.
@@ -79,7 +79,7 @@ class BaseWindowOperator(KeyedOperator):
     """Calls a window function with a window's elements.
 
     Attributes:
-        namespaced: whether each window has its own timers; otherwise, each key has.
+        namespaced: whether each window has its own timers. Otherwise, each key has its own timers.
         shared: whether all keys share windows and their timers.
     """
 

@@ -1,7 +1,7 @@
 """Buffers columnar runs (slices) of records, so that all records of a key are processed together.
 
-With many keys, looking up a key's state takes longest, because the processor waits for memory. Records of a key stay in
-order.
+With many keys, looking up a key's state is the slowest step, because the processor waits for memory. Each key's records
+stay in order.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def positions_by_key(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], np
 
 
 def with_one_zero(column: pa.Array) -> pa.Array:
-    """Make -0.0 and 0.0 equal, and all NaNs, because Arrow groups floats by their bits."""
+    """Give -0.0 and 0.0 the same bits, and all NaNs, because Arrow groups floats by their bits."""
     kind = column.type
     if not pa.types.is_floating(kind):
         return column

@@ -23,7 +23,7 @@ Call = Callable[[tuple[Any, ...]], None]
 
 @dataclass(frozen=True)
 class Fold:
-    """Folds elements into an accumulator, and computes a result from it.
+    """Folds elements into an accumulator, and computes a result from the accumulator.
 
     Attributes:
         first: creates an accumulator from the first element.
@@ -74,7 +74,7 @@ def _itself(value: Any) -> Any:
 
 
 class FoldedContents:
-    """Contents that are one accumulator per window. One object for all windows: methods receive the state."""
+    """Contents that are one accumulator per window. One object serves all windows: its methods receive the state."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold

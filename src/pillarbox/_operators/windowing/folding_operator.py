@@ -24,8 +24,8 @@ _FAR = 2**62
 class FoldingWindowOperator(BaseWindowOperator):
     """Folds elements into time windows.
 
-    Unless all keys share windows, a key has a single timer: for the window that ends next. If a different window is
-    next when the timer fires, it only sets that window's timer.
+    Unless all keys share windows, a key has a single timer, for the window that ends next. If a different window ends
+    next by the time the timer fires, only that window's timer is set.
     """
 
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:

@@ -14,8 +14,8 @@ from pillarbox._operators.windowing.operator import WindowOperator
 class GuardedWindowOperator(GuardedOperator):
     """Wraps a :class:`WindowOperator`, and emits dead letters for failures in user functions.
 
-    If adding a record fails, it is in no window. If the window function raises, the window emits nothing, and is purged
-    and removed as usual. Other errors at that time, such as in a user-defined trigger, fail the task.
+    If adding a record fails, the record is in no window. If the window function raises, the window emits nothing, and
+    is purged and removed as usual. Other errors at that time, such as in a user-defined trigger, fail the task.
     """
 
     _guarded: WindowOperator

@@ -1,6 +1,6 @@
-"""The merging windows (such as sessions) of a key, as in Flink's ``MergingWindowSet``.
+"""Tracks a key's merging windows (such as sessions), like Flink's ``MergingWindowSet``.
 
-When windows merge, their state stays in the namespace of the first one, their *state window*.
+When windows merge, their state stays in the namespace of the first of them, which is called their *state window*.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The general window operator. Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator``.
 
-When windows merge, their elements are stored under the first of them, the *state window*; trigger state and timers,
-under the merged window.
+When windows merge, their elements are stored in the namespace of the first of them (the *state window*). Trigger state
+and timers are stored in the namespace of the merged window.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class WindowOperator(BaseWindowOperator):
         self._collector.flush()
 
     def _add(self, value: Any, timestamp: int | None, windows: Any) -> bool:
-        """Add an element to its windows, which may merge. Returns False if it was too late for all."""
+        """Add an element to its windows, which may merge. Returns False if the element was too late for all of them."""
         added, merging, ends = False, self._merging, self._is_event_time
         if self._shares_elements:
             windows = list(windows)

@@ -20,7 +20,7 @@ _NO_CLOCK: Any = None
 
 
 class EvenPanes:
-    """Panes of all windows except windows of days.
+    """The panes of all windows except windows of days.
 
     Every start or end of a window is a boundary of panes. If each end is also a start, all panes have the same length;
     otherwise, they have two alternating lengths.
@@ -51,7 +51,7 @@ class EvenPanes:
         return starts
 
     def end_after(self, time: int) -> int:
-        """Return the first window end after ``time``. If a pane starts at ``time``, that window contains it."""
+        """Return the first window end after ``time``. If a pane starts at ``time``, that window contains the pane."""
         return time + self._ends_every - (time - self._end) % self._ends_every
 
     def window_start(self, end: int) -> int:

@@ -1,8 +1,8 @@
 """Session windows that fold elements and fire at their end.
 
-The sessions of a key are a tuple of ``(start, end, accumulator)``, ordered, which never overlap or touch: with many
-keys, memory access takes longest, and a tuple is contiguous. When the last session's end moves, its timer is not moved;
-when it fires, it sets the next timer.
+A key's sessions are stored in one ordered tuple of ``(start, end, accumulator)``, and never overlap or touch. With many
+keys, memory access is the slowest step, and a tuple is contiguous in memory. When the last session's end moves, its
+timer stays unchanged, and sets the next timer when it fires.
 """
 
 from __future__ import annotations

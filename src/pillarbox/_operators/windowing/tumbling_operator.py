@@ -1,7 +1,7 @@
 """Tumbling windows that fold elements and fire at their end.
 
-A window has one timer for all keys. Checkpoints have the same state and timers as with :class:`WindowOperator`, so a
-program may switch to options that need that operator, and back.
+A window has one timer for all keys. Checkpoints have the same state and timers as checkpoints of a
+:class:`WindowOperator`, so a program may switch to options that need that operator, and back.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TumblingWindowOperator(SharedWindowOperator):
         """Set a timer for each live window. Drops windows whose lifetime has ended.
 
         After restoring a savepoint, the event time is the minimum of the old subtasks' watermarks. So a window that is
-        still open may have fired for some keys: their rows only have a timer to remove them.
+        still open may have fired for some keys. The rows of these keys only have a timer that removes them.
         """
         for namespace in self._state.namespaces():
             window = TimeWindow(*namespace)

@@ -1,9 +1,9 @@
-"""Two stacks that merge the panes of sliding windows, with a constant number of merges per pane.
+"""Merges the panes of sliding windows with two stacks, which need a constant number of merges per pane.
 
-A window's earlier panes are the *front*, its later panes the *back*. The front is a stack: for each pane, it stores the
-merge of this pane and all later front panes, the earliest on top. A window that begins later pops panes. The back is a
-single merge of its panes. When the front is empty, the back's panes become the front. Cumulating windows share a start,
-so they only use the back.
+A window's earlier panes are the *front*, its later panes the *back*. The front is a stack with the earliest pane on
+top. For each pane, it stores the merge of this pane and all later front panes. A window that begins later pops panes.
+The back is stored as a single merge of its panes. When the front is empty, the back's panes become the front.
+Cumulating windows share a start, so they only use the back.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ class TwoStacks:
         self._window = (0, 0)
 
     def window(self, start: int, end: int, panes: Sequence[int]) -> Any:
-        """Return a window's accumulator, which may be changed, or None if it is empty. ``panes`` are all starts."""
+        """Return a window's accumulator, or None without elements.
+
+        Callers may change it. ``panes`` are all panes' starts.
+        """
         front = self._front
         while front and front[-1][0] < start:
             front.pop()

@@ -1,4 +1,4 @@
-"""The input of a task in batch mode: broadcast records first, then other records without keys, then keyed records.
+"""A task's input in batch mode, ordered: broadcast records, then other records without keys, then keyed records.
 
 Follows Flink's batch execution mode.
 """
@@ -26,7 +26,7 @@ class BatchInput:
         self.complete: bool = False
 
     def takes(self, edge: InputEdge, records: Records, size: int) -> bool:
-        """Store records, if they must wait. Returns whether they must."""
+        """Store records if they must wait. Returns whether they were stored."""
         if self._by_key and isinstance(edge.partitioner, KeyGroupPartitioner):
             self._sorter.add(edge.index, records, edge.partitioner.keying, size)
         elif self._has_broadcast and not isinstance(edge.partitioner, BroadcastPartitioner):

@@ -1,11 +1,11 @@
 """The input of a task. Buffers arrive in any order; the gate restores the order within each channel.
 
-A channel numbers its buffers of an epoch from 0 and ends with its barrier. The gate
+A channel (an edge from one sending subtask) numbers its buffers of an epoch from 0 and ends with its barrier. The gate
 
 - restores the order of a channel's buffers;
 - blocks a channel after its barrier until all barriers have arrived;
 - passes watermarks to the valve, which has a channel for each sending subtask, but one channel for all partitions of a
-  source: its watermark is their minimum when the epoch's input is complete.
+  source. That channel's watermark is the partitions' minimum when the epoch's input is complete.
 
 A channel belongs to one edge. A missing or duplicate buffer raises an error. Mailbox thread only.
 """
@@ -128,7 +128,7 @@ class InputGate:
         return bool(self._channels) and all(channel.ended for channel in self._channels.values())
 
     def watermark(self, number: int, timestamp: int, output: WatermarkReceiver) -> None:
-        """Process a watermark from a channel: emit it, or store it until the end of the epoch's input."""
+        """Process a watermark from a channel immediately, or store it until the end of the epoch's input."""
         if number in self._known:
             self._valve.watermark_came(number, timestamp, output)
         else:
@@ -143,11 +143,11 @@ class InputGate:
     def advance(self, now: int, output: WatermarkReceiver) -> None:
         """At the end of the epoch's input, apply the stored watermarks and statuses.
 
-        Idle partitions of a source do not hold back its watermark. If all are idle, so is the source, and its watermark
-        is their maximum (as in Flink's valve). For a source without records, see :meth:`_in_silence`.
+        Idle partitions of a source do not hold back its watermark. If all partitions are idle, the source is idle, and
+        its watermark is their maximum (as in Flink's valve). For a source without records, see :meth:`_in_silence`.
 
         Args:
-            now: the epoch's time (Unix time in ms), which is the same if the epoch is repeated.
+            now: the epoch's time (Unix time in ms), which is the same in a repetition of the epoch.
         """
         changes: dict[Hashable, tuple[int | None, bool | None]] = {}
         silent: list[InputEdge] = []
@@ -218,7 +218,7 @@ class InputGate:
         return min((time for time in times if time > now), default=None)
 
     def held_by(self) -> list[int] | None:
-        """Return the [vertex, subtask] that holds the watermark back, or None if nothing does.
+        """Return the [vertex, subtask] that holds the watermark back, or None if no subtask does.
 
         The subtask is -1 for a source that has reported nothing.
         """

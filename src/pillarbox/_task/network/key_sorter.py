@@ -1,9 +1,9 @@
-"""Sorts records by key, and by time within a key, for batch mode: an external merge sort.
+"""Sorts records by key, and by time within a key, for batch mode, with an external merge sort.
 
 A task holds a bounded number of records in memory, and one key at a time.
 
 The order of keys does not matter, so records are sorted by the hash of their key. If two keys have the same hash, the
-second key's records are set aside until the first key is done. As in Flink's sorted inputs (``SortingDataInput``).
+second key's records are set aside until the first key is done. Follows Flink's sorted inputs (``SortingDataInput``).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Run:
         return self.block.hashes[-1], self.block.times[-1]
 
     def take(self, bound: tuple[np.uint64, np.int64], *, inclusive: bool) -> Portion | None:
-        """Remove and return the records before a bound, or with ``inclusive``, up to it."""
+        """Remove and return the records before a bound or, with ``inclusive``, the records up to the bound."""
         block = self.block
         assert block is not None
         first, last = (int(np.searchsorted(block.hashes, bound[0], side)) for side in ("left", "right"))
@@ -73,7 +73,7 @@ class _Run:
 
 
 def _merged(runs: Sequence[_Run]) -> Iterator[Portion]:
-    """Merge sorted runs. For equal hash and time, records of earlier runs are first."""
+    """Merge sorted runs. Of records with equal hash and time, records of earlier runs are first."""
     while True:
         ends = [(run.last, number) for number, run in enumerate(runs) if run.block is not None]
         if not ends:

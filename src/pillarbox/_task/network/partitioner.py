@@ -37,8 +37,9 @@ class Partitioner:
     """Decides how an edge's records are distributed over the receiving subtasks.
 
     Attributes:
-        to_output: whether the edge leads to an output of the program, which receives no watermarks and barriers.
-        at_once: whether the task passes on its output after each run of records, instead of buffering it.
+        to_output: whether the edge leads to an output of the program. Outputs receive no watermarks and barriers.
+        at_once: whether the task passes its output on after each run (slice) of records, instead of buffering the
+            output.
     """
 
     to_output = False
@@ -142,7 +143,7 @@ class RebalancePartitioner(Partitioner):
     """Sends an equal share of the records to each subtask.
 
     Flink's ``RebalancePartitioner`` distributes single records; this one divides each run into slices, without copying
-    columns. In a repeated epoch, it sends records to the same subtasks, if they arrive in the same order.
+    columns. In a repeated epoch, it sends records to the same subtasks if the records arrive in the same order.
     """
 
     label = "rebalance"
@@ -181,7 +182,7 @@ class _ForwardSelector(ChannelSelector):
 
 
 class ForwardPartitioner(Partitioner):
-    """Sends a subtask's records to the subtask with the same index; a source's partitions, round-robin.
+    """Sends a subtask's records to the subtask with the same index. Distributes a source's partitions round-robin.
 
     Flink's ``ForwardPartitioner``.
     """

@@ -1,6 +1,7 @@
-"""The output of a task: distributes records over subtasks, and packs them into buffers.
+"""Writes a task's output: distributes records over subtasks, and packs them into buffers.
 
-When the queue of buffers is full, the task leaves its loop, and its caller takes the buffers. Mailbox thread only.
+When the queue of buffers is full, the task leaves its mailbox loop, and its caller takes the buffers. Mailbox thread
+only.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class RecordWriter:
 
 
 class _EdgeWriter:
-    """Writes to one edge. It is an output of the last operator."""
+    """Writes to one edge, as an output of the last operator."""
 
     def __init__(self, writer: RecordWriter, edge: Edge) -> None:
         self._writer = writer

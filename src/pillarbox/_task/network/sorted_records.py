@@ -1,4 +1,4 @@
-"""Records in batch mode's order: by the hash of their key, then by time.
+"""Records in the order of batch mode, which is by the hash of the key, then by time.
 
 Columnar rows stay columnar if their keys are columns and no function has read them.
 """
@@ -33,8 +33,8 @@ class Portion(NamedTuple):
     """Records with their sort keys.
 
     Attributes:
-        keys: the key of each record, or None if keys are columns and all records are from one input.
-        times: the timestamps. A record without one has the smallest possible value.
+        keys: the key of each record, or None if the keys are columns and all records are from one input.
+        times: the timestamps. A record without a timestamp has the smallest possible value.
     """
 
     keying: Keying
@@ -157,7 +157,7 @@ def _timestamps_together(parts: Sequence[Portion]) -> list[int | None] | None:
 
 
 def write_blocks(spool: Spool, portions: Iterable[Portion], length: int) -> list[Block]:
-    """Write sorted portions as blocks of ``length`` records. Returns where each block is."""
+    """Write sorted portions as blocks of ``length`` records. Returns the blocks' positions."""
     return [
         _write(spool, portion.slice(start, start + length))
         for portion in portions

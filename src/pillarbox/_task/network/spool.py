@@ -17,7 +17,7 @@ Extent = tuple[int, int]
 
 
 class Spool:
-    """Stores bytes: in memory up to a limit, and then in a temporary file."""
+    """Stores bytes in memory up to a limit, then in a temporary file."""
 
     def __init__(self, memory: int | None = None) -> None:
         self._memory = memory

@@ -1,7 +1,7 @@
 """Readers of a task's input.
 
 An :class:`IteratorReader` reads in the mailbox thread. A :class:`ThreadedReader` reads in another thread, for tasks
-that have work to do while the iterator blocks.
+that have other work while the iterator blocks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Reader(ABC, Generic[T]):
 
 
 class IteratorReader(Reader[T]):
-    """Reads from an iterator, which may block the mailbox thread. ``waiting`` measures for how long."""
+    """Reads from an iterator, which may block the mailbox thread. ``waiting`` measures the blocked time."""
 
     def __init__(self, items: Iterable[T], waiting: PeriodTimer | None = None) -> None:
         self._items = iter(items)
@@ -69,7 +69,7 @@ class IteratorReader(Reader[T]):
 class ThreadedReader(Reader[T]):
     """Reads from an iterator in another thread, up to ``bound`` items ahead.
 
-    The thread reports new input, its end and its errors as mails.
+    The thread reports new input, the input's end and errors as mails.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Finds which of many records cannot be pickled."""
+"""Finds the record that cannot be pickled among many records."""
 
 from __future__ import annotations
 

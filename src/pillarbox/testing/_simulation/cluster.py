@@ -1,6 +1,6 @@
 """A simulated cluster in this process, where workers are lost, tasks fail and buffers arrive in any order.
 
-A seed determines all random decisions, so it repeats a run exactly.
+A seed determines all random decisions, so the same seed repeats a run exactly.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WorkerLostError(Exception):
 
 @dataclass
 class FaultRates:
-    """The probability of each fault. Drawn for each run, so that some runs have many faults of a single kind.
+    """The probability of each fault. Each run draws these, so that some runs have many faults of a single kind.
 
     Attributes:
         move: a subtask moves to another worker.
@@ -51,7 +51,7 @@ class FaultRates:
         repeat: a completed epoch is not committed, and is repeated.
         kill: a worker is lost with all its tasks, and replaced.
         restart: the query restarts from an earlier savepoint.
-        delay: the most that the clock advances before each step (ms). Not a probability.
+        delay: the maximum advance of the clock before each step (ms). Not a probability.
         seeds: whether the process's random number generator is reseeded, as user code may do.
     """
 
@@ -224,7 +224,7 @@ class SimulatedJob(PatientJob):
         return task
 
     def _resident(self, task_id: tuple[int, int, int], store: EpochStore | None) -> MultipleInputStreamTask:
-        """Return the worker's task for a subtask, restored unless its state has the version in ``store``."""
+        """Return the worker's task for a subtask. Restores the task unless its state has the version in ``store``."""
         if store is None and task_id in self._tasks:
             self._tasks.pop(task_id).close()
         for _ in range(2):

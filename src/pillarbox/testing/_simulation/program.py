@@ -1,8 +1,8 @@
 """A simulated program, and the part of its outcome that must be the same in every run.
 
-The outcome may depend on the division of records into epochs and partitions, unless the program is ``cut_free``. If it
-is ``timed``, the outcome must not depend on when exactly epochs run, so ``tail`` must advance the clock until all
-sources and subtasks are idle.
+The outcome may depend on the division of records into epochs and partitions, unless the program is ``cut_free``. If the
+program is ``timed``, its outcome must not depend on when exactly epochs run, so ``tail`` must advance the clock until
+all sources and subtasks are idle.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class SimulatedProgram:
     Attributes:
         inputs: draws the records of each source.
         last: records for one more epoch, after all inputs.
-        tail: for each of the empty epochs that follow, how far the clock advances before it (ms).
-        together: source -> function that returns a record's key. Within an epoch, all records of a key are in one
+        tail: for each empty epoch that follows, how far the clock advances before the epoch (ms).
+        together: by source, a function that returns a record's key. Within an epoch, all records of a key are in one
             partition, in order.
-        order: output -> function that returns a record's key. The order of records with the same key is compared.
-        cut_free: whether the outcome is the same however the input is divided into epochs and partitions.
+        order: by output, a function that returns a record's key. The order of records with the same key is compared.
+        cut_free: whether the outcome does not depend on how the input is divided into epochs and partitions.
         timed: whether the program uses the clock.
         bounded: whether the last epoch ends the input.
         view: extracts the comparable part of an output's records.
@@ -58,7 +58,7 @@ class SimulatedProgram:
 
 
 def outcome(program: SimulatedProgram, outputs: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Return each output's records for comparison: in order for each key, or counted if unordered."""
+    """Return each output's records for comparison, in order for each key, or as counts if the output is unordered."""
     result: dict[str, Any] = {}
     for name, values in outputs.items():
         seen = program.view(name, list(values))

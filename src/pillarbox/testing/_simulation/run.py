@@ -71,7 +71,7 @@ class Run:
 
     Args:
         faults: the kinds of faults, or None for all.
-        inputs: the records of each source, or None to let the program draw them.
+        inputs: the records of each source. If None, the program draws random records.
         turns: creates the ``Turns``, which interleave the work of threads.
     """
 
@@ -246,7 +246,10 @@ class _FaultyRun:
         return self._outputs
 
     def _go_back(self) -> None:
-        """Restart from an earlier epoch. A ``cut_free`` program gets other epochs from there on."""
+        """Restart from an earlier epoch.
+
+        For a ``cut_free`` program, divides the input from there into different epochs.
+        """
         run, rng, job = self._run, self._rng, self._job
         back = max(0, len(self._savepoints) - rng.choice([1, 1, 2, 3, 8]))
         parallelism, savepoint = self._savepoints[back]

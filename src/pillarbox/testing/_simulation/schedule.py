@@ -1,4 +1,4 @@
-"""The schedule of a simulated run: how its input is divided, and which limits are lowered."""
+"""Plans a simulated run: the division of its input into epochs, and the limits to lower."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Epoch:
     """The input of an epoch.
 
     Attributes:
-        slices: source -> (start, end) of the epoch's records.
+        slices: by source, the (start, end) of the epoch's records.
         deal: seed for distributing the records over partitions.
         step: how far the clock advances before the epoch (milliseconds).
         records: the program's last records, instead of slices.

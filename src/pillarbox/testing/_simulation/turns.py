@@ -1,4 +1,4 @@
-"""Event loops and inputs that take turns with the mailbox in a single thread.
+"""Runs event loops, inputs and the mailbox in turns, in a single thread.
 
 The seed determines the order and length of turns, so a run can be repeated.
 """
@@ -23,7 +23,7 @@ from pillarbox.testing._patience import Patience
 
 
 class _VirtualTimeSelector(selectors.SelectSelector):
-    """A selector with virtual time: instead of waiting, it ends the loop's turn or jumps to the next timer."""
+    """A selector with virtual time. Instead of waiting, it ends the loop's turn or jumps to the next timer."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         super().__init__()
@@ -58,7 +58,10 @@ class SteppedEventLoop:
         self.loop = _Loop()
 
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Call a function in the loop. If it returns a coroutine, run the loop, in virtual time, until that is done."""
+        """Call a function in the loop.
+
+        If it returns a coroutine, run the loop, in virtual time, until the coroutine ends.
+        """
 
         async def run() -> tuple[Any, BaseException | None]:
             try:
@@ -78,7 +81,7 @@ class SteppedEventLoop:
         return result
 
     def step(self) -> None:
-        """Run the callbacks that are ready now, but not the callbacks that these schedule."""
+        """Run the callbacks that are ready now, but not the callbacks that they schedule."""
         self.loop.stop()
         self.loop.run_forever()
 
@@ -98,7 +101,7 @@ class SteppedEventLoop:
 
 
 class SteppedReader(Reader[Any]):
-    """Replaces a ``ThreadedReader``: items become available only when it is the input's turn."""
+    """Replaces a ``ThreadedReader``. Items become available only when it is the input's turn."""
 
     def __init__(
         self, turns: Turns, items: Iterable[Any], executor: MailboxExecutor, fail: Callable[[BaseException], None]
@@ -130,11 +133,11 @@ class SteppedReader(Reader[Any]):
 
 
 class Turns(Patience):
-    """Decides whose turn it is: the mailbox, an event loop, or the input.
+    """Decides whether the mailbox, an event loop or the input runs next.
 
     Args:
-        clock: the processing-time clock. It advances to the next timer or answer if nothing else can run.
-        rng: draws the turns. If None, a loop only runs while the mailbox waits for it.
+        clock: the processing-time clock. If nothing else can run, it advances to the next timer or answer.
+        rng: draws the turns. If None, an event loop only runs while the mailbox waits for it.
     """
 
     def __init__(self, clock: ManualProcessingTimeService, rng: random.Random | None) -> None:
@@ -180,7 +183,10 @@ class Turns(Patience):
                 loop.rest()
 
     def await_mail(self, executor: MailboxExecutor, name: str, chain: Iterable[StreamOperator]) -> None:
-        """Wait for a mail and run it. Meanwhile, run the chain's event loops; if they are idle, advance the clock."""
+        """Wait for a mail and run it.
+
+        During the wait, run the chain's event loops or, if they are idle, advance the clock.
+        """
         operators = list(chain)
         loops: list[Any] = [op.in_flight.host.thread for op in operators if isinstance(op, AsyncWaitOperator)]
         keyed = [op for op in operators if isinstance(op, AsyncKeyedOperator)]

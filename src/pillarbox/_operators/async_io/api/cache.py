@@ -1,4 +1,4 @@
-"""A cache of results by key. Concurrent records with the same key share a request."""
+"""A cache of results by key. Concurrent records with the same key share one request."""
 
 from __future__ import annotations
 
@@ -111,7 +111,10 @@ class ResultCache:
         return list(map(self._copied, results))
 
     def join(self, request: Request, key: Any) -> bool:
-        """Make a request follow its key's leader. Returns True without a leader: the request must be sent."""
+        """Make a request follow its key's leader.
+
+        If the key has no leader, return True: the caller must send the request.
+        """
         leader = self._leaders.setdefault(key, request)
         if leader is request:
             request.key = key

@@ -26,8 +26,8 @@ class AsyncFallback:
 def fallback(function: Callable[[Any, BaseException], Any]) -> AsyncFallback:
     """Return a value for ``on_failure`` that computes the results of records that failed or timed out.
 
-    ``function(record, error)`` returns the record's result; for an ``AsyncFunction``, a list of results. It runs in the
-    mailbox thread and must not block. If it raises, the task fails.
+    ``function(record, error)`` returns the record's result or, in place of an ``AsyncFunction``, a list of results. The
+    function runs in the mailbox thread and must not block. If it raises, the task fails.
 
     Example:
         >>> async def score(card):

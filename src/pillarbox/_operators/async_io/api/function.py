@@ -59,10 +59,11 @@ class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
 
 
 class CombiningFunction(Function, ABC):
-    """A function whose result is combined with its record on emission. A cache stores the uncombined result.
+    """A function whose result is combined with its record when the result is emitted. A cache stores the result alone.
 
     Attributes:
-        takes_failures: whether failed records are emitted, with ``combine_failure``, instead of failing the task.
+        takes_failures: whether a failed record is emitted, as ``combine_failure`` returns it. Otherwise, it fails the
+            task.
     """
 
     takes_failures = False
@@ -86,7 +87,7 @@ class AsyncFailure(_Failure):
     """A record whose last attempt failed. ``on_failure=OutputTag(...)`` emits it to the side output.
 
     Attributes:
-        error: type and message of the last attempt's error.
+        error: the type and message of the last attempt's error.
         COLUMNS: the columns of :meth:`as_text`.
 
     Example:

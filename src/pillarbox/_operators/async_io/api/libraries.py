@@ -1,4 +1,4 @@
-"""Imports of optional libraries: each is only needed for one option of async I/O."""
+"""Imports libraries that single options of async I/O need."""
 
 from __future__ import annotations
 

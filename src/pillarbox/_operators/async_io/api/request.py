@@ -1,4 +1,4 @@
-"""``Request``, and the events that requests must not cross."""
+"""``Request``, and the events (such as watermarks) that requests must not overtake."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Request:
 
     Attributes:
         timestamps: event times of the elements (Unix time in ms), or None if no element has one.
-        key: the cache key of its result, or ``NO_KEY``.
-        followers: later requests for the same key, which get the same result.
+        key: the cache key of the request's result, or ``NO_KEY``.
+        followers: later requests for the same key, which get this request's result.
         outputs: the records to emit. For a batch: one per element, or empty.
-        started: monotonic time of its first attempt (ms), even if that was in another process, or None before it. This
-            attribute and all below are written by the loop's thread.
+        started: monotonic time of the request's first attempt (ms), which another process may have made, or None before
+            the first attempt. The event loop's thread writes this attribute and all below.
         seconds: how long the service took to answer.
-        running: the asyncio task that runs it.
+        running: the asyncio task that runs the request.
         given_up: whether that task was cancelled.
     """
 

@@ -89,7 +89,7 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         """Return a strategy that retries after growing delays. Other arguments are as in :meth:`fixed_delay`.
 
         Args:
-            multiplier: each delay divided by the previous one.
+            multiplier: the factor between one delay and the next.
         """
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or multiplier <= 0:
             raise ProgramError(f"a retry strategy's multiplier must be a number above 0, not {shorten(multiplier)}")
@@ -181,7 +181,7 @@ def is_retried(strategy: AsyncRetryStrategy | None, attempts: int, result: Any, 
 
 
 def retry_after_millis(error: BaseException) -> int:
-    """Return the delay (ms) that the service requires in an error, or 0."""
+    """Return the delay (ms) that a service's error asks for, or 0."""
     delay = getattr(error, "retry_after", None)
     for holder in (error, getattr(error, "response", None)):
         # urllib's headers are an email message's, not a Mapping.

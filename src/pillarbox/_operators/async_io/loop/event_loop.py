@@ -42,8 +42,8 @@ class EventLoopThread:
     """Runs coroutines for the mailbox thread, on uvloop if installed, otherwise on asyncio's loop.
 
     Args:
-        blocked: called once, in the loop's thread, when a callback has blocked the loop for more than a second. The
-            argument is the duration (s).
+        blocked: called once, in the loop's thread, when a callback has blocked the loop for more than a second.
+            Receives the duration (s).
 
     Attributes:
         loop: the asyncio loop. Other threads may only use its ``call_soon_threadsafe``.
@@ -79,7 +79,7 @@ class EventLoopThread:
         self.loop.run_until_complete(run())
 
     def _run_guarded(self, run: Callable[..., Any], *args: Any) -> None:
-        """Run the loop. It survives errors of callbacks and tasks; the code that awaits them gets the errors."""
+        """Run the loop, even after callbacks and tasks raise. The code that awaits them gets their errors."""
         try:
             run(*args)
         except BaseException as error:
@@ -145,8 +145,8 @@ async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
 def hold_for_good(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Keep references to tasks that ignore cancellation, until the process ends.
 
-    Garbage collection would raise an exception in such a coroutine, in any thread. If the coroutine catches it and
-    awaits again, it loops there forever.
+    Otherwise, garbage collection would raise an exception in the task's coroutine, in any thread. A coroutine that
+    catches the exception and awaits again would loop in that thread forever.
     """
     for task in tasks:
         if not task.done():

@@ -140,7 +140,10 @@ class FunctionHost:
             self._pool.shutdown()
 
     def _call_user(self, what: str, seconds: float, function: Callable[..., Any], *args: Any) -> None:
-        """Call user code in the loop's thread. Its KeyboardInterrupt is an error, because no Ctrl-C arrives there."""
+        """Call user code in the loop's thread.
+
+        A KeyboardInterrupt in it counts as an error: Ctrl-C never reaches this thread.
+        """
         try:
             self.thread.call(function, *args, timeout=seconds)
             return
@@ -190,12 +193,12 @@ class _Loop:
 
 
 class _PlainCalls:
-    """Makes a plain function awaitable by calling it in a thread. If it returns an awaitable, that is awaited.
+    """Makes a plain function awaitable by calling it in a thread. Awaits the result if that is an awaitable.
 
     Threads cannot be cancelled, so even a cancelled call is awaited until it returns.
 
     Args:
-        copied: copies the result, in that thread, before other calls can change it.
+        copied: copies the result in the called function's thread, before other calls can change it.
     """
 
     def __init__(self, function: Callable[[Any], Any], pool: DaemonThreads, copied: Callable[[Any], Any]) -> None:

@@ -1,4 +1,4 @@
-"""Daemon threads for plain functions: a process can exit while they run."""
+"""Daemon threads for plain functions. A process can exit while the functions run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Work = tuple["Future[Any]", Callable[[], Any]]
 class DaemonThreads(ThreadPoolExecutor):
     """A pool of threads that Python does not wait for at exit, unlike a ``ThreadPoolExecutor``'s. Thread-safe.
 
-    It is a subclass because asyncio requires one as default executor.
+    Asyncio only accepts a subclass of ``ThreadPoolExecutor`` as its default executor.
     """
 
     def __init__(self, max_workers: int, thread_name_prefix: str) -> None:

@@ -93,7 +93,10 @@ class Turns:
             gate.end(slot, gate.budget.cost_of(result, slot.estimate), succeeded=True)
 
     def failed(self, slots: Sequence[Slot], error: BaseException) -> None:
-        """Charge a failed request's estimate. A 429 or ``Retry-After`` costs nothing, and pauses the budgets."""
+        """Charge a failed request's estimate.
+
+        An error with 429 or ``Retry-After`` costs nothing, and pauses the budgets.
+        """
         stop = retry_after_millis(error) / 1000 or (STOP if _is_429(error) else None)
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, slot.estimate if stop is None else 0, succeeded=False, stop=stop)

@@ -52,8 +52,8 @@ class SlotOwner(Protocol):
 class CallSlots:
     """Limits the running requests of an operator's subtasks in a process. Loop thread only.
 
-    Subtasks queue for free slots. A subtask without any slot gets one at once: otherwise, another subtask's hanging
-    calls could block its epoch.
+    Subtasks queue for free slots. A subtask without any slot gets one immediately, beyond the limit: otherwise, another
+    subtask's hanging calls could block its epoch.
     """
 
     def __init__(self, most: int) -> None:
@@ -95,9 +95,9 @@ class RequestWorkers:
         function: sends a request for one element or, with ``batched``, for a list of elements.
         turns: delays attempts to meet rate limits and budgets, or None without limits.
         clock: returns monotonic time (ms), in the loop's thread.
-        notify: called in the loop's thread when requests have completed, and then not again before
+        notify: called in the loop's thread when requests have completed. It is called again only after
             :meth:`take_completed`.
-        copied: copies a result at once, before the user's function can change it.
+        copied: copies a result immediately, before the user's function can change it.
         cancellable: whether calls can be cancelled. Calls of plain functions cannot.
     """
 

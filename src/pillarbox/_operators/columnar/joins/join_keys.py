@@ -1,4 +1,4 @@
-"""Keys of columnar joins as 64-bit codes. Equal keys have equal codes.
+"""Encodes keys of columnar joins as 64-bit codes. Equal keys have equal codes.
 
 If a key is a single column of fixed-size values, different keys have different codes. Otherwise a code is a hash, and
 the keys of rows with equal codes must be compared. Codes are never stored.

@@ -139,7 +139,8 @@ class ColumnarJoin:
 
     Attributes:
         interval: bounds on the right row's time minus the left row's time.
-        dropped: right key columns that results omit, because the left side has them.
+        dropped: the right side's key columns that results omit, because the left side's key columns have the same
+            values.
         names: the names of the result columns: the left side's, then the right side's.
     """
 

@@ -152,7 +152,7 @@ class Segment:
             self.changed.update(np.unique(positions // BLOCK).tolist())
 
     def pairs_with(self, other: Segment, lower: int, upper: int) -> Iterator[tuple[Ints, Ints]]:
-        """Yield positions of pairs with equal keys whose ``other`` row is ``lower`` to ``upper`` ms later."""
+        """Yield positions of pairs with equal keys whose row in ``other`` is ``lower`` to ``upper`` ms later."""
         if self._grid.high + upper < other._grid.low or other._grid.high < self._grid.low + lower:
             return
         own, first, last = other._grid.near(self.codes, self.times, lower, upper)

@@ -1,4 +1,4 @@
-"""One side of a columnar join: buffered rows, and stored rows, which are in memory and in the state."""
+"""One side of a columnar join, with its buffered rows and its stored rows (both in memory and in the state)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class JoinSide:
     """One side of a columnar join. Pickled to the workers.
 
     Attributes:
-        keys: the names of its key columns. The n-th column is joined with the other side's n-th.
+        keys: the names of the side's key columns. The n-th column is joined with the n-th key column of the other side.
         encoder: converts Python rows to columns. None if the rows are columnar.
         late_tag: the side output for late rows, or None to drop and count them.
         joins_nulls: whether null keys match each other. If not, a row with a null key has no partner.

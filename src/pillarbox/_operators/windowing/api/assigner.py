@@ -1,4 +1,4 @@
-"""Window assigners, as in Flink. They must be stateless. All times are Unix times in ms."""
+"""Window assigners, as in Flink. They must not have state of their own. All times are Unix times in ms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
     """Assigns elements to windows.
 
     Attributes:
-        window_type: the class of its windows: a ``NamedTuple``, whose fields are stored in state.
+        window_type: the class of the assigner's windows: a ``NamedTuple``, whose fields are stored in state.
 
     Example:
         >>> class Odds(WindowAssigner):
@@ -45,7 +45,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
         @abstractmethod
         def get_runtime_context(self) -> RuntimeContext:
-            """Return the context that declares states per key. All windows of a key share them."""
+            """Return the context that declares states per key. All windows of a key share these states."""
 
     window_type: Callable[..., Any] = TimeWindow
 
@@ -54,7 +54,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
     @abstractmethod
     def assign_windows(self, element: Any, timestamp: int | None, context: WindowAssignerContext, /) -> Iterable[Any]:
-        """Return the windows to add the element to. To a window that is returned twice, it is added twice.
+        """Return the windows to add the element to. If a window is returned twice, the element is added to it twice.
 
         Args:
             timestamp: the element's event time (Unix time in ms), or None.
@@ -73,7 +73,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
 
 class MergeCallback(ABC, Generic[In]):
-    """An assigner calls this to request merges."""
+    """Receives an assigner's requests to merge windows."""
 
     @abstractmethod
     def merge(self, to_be_merged: Iterable[Any], merge_result: Any, /) -> None:

@@ -1,4 +1,4 @@
-"""Windows without a clock: global windows and count windows."""
+"""Windows that do not depend on time: global windows and count windows."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _count(value: int, asked_by: str) -> int:
 
 
 class CountWindowAssigner(WindowAssigner):
-    """Base class: windows of a fixed number of a key's elements. Counts in keyed state."""
+    """Base class of assigners of windows with a certain number of a key's elements. Counts elements in keyed state."""
 
     window_type: Callable[..., Any] = CountWindow
 
@@ -129,8 +129,8 @@ class CountTumblingWindowAssigner(CountWindowAssigner):
 class CountSlidingWindowAssigner(CountWindowAssigner):
     """Windows of a key's last ``window_size`` elements. A window fires after every ``window_slide`` elements.
 
-    Only full windows fire, as in PyFlink. In Java, smaller windows fire first; for these, use a global window with
-    ``CountTrigger.of(slide)`` and ``CountEvictor.of(size)``.
+    Only full windows fire, as in PyFlink. In Java, smaller windows fire at the beginning; to get them, use a global
+    window with ``CountTrigger.of(slide)`` and ``CountEvictor.of(size)``.
     """
 
     @staticmethod

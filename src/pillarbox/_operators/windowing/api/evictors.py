@@ -52,7 +52,7 @@ class Evictor(ABC):
 
         @abstractmethod
         def get_current_watermark(self) -> int:
-            """Return the operator's watermark. Initially, it is -2**63."""
+            """Return the operator's watermark, initially -2**63."""
 
     @abstractmethod
     def evict_before(self, elements: list[TimestampedValue], window: Any, ctx: EvictorContext, /) -> None:

@@ -23,7 +23,7 @@ from pillarbox._state.descriptors import (
 
 
 class KeyedStateStore(ABC):
-    """Gives a window function access to its states: per key, or per key and window."""
+    """Gives a window function access to its states, which belong to a key, or to a key and window."""
 
     @abstractmethod
     def get_state(self, descriptor: ValueStateDescriptor[V], /) -> ValueState[V]:
@@ -59,13 +59,13 @@ class WindowContext(ABC, Generic[WindowOut]):
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Return the operator's watermark. Initially, it is -2**63."""
+        """Return the operator's watermark, initially -2**63."""
 
     @abstractmethod
     def window_state(self) -> KeyedStateStore:
         """Return the store for states of this key and window.
 
-        They are kept when the window fires, until ``clear`` removes them.
+        The states survive when the window fires. Only ``clear`` removes them.
 
         Raises:
             ProgramError: the windows may merge.
@@ -73,7 +73,7 @@ class WindowContext(ABC, Generic[WindowOut]):
 
     @abstractmethod
     def global_state(self) -> KeyedStateStore:
-        """Return the store for states of this key, which all its windows share. pillarbox never removes them."""
+        """Return the store for states of this key, shared by the key's windows. pillarbox never removes them."""
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V, /) -> None:

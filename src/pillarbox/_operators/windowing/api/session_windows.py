@@ -40,7 +40,7 @@ GapExtractor: TypeAlias = SessionWindowTimeGapExtractor | Callable[[Any], int]
 
 
 class Sessions(TimedAssigner, MergingWindowAssigner):
-    """Base class: windows that end after a gap without elements."""
+    """Base class of assigners of sessions: windows that end after a gap without elements."""
 
     @abstractmethod
     def _gap(self, element: Any) -> int: ...
@@ -73,7 +73,7 @@ class Sessions(TimedAssigner, MergingWindowAssigner):
 
 
 def merges_overlapping(assigner: MergingWindowAssigner[Any, Any]) -> bool:
-    """Return whether the assigner merges all windows that overlap or touch, and no others."""
+    """Return whether the assigner merges exactly the windows that overlap or touch."""
     return type(assigner).merge_windows is Sessions.merge_windows
 
 

@@ -21,16 +21,16 @@ from pillarbox._time.duration import DurationLike, positive_millis
 
 
 class FixedWindows(TimedAssigner):
-    """Base class: windows of fixed lengths, in milliseconds.
+    """Base class of assigners of windows with constant lengths, in milliseconds.
 
     Args:
-        lengths: name in error messages -> length. The first is the window size (the largest), the last is the distance
-            between two window ends.
+        lengths: maps names for error messages to lengths. The first length is the window size (the largest), the last
+            is the distance between two window ends.
         offset: windows start at multiples of ``starts_every`` plus this offset.
         time_zone: the time zone for windows of whole days from midnight. None if lengths are plain milliseconds.
 
     Attributes:
-        tumbles: whether the windows are adjacent.
+        tumbles: whether the windows are adjacent and do not overlap.
         cumulates: whether several windows with different ends share a start.
     """
 
@@ -195,7 +195,7 @@ class _Cumulative(FixedWindows):
 
 
 class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
-    """Event-time windows that share a start and end one step after the other (Flink SQL's ``CUMULATE``)."""
+    """Event-time windows that share a start and grow by a step each (Flink SQL's ``CUMULATE``)."""
 
     @staticmethod
     def of(
@@ -219,7 +219,7 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
 
 
 class CumulativeProcessingTimeWindows(ProcessingTimeAssigner, _Cumulative):
-    """Processing-time windows that share a start and end one step after the other."""
+    """Processing-time windows that share a start and grow by a step each (Flink SQL's ``CUMULATE``)."""
 
     @staticmethod
     def of(

@@ -1,6 +1,7 @@
 """Triggers, which decide when a window's function is called, as in Flink.
 
-An operator uses one trigger object for all windows, so a trigger must keep its state in the context, not in itself.
+An operator uses one trigger object for all windows, so a trigger must keep its state in the context, not in its
+attributes.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Trigger(ABC, Generic[In, WindowT]):
 
         @abstractmethod
         def get_current_watermark(self) -> int:
-            """Return the operator's watermark. Initially, it is -2**63."""
+            """Return the operator's watermark, initially -2**63."""
 
         @abstractmethod
         def register_event_time_timer(self, time: int) -> None:
@@ -90,7 +91,7 @@ class Trigger(ABC, Generic[In, WindowT]):
 
         @abstractmethod
         def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
-            """Merge a trigger state of the windows that were merged into the state of this window.
+            """Merge a trigger state of the merged windows into the state of this window.
 
             Raises:
                 ProgramError: the state is a value or map state, which cannot be merged.
@@ -104,11 +105,11 @@ class Trigger(ABC, Generic[In, WindowT]):
         """Decide what to do after an element was added to the window."""
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide what to do when event time reaches ``time``: a timer that the trigger set, or the window's end."""
+        """Decide what to do at event time ``time``, which is the time of a timer of the trigger or the window's end."""
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide what to do when the wall clock reaches ``time``: a timer that the trigger set, or the window's end."""
+        """Decide what to do at processing time ``time``, which is the time of a trigger's timer or the window's end."""
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
@@ -116,7 +117,7 @@ class Trigger(ABC, Generic[In, WindowT]):
         return False
 
     def on_merge(self, window: Any, ctx: OnMergeContext, /) -> None:
-        """Transfer the trigger's state and timers from windows that were merged to ``window``, which contains them."""
+        """Transfer the trigger's state and timers from the merged windows to ``window``, which covers them."""
         raise ProgramError(f"{type(self).__name__} cannot merge windows: define can_merge() and on_merge()")
 
     @abstractmethod
@@ -128,7 +129,7 @@ class Trigger(ABC, Generic[In, WindowT]):
 
 
 class EventTimeTrigger(Trigger):
-    """Fires when the watermark reaches the end of the window, or at once if it already has."""
+    """Fires when the watermark reaches the end of the window, or immediately if the watermark is already there."""
 
     uses_processing_time: bool | None = False
 
@@ -270,7 +271,7 @@ class CountTrigger(Trigger):
 
 
 class DeltaTrigger(Trigger):
-    """Fires if an element's distance from the element that last fired (or the first) exceeds a threshold."""
+    """Fires when an element's distance from the last element that caused firing (or the first) exceeds a threshold."""
 
     uses_processing_time: bool | None = False
 
@@ -319,7 +320,7 @@ class DeltaTrigger(Trigger):
 
 
 class PurgingTrigger(Trigger):
-    """Drops a window's elements when a nested trigger fires. The window's state is kept until its end."""
+    """Drops a window's elements when a nested trigger fires. The window's other state is kept until its end."""
 
     def __init__(self, nested_trigger: Trigger) -> None:
         if not isinstance(nested_trigger, Trigger):

@@ -20,7 +20,7 @@ _EPOCH_DAY = _EPOCH.toordinal()
 
 
 class Milliseconds:
-    """Windows that start at multiples of a length, plus an offset, counted from 1970 in UTC."""
+    """Starts of windows at multiples of a length, plus an offset, counted from 1970 in UTC."""
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
@@ -43,7 +43,7 @@ class Milliseconds:
 
 
 class Days:
-    """Windows that start at local midnight, plus an offset. A day may have 23, 24 or 25 hours."""
+    """Starts of windows at local midnight, plus an offset. A day may have 23, 24 or 25 hours."""
 
     def __init__(self, zone: str, offset: int, asked_by: str) -> None:
         try:
@@ -111,10 +111,10 @@ def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, i
     """Return the object that computes window starts.
 
     Args:
-        asked_by: the called method, for error messages.
+        asked_by: the method that the user called, for error messages.
         offset: milliseconds from the multiples of the length, or from midnight.
         time_zone: the time zone of midnight. None if windows start at multiples of their length.
-        lengths: parameter name -> milliseconds. With a time zone, these must be whole days.
+        lengths: maps parameter names to milliseconds. With a time zone, these must be whole days.
     """
     if time_zone is None:
         return Milliseconds(offset)

@@ -47,7 +47,7 @@ class TimeWindow(NamedTuple):
             raise _no_window(other) from None
 
     def cover(self, other: TimeWindow) -> TimeWindow:
-        """Return the smallest window that contains both."""
+        """Return the smallest window that contains both windows."""
         try:
             return TimeWindow(min(self.start, other.start), max(self.end, other.end))
         except (AttributeError, TypeError):

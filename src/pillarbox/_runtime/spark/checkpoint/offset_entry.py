@@ -28,7 +28,7 @@ class OffsetEntry:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Spark's metadata of the epoch, or {} if missing."""
+        """Spark's metadata for the epoch, or {} if missing."""
         return json_object(self.lines[1]) if len(self.lines) > 1 else {}
 
     @property

@@ -94,7 +94,7 @@ class _Chunks:
 
 
 class PartitionTasks:
-    """A guest of a home: its tasks, and their thread."""
+    """One partition's tasks of one level in a home (process), and the thread that runs them."""
 
     def __init__(self, clock: Callable[[], float], idle: float, turn: FunctionLock) -> None:
         self._clock = clock

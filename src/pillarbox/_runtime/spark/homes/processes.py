@@ -59,7 +59,7 @@ class Process(NamedTuple):
                 os.close(watched)
 
     def watch(self) -> int | None:
-        """Return a file descriptor that becomes readable when the process exits, or None to poll instead."""
+        """Return a file descriptor that becomes readable when the process exits, or None if the caller must poll."""
         if not hasattr(os, "pidfd_open"):
             return None
         try:

@@ -186,7 +186,7 @@ class Relay:
     def _begin(
         self, subtask: tuple[int, int], facts: TaskInfo, answers: _Answers, chunks: ChunkStore
     ) -> tuple[Kind, list[Any]]:
-        """Begin an epoch and return the home's first message.
+        """Begin an epoch in a home (the process of a partition's tasks), and return the home's first message.
 
         If no message arrives, the home has done nothing, and another home can be tried.
 

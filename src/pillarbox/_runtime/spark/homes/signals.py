@@ -15,7 +15,7 @@ _thread = threading.local()
 
 
 class EndSignal:
-    """A file descriptor that becomes readable on SIGTERM. Created in the main thread."""
+    """A file descriptor that becomes readable on SIGTERM. Must be created in the main thread."""
 
     def __init__(self) -> None:
         self._woken, self._wakes = os.pipe()

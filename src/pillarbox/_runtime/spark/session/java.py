@@ -86,7 +86,7 @@ _TASKS_WITH_HOSTS = 8
 
 
 def hosts_of_running_tasks(spark: Any, stage: int, attempt: int) -> list[str]:
-    """Return the hosts of a few of a stage's running tasks."""
+    """Return the hosts that run a few of a stage's tasks."""
     from py4j.protocol import Py4JError
 
     try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class End(NamedTuple):
-    """The end of a query, with its failure or None."""
+    """The end of a query: the error that ended it, or None."""
 
     failure: Exception | None
 
