@@ -341,8 +341,8 @@ def test_programs_that_are_refused():
         (lambda: source.key_by("a").process(Keyed), r"pass an instance: Keyed\(\)"),
         (lambda: source.get_side_output("x"), "takes an OutputTag"),
         (lambda: source.get_side_output(SIDE), "has no side outputs"),
-        (lambda: env.set_parallelism(0), "whole number from 1"),
-        (lambda: env.set_parallelism(True), "whole number from 1"),
+        (lambda: env.set_parallelism(0), "positive integer"),
+        (lambda: env.set_parallelism(True), "positive integer"),
         (lambda: env.set_max_parallelism(1 << 16), "whole number from 1 to 32768"),
         (
             lambda: compiled(environment(300).set_max_parallelism(200), x=source),

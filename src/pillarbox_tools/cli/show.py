@@ -232,7 +232,7 @@ def time(timestamp: int | None) -> str:
 
 
 def rows(console: Console, columns: list[str], lines: Sequence[str], limit: int) -> None:
-    """Print rows of state, which are JSON lines, and say whether more rows exist than the limit."""
+    """Print rows of state, which are JSON lines. Also print whether more rows exist than the limit."""
     documents = map(json.loads, lines[: limit or None])
     cells = [{name: _cell(row.get(name)) for name in columns} for row in documents]
     _print(console, cells, columns, widest=_WIDEST)

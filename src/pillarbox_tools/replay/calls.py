@@ -39,7 +39,7 @@ class RefusedCallError(BaseException):
 
 
 class Refused:
-    """Makes the chosen functions raise if called in this thread, or in threads that start later."""
+    """Makes calls to services raise RefusedCallError, in this thread and in threads that start later."""
 
     def __init__(self, uid: str) -> None:
         self.first: str | None = None

@@ -42,8 +42,7 @@ class Checkpoint:
 
     Caches the files, so create a new object for each start or inspection.
 
-    A program's description is noted with the number of its first batch. The note has no effect if that batch is never
-    committed.
+    A program's description is stored with the number of its first batch, and ignored if that batch is never committed.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:

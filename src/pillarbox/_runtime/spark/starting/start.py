@@ -79,7 +79,7 @@ def start_query(start: Start, method: Callable[[], StreamingQuery]) -> Streaming
 
 
 def _programs_to_start(start: Start) -> list[PlannedProgram]:
-    """Return the programs of a starting query. Raises if the query may contain a program, but its plan is unreadable."""
+    """Return a starting query's programs. Raises if the query may contain a program, but its plan is unreadable."""
     try:
         return programs_of(start.writer)
     except ProgramError:
