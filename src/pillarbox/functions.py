@@ -64,8 +64,8 @@ def async_map(
             in ``to_dataframe()``.
         columns: the columns to pass to ``fn`` as arguments; by default, ``fn`` receives the row. With ``batch_size``,
             ``fn`` receives a list of tuples or, for a single column, of values.
-        failures: the name of a column for errors. With such a column, a failed row does not fail the task. The column
-            then contains a struct of the error's ``type``, its ``message`` and the number of ``attempts``, and the
+        failures: the name of a column for errors. With it, a failed row does not fail the task. The column then
+            contains a struct of the error's ``type``, its ``message`` and the number of ``attempts``, and the
             ``output`` columns are null. In successful rows, the column is null.
         cache: as in ``map_async``. Its default key is ``columns``.
         on_failure: ``"fail"`` or ``"drop"``. A DataFrame has no side outputs.

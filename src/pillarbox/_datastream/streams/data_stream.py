@@ -218,8 +218,8 @@ class DataStream(Stream[T1], Generic[T1]):
             on_barrier: how to treat unfinished requests at an epoch's end. ``"drain"`` waits for them; ``"carry"``
                 (only after a ``key_by``) stores them as state and continues them in the next epoch. If the task is
                 created again, unfinished requests are repeated.
-            record: whether ``"carry"`` also stores answers that wait for the results of earlier records, so that the
-                answered requests are not repeated. Answers must be picklable data.
+            record: whether ``"carry"`` also stores answers that wait for earlier records, so that their requests are
+                not repeated. Answers must be picklable data.
 
         Example:
             >>> async def score(card):

@@ -181,7 +181,6 @@ def is_retried(strategy: AsyncRetryStrategy | None, attempts: int, result: Any, 
 
 
 def retry_after_millis(error: BaseException) -> int:
-    """Return the delay (ms) that a service's error asks for, or 0."""
     delay = getattr(error, "retry_after", None)
     for holder in (error, getattr(error, "response", None)):
         # urllib's headers are an email message's, not a Mapping.

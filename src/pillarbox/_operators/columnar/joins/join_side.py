@@ -40,7 +40,7 @@ class JoinSide:
     """One side of a columnar join. Pickled to the workers.
 
     Attributes:
-        keys: the names of the side's key columns. The n-th column is joined with the n-th key column of the other side.
+        keys: the names of the side's key columns. The n-th column is joined with the other side's n-th key column.
         encoder: converts Python rows to columns. None if the rows are columnar.
         late_tag: the side output for late rows, or None to drop and count them.
         joins_nulls: whether null keys match each other. If not, a row with a null key has no partner.
