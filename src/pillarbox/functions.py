@@ -72,7 +72,7 @@ def async_map(
 
     Returns:
         a DataFrame with the columns of ``df``, then ``output``, then ``failures``. It is streaming if ``df`` is
-            streaming.
+        streaming.
 
     Raises:
         ProgramError: a column is missing or occurs twice, or an option is invalid.
@@ -171,7 +171,7 @@ def window_aggregate(
 
     Returns:
         a DataFrame with the keys, ``window_start`` and ``window_end`` (TIMESTAMP), and the aggregates. It is streaming
-            if ``df`` is streaming. Late rows are dropped and counted in the metric ``late_records_dropped``.
+        if ``df`` is streaming. Late rows are dropped and counted in the metric ``late_records_dropped``.
 
     Raises:
         ProgramError: there is no aggregate, a column is missing or has a wrong type, or the windows are not event-time
@@ -242,7 +242,7 @@ def interval_join(
 
     Returns:
         a DataFrame with the columns of ``left``, then the columns of ``right`` except ``on``. It is streaming if
-            ``left`` and ``right`` are streaming. Late rows are dropped.
+        ``left`` and ``right`` are streaming. Late rows are dropped.
 
     Raises:
         ProgramError: a column is missing or has a wrong type, both sides have a column of the same name, or the bounds

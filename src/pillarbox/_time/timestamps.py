@@ -41,8 +41,8 @@ class TimestampAssigner(ABC):
             record_timestamp: the record's current timestamp (Unix time in ms), or ``MIN_TIMESTAMP`` without one.
 
         Returns:
-            Unix time in ms. Also accepts a ``datetime``, rounded down to milliseconds, or a ``date``, which means
-                midnight. Without a time zone, the session's time zone applies.
+            Unix time in ms, a ``datetime``, which is rounded down to milliseconds, or a ``date``, which means midnight.
+            Without a time zone, the session's time zone applies.
         """
 
 
