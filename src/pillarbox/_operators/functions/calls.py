@@ -43,7 +43,7 @@ class CallContext:
 
         Only in an ``async def``. If the record or timer is processed again after a failure, returns the recorded answer
         instead of calling the service. With ``on_barrier="carry"`` or ``journal=...``, answers are stored until the
-        record or timer has finished. Calls may be concurrent. Its function and arguments identify a call.
+        record or timer has finished. A call is identified by its function and arguments, so calls may be concurrent.
 
         Args:
             function: an ``async def``, or a plain function, which runs in a thread. Its parameter ``idempotency_key``,
