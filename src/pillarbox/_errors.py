@@ -58,7 +58,6 @@ _PLACE = ("operator", "subtask", "key", "record")
 
 
 def place_of_task(operator: str, subtask: int | None = None, epoch: int | None = None) -> str:
-    """Return a task's location for logs, such as ``(operator 'x', subtask 3, epoch 12)``."""
     parts = [f"operator {operator!r}"]
     parts += [f"{name} {value}" for name, value in (("subtask", subtask), ("epoch", epoch)) if value is not None]
     return f"({', '.join(parts)})"

@@ -38,7 +38,6 @@ class Memory(NamedTuple):
 
     @property
     def left(self) -> int:
-        """The bytes that would be left if this were the only process."""
         return self.limit - (self.used if self.share is None else self.share)
 
 

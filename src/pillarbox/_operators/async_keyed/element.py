@@ -130,7 +130,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """The element's input index and record, to compute a digest from."""
         return self.number, self.value if self.original is None else self.original
 
     def register_event_time_timer(self, timestamp: int) -> None:

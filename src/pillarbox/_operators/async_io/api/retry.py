@@ -169,7 +169,6 @@ def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy
 
 
 def is_retried(strategy: AsyncRetryStrategy | None, attempts: int, result: Any, error: Exception | None) -> bool:
-    """Return whether to try again after ``attempts`` attempts, given the last attempt's result or error."""
     if strategy is None or not strategy.can_retry(attempts):
         return False
     predicate = strategy.get_retry_predicate()
