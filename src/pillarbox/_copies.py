@@ -117,12 +117,10 @@ def immutable(cls: C) -> C:
 
 
 def declared_immutable() -> tuple[type, ...]:
-    """Return the classes declared immutable, to send them to other processes."""
     return tuple(_immutable)
 
 
 def declare_immutable(classes: Iterable[type]) -> None:
-    """Declare classes immutable that another process has declared immutable."""
     missing = [cls for cls in classes if cls not in _immutable]
     if missing:
         _immutable.update(dict.fromkeys(missing))
@@ -132,7 +130,6 @@ def declare_immutable(classes: Iterable[type]) -> None:
 
 
 def is_fixed(value: Any) -> bool:
-    """Return whether a value and its contents are immutable."""
     kind = type(value)
     if kind in FIXED:
         return True

@@ -124,7 +124,6 @@ class ArrowRecords(Records):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all values are immutable, because no column has lists or maps."""
         if self._is_fixed is None:
             self._is_fixed = not any(pa.types.is_nested(field.type) for field in self.batch.schema)
         return self._is_fixed
@@ -143,7 +142,6 @@ class ArrowRecords(Records):
 
 
 def pickled_records(batch: pa.RecordBatch) -> Records:
-    """Unpickle the records of a batch that was read from a Python collection."""
     return Records([pickle.loads(value) for value in batch.column(0).to_pylist()])
 
 
@@ -211,9 +209,8 @@ class TaskReport:
         state_format: ``"plain"`` for plain data of declared types, or ``"pickle: "`` and the reason. None if no state
             is written.
         gauges: the other metrics of the user's functions, by ``uid.name``.
-        rate_limited_ms: how long an async function's next request must wait for a rate limit, or None without a rate
-            limit.
-        broadcast_in: number of broadcast records in ``records_in``. Each subtask receives all broadcast records.
+        rate_limited_ms: how long an async function's next request must wait for a rate limit, or None without a limit.
+        broadcast_in: broadcast records in ``records_in``. Each subtask receives all of them.
         host: the machine that the task ran on.
         process: pid of the process that ran the task: a home, or a Python worker of Spark.
         attempt: number of the Spark task's attempt, from 0. None outside of Spark tasks.
@@ -230,20 +227,19 @@ class TaskReport:
         key_sample: the number of sampled records, and the most frequent keys in the sample (as text) with their counts.
             None without keys, or with few records.
         versions: versions of Python and of packages in the process. Only set in the task's first epoch in a process.
-        private_bytes: memory of the process (Linux) without pages that it shares with other processes.
-        executor: pid of the executor (a JVM) that the process belongs to, or None if unknown.
+        private_bytes: memory of the process (Linux) without shared pages.
+        executor: pid of the process's executor (a JVM), or None if unknown.
         memory_limit: memory limit (bytes) of the container, or None without a limit. Only set in the task's first epoch
             in a process.
         home_restarts: number of homes (processes that run tasks) started for this epoch to replace a home that ended,
             hung or was lost.
-        home_cold_starts: number of homes that began without the state of the running query, as in the task's first
-            epoch.
+        home_cold_starts: number of homes that began without the query's state, as in the task's first epoch.
         home_adoptions: number of homes that a new starter (the process that starts homes) took over from an ended
             starter.
         fallback: why the task ran in a Python worker of Spark instead of its home, or None.
-        program: name of the program in Spark's metrics, which is set when the progress is read.
-        hot_keys: maps the uid of an async keyed function to the key (as text) that the most records waited for; the
-            counter ``longest_key`` has their number. None if no record waited.
+        program: name of the program in Spark's metrics, set when the progress is read.
+        hot_keys: by uid of an async keyed function, the key (as text) that the most records waited for; the counter
+            ``longest_key`` has their number. None if no record waited.
     """
 
     vertex: str
@@ -311,7 +307,6 @@ class TaskReport:
 
     @property
     def total_ms(self) -> int:
-        """The task's time in the epoch (ms)."""
         return self.busy_ms + self.idle_ms + self.back_pressured_ms + self.state_ms
 
     def __repr__(self) -> str:
@@ -342,7 +337,6 @@ def report_of_text(text: str) -> TaskReport:
 
 
 def metrics_repr(report: Any, values: dict[str, Any]) -> str:
-    """Return the text of a report with its non-empty metrics, for ``repr()``."""
     shown = ", ".join(f"{name}={value!r}" for name, value in values.items() if value or name in ("subtask", "epoch"))
     return f"{type(report).__name__}({shown})"
 

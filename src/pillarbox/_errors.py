@@ -58,7 +58,6 @@ _PLACE = ("operator", "subtask", "key", "record")
 
 
 def place_of_task(operator: str, subtask: int | None = None, epoch: int | None = None) -> str:
-    """Return a task's location for logs, such as ``(operator 'x', subtask 3, epoch 12)``."""
     parts = [f"operator {operator!r}"]
     parts += [f"{name} {value}" for name, value in (("subtask", subtask), ("epoch", epoch)) if value is not None]
     return f"({', '.join(parts)})"
@@ -73,7 +72,7 @@ class MissingMethodError(ProgramError, AttributeError):
 
 
 class MissingClassError(ProgramError, ImportError):
-    """pillarbox lacks a class of PyFlink. The ``import`` raises this error, with an alternative to the class."""
+    """pillarbox lacks a class of PyFlink. The ``import`` raises this error, which names an alternative."""
 
 
 class ConfigurationError(PillarboxError):
@@ -146,7 +145,6 @@ def check_takes(value: object, kinds: type | tuple[type, ...], method: str, expe
 
 
 def check_text(value: object, what: str) -> None:
-    """Check that an argument is a non-empty string."""
     check_kind(value, str if value != "" else (), what, "a non-empty string")
 
 
@@ -156,7 +154,6 @@ def is_count(value: object, least: int = 1) -> bool:
 
 
 def check_count(value: object, what: str, expected: str = "a positive integer") -> None:
-    """Check that an argument is a positive integer."""
     if not is_count(value):
         raise ProgramError(f"{what} must be {expected}, not {shorten(value)}")
 
@@ -200,12 +197,10 @@ def _shown(value: Any, limit: int) -> str:
 
 
 def shorten_record(record: object) -> str:
-    """Return ``repr(record)``, shortened for an error message."""
     return shorten(record, 200)
 
 
 def advice_on_version(written: int, supported: int) -> str:
-    """Return advice for a file that another version of pillarbox has written."""
     return "update pillarbox" if written > supported else "run the version of pillarbox that wrote it"
 
 
@@ -249,7 +244,6 @@ def causes_of(error: BaseException) -> list[BaseException]:
 
 
 def no_time_zone(what: str) -> str:
-    """Return the error message for a naive time without a configured time zone."""
     return (
         f"{what} has no time zone, and there is no Spark session, whose time zone it would be in: give it one, such as"
         " tzinfo=timezone.utc, or set one with env.set_time_zone('Europe/Berlin'), or with the time_zone of a harness"

@@ -21,7 +21,6 @@ def json_of(value: Any, *, indent: int | None = None) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Convert a dataclass to dicts, lists and plain values. Omits default values."""
     if is_dataclass(value):
         kind: Any = type(value)
         defaults = _defaults(kind)

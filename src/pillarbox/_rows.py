@@ -235,7 +235,6 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
 
 @cache
 def numbered(count: int) -> tuple[str, ...]:
-    """Return default column names: f0, f1, and so on."""
     return tuple(f"f{position}" for position in range(count))
 
 
@@ -313,12 +312,11 @@ def batch_to_bytes(batch: pa.RecordBatch) -> bytes:
 
 
 def batch_from_bytes(payload: Any) -> pa.RecordBatch:
-    """Return the record batch in the bytes of an Arrow stream. The batch shares the memory of the bytes."""
+    """Return the record batch in an Arrow stream's bytes, without copying."""
     return pa.ipc.open_stream(pa.py_buffer(payload)).read_next_batch()
 
 
 def batch_of(schema: pa.Schema, rows: int, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """Return a batch with all columns of a schema. Missing columns are null."""
     arrays = [columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

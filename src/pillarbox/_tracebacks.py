@@ -52,17 +52,14 @@ def _bounded(parts: list[str]) -> str:
 
 
 def is_user_code(filename: str) -> bool:
-    """Return whether frames of this file count as user code."""
     return not filename.startswith(_PLUMBING)
 
 
 def has_user_frames(error: BaseException) -> bool:
-    """Return whether an error's tracebacks contain user code."""
     return any(_user_frames(cause.__traceback__) is not None for cause in causes_of(error))
 
 
 def keep_user_frames(error: BaseException) -> None:
-    """Remove all frames that are not user code from an error's tracebacks."""
     for cause in causes_of(error):
         cause.__traceback__ = _user_frames(cause.__traceback__)
 

@@ -35,12 +35,10 @@ def row_class(fields: tuple[str, ...]) -> Any:
 
 
 def make(kind: str, *parts: Any) -> Any:
-    """Create an instance of a pillarbox class. ``kind`` names the class."""
     return _at(_HOMES[kind])(*parts)
 
 
 def make_error(name: str, args: tuple[Any, ...]) -> Any:
-    """Return one of pillarbox's errors."""
     return _at(_HOMES.get(name, f"pillarbox._errors:{name}"))(*args)
 
 
@@ -110,7 +108,6 @@ def loads(payload: bytes | memoryview) -> Any:
 
 
 def find_global(module: str, name: str) -> Any:
-    """Return the object that a pickle refers to. Raises MissingGlobalError."""
     sys.audit("pickle.find_class", module, name)
     try:
         return reduce(getattr, name.split("."), import_module(module))

@@ -64,15 +64,15 @@ def async_map(
             in ``to_dataframe()``.
         columns: the columns to pass to ``fn`` as arguments; by default, ``fn`` receives the row. With ``batch_size``,
             ``fn`` receives a list of tuples or, for a single column, of values.
-        failures: the name of a column for errors. With such a column, a failed row does not fail the task. The column
-            then contains a struct of the error's ``type``, its ``message`` and the number of ``attempts``, and the
+        failures: the name of a column for errors. With it, a failed row does not fail the task. The column then
+            contains a struct of the error's ``type``, its ``message`` and the number of ``attempts``, and the
             ``output`` columns are null. In successful rows, the column is null.
         cache: as in ``map_async``. Its default key is ``columns``.
         on_failure: ``"fail"`` or ``"drop"``. A DataFrame has no side outputs.
 
     Returns:
         a DataFrame with the columns of ``df``, then ``output``, then ``failures``. It is streaming if ``df`` is
-            streaming.
+        streaming.
 
     Raises:
         ProgramError: a column is missing or occurs twice, or an option is invalid.
@@ -171,7 +171,7 @@ def window_aggregate(
 
     Returns:
         a DataFrame with the keys, ``window_start`` and ``window_end`` (TIMESTAMP), and the aggregates. It is streaming
-            if ``df`` is streaming. Late rows are dropped and counted in the metric ``late_records_dropped``.
+        if ``df`` is streaming. Late rows are dropped and counted in the metric ``late_records_dropped``.
 
     Raises:
         ProgramError: there is no aggregate, a column is missing or has a wrong type, or the windows are not event-time
@@ -242,7 +242,7 @@ def interval_join(
 
     Returns:
         a DataFrame with the columns of ``left``, then the columns of ``right`` except ``on``. It is streaming if
-            ``left`` and ``right`` are streaming. Late rows are dropped.
+        ``left`` and ``right`` are streaming. Late rows are dropped.
 
     Raises:
         ProgramError: a column is missing or has a wrong type, both sides have a column of the same name, or the bounds

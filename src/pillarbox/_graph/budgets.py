@@ -19,7 +19,6 @@ def budgets_of(vertices: Iterable[Vertex]) -> list[Limits]:
 
 
 def check_equal(limits: Limits, other: Limits) -> None:
-    """Raise if two budgets with the same name differ."""
     if limits != other:
         values = [
             ", ".join(f"{name} {value}" for name, value in values._asdict().items() if value != twin[name])

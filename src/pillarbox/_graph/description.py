@@ -25,7 +25,6 @@ FORMAT = 1
 def describe_programs(
     programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout] | None = None
 ) -> dict[str, Any]:
-    """Return the JSON description of a query's programs."""
     every = [
         program if isinstance(program, ProgramDescription) else ProgramDescription.of(program) for program in programs
     ]
@@ -158,7 +157,6 @@ class Comparison:
 
 
 def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
-    """Compare the programs that wrote a checkpoint with the programs that resume from it."""
     comparison = Comparison()
     old, new = then["programs"], now["programs"]
     if len(old) != len(new):

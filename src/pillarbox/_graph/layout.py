@@ -24,8 +24,7 @@ class Layout(NamedTuple):
 
     Attributes:
         subtasks: the number of subtasks of post-shuffle vertices whose parallelism is not set.
-        codes: version of the subtask codes (a subtask's grouping key in the shuffle). None if state is not stored by
-            code.
+        codes: version of the subtask codes (grouping keys of the shuffle). None if state is not stored by code.
     """
 
     subtasks: int
@@ -59,7 +58,6 @@ def subtask_places(parallelisms: Parallelisms, layout: Layout) -> Mapping[int, t
 
 
 def lay_out(vertex: Vertex, layout: Layout) -> None:
-    """Update the fields of a vertex that depend on the layout."""
     codes = _codes(vertex.parallelisms, layout)
     vertex.parallelism = layout.count(vertex.parallelisms[vertex.number])
     vertex.job_parallelism = layout.subtasks

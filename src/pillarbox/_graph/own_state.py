@@ -14,7 +14,6 @@ from pillarbox._task.vertex import ChainNode, Vertex
 
 
 def carries_on(vertex: Vertex) -> bool:
-    """Return whether an operator may carry requests into the next epoch, which must then run even without data."""
     carries = False
     for node in vertex.nodes:
         _check_operator_state(node, vertex)

@@ -99,7 +99,6 @@ class Program:
 
     @property
     def levels(self) -> list[list[Vertex]]:
-        """The vertices by level."""
         depth = max(vertex.level for vertex in self.vertices)
         return [[v for v in self.vertices if v.level == level] for level in range(depth + 1)]
 
@@ -309,7 +308,6 @@ class _Compiler:
         return self._chaining and not never and consumer.chaining is ChainingStrategy.ALWAYS
 
     def _chain(self, vertex: Vertex, start: Transformation) -> list[Transformation]:
-        """Return ``start`` and all steps chained to it, each after its inputs."""
         backwards: list[Transformation] = []
         seen: set[Transformation] = {start}
         pending = [(start, self._chained(vertex, start))]

@@ -39,7 +39,7 @@ class SavepointStart:
     """The arguments of ``env.from_savepoint(...)``.
 
     Attributes:
-        renamed: maps uids and source names in the savepoint to the uids and names in the program.
+        renamed: maps uids and source names in the savepoint to the program's.
         positions: where sources start: ``SAVEPOINT``, ``NONE``, a list with a position for each Spark source, or a dict
             by source name.
     """
@@ -237,7 +237,7 @@ def plan_restore(
 ) -> RestorePlan:
     """Match a program with a savepoint.
 
-    Raises if there are conflicts, or messages about other conflicts in ``others``.
+    Raises for conflicts. ``others`` are messages about further conflicts.
     """
     wrong: list[str] = []
     warnings: list[str] = []

@@ -15,8 +15,8 @@ _NAMELESS = "dataframe"
 class SourceMatch(NamedTuple):
     """The result of a match.
 
-    ``places`` has an item for each source in the program: its index in the savepoint, or None for a new source.
-    ``gone`` has the savepoint's indices of sources that the program lacks.
+    ``places`` has each program source's index in the savepoint, or None for a new source. ``gone`` has the indices of
+    savepoint sources that the program lacks.
     """
 
     places: list[int | None]

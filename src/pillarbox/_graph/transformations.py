@@ -46,7 +46,6 @@ class Transformation:
 
 
 def steps_leading_to(ends: Iterable[Transformation]) -> Iterator[Transformation]:
-    """Yield steps and all steps upstream of them, each once."""
     seen: set[Transformation] = set()
     pending = [*ends]
     while pending:

@@ -30,7 +30,7 @@ class Failure:
 
     Attributes:
         cause: the class of the exception that user code raised, or None if pillarbox raised the error.
-        record: the record that was being processed, or None if the task was processing something else, such as a timer.
+        record: the record in progress, or None if another object, such as a timer, was being processed.
         number: the record's position in the task's input of the epoch, from 1, if the chain's first operator failed.
         clock: the epoch's log of clock readings, for a replay, as text, or None if the log is too long.
     """
@@ -96,7 +96,6 @@ def message_of(text: str) -> str:
 
 
 def without_line(text: str) -> str:
-    """Remove the line of JSON from an error's message."""
     match = _LINE.search(text)
     return text if match is None else text[: match.start()].rstrip()
 

@@ -57,22 +57,22 @@ class OperatorReport:
         state_bytes: the approximate size of the state, as written.
         state_bytes_written: bytes of state that this epoch wrote.
         rate_limited_ms: how long the next request must wait for a rate limit (maximum of all tasks), or None without a
-            rate limit.
+            limit.
         most_back_pressured: the subtask with the largest ``back_pressured_ms``, or None if no task was back-pressured.
         alignment_ms: the time between a task's first barrier and its last (maximum of all tasks).
         mailbox_latency_ms: how long a probe waited in a mailbox (maximum), also for a source. None if no probe has run.
-        state_syncs: maps each value of :attr:`TaskReport.state_sync` to its number of tasks.
+        state_syncs: number of tasks by :attr:`TaskReport.state_sync`.
         state_format: as in :class:`TaskReport`. If tasks differ, the format of a task that pickles.
-        gauges: maps ``uid.name`` to the lowest and the highest value of the user functions' gauge.
+        gauges: by ``uid.name``, the lowest and the highest value of the user functions' gauge.
         home_restarts: number of homes (processes that run tasks) that replaced a home that ended, hung or was lost.
-        home_cold_starts: number of homes that began without the state of the running query.
+        home_cold_starts: number of homes that began without the query's state.
         home_adoptions: number of homes that a new starter (the process that starts homes) took over from an ended one.
-        fallbacks: maps each reason to the number of tasks that ran in a Spark Python worker instead of their home.
+        fallbacks: by reason, the number of tasks that ran in a Spark Python worker instead of their home.
         began: when the first task began (Unix time in ms).
         ended: when the last task ended (Unix time in ms).
         operators: records in and out of each operator of the chain, the first operator first.
         repeated: number of tasks that Spark ran more than once.
-        hot_keys: maps the uid of an async keyed function to the key (as text) that the most records waited for.
+        hot_keys: by uid of an async keyed function, the key (as text) that the most records waited for.
     """
 
     vertex: str
@@ -170,7 +170,6 @@ def _shown(number: int | None) -> str:
 
 
 def by_operator(tasks: Iterable[TaskReport]) -> OperatorReports:
-    """Aggregate the tasks' metrics by vertex."""
     groups: dict[tuple[str, int, int, str, str], dict[int, TaskReport]] = {}
     repeated: Counter[tuple[str, int, int, str, str]] = Counter()
     for task in tasks:

@@ -16,7 +16,6 @@ _NAME = re.compile(r"pillarbox(?:_([0-9a-f]{12}))?(?: level \d+)?")
 
 
 def program_names(ids: Iterable[str]) -> dict[str, str]:
-    """Map the random ids of a query's programs to stable names: ``pillarbox``, ``pillarbox 2``, ..."""
     return {
         program: "pillarbox" if number == 1 else f"pillarbox {number}"
         for number, program in enumerate(sorted(set(ids)), 1)
@@ -47,10 +46,8 @@ def _only(row: Any) -> Any:
 
 
 def millis(timestamp: str) -> int:
-    """Parse a time in Spark's text format. Returns Unix time in ms."""
     return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)
 
 
 def is_idle(progress: Mapping[str, Any]) -> bool:
-    """Return whether a progress report describes a trigger that ran no epoch."""
     return "addBatch" not in (progress["durationMs"] or ())

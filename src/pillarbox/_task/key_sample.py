@@ -22,7 +22,7 @@ _NAMED = 5
 
 
 class KeySample:
-    """A random sample of keys, one from each group of a certain number of records. Mailbox thread only.
+    """A random sample of keys, one per block of records. Mailbox thread only.
 
     Sampling calls the key function again, for at most a few thousand records. A repeated task has the same seed, so it
     draws the same records.

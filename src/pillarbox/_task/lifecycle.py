@@ -11,9 +11,8 @@
 FAILED, CANCELED and FINISHED are terminal: in them, cancel and close have no effect, and other events raise an error.
 
 In RESTORING and RUNNING, one thread holds the work lock and runs the operators. If another thread fails or cancels the
-task, the failure or cancellation is only recorded. The thread with the lock then ends the task, at the latest before
-the task becomes RESTORED. In all other states, the thread that fails or cancels the task also ends it. Follows Flink's
-``ExecutionState`` and ``Task``.
+task, this is only recorded. The thread with the lock then ends the task, at the latest before RESTORED. In all other
+states, the thread that fails or cancels the task also ends it. Follows Flink's ``ExecutionState`` and ``Task``.
 """
 
 from __future__ import annotations

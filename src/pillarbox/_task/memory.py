@@ -38,7 +38,6 @@ class Memory(NamedTuple):
 
     @property
     def left(self) -> int:
-        """The bytes that would be left if this were the only process."""
         return self.limit - (self.used if self.share is None else self.share)
 
 
@@ -76,7 +75,6 @@ def process_memory(root: str = "/sys/fs/cgroup", process: str = "/proc/self") ->
 
 
 def resident_bytes(process: str = "/proc/self") -> int | None:
-    """Return this process's resident memory (bytes), or None if there is no ``/proc``."""
     try:
         return int(_read(f"{process}/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -86,9 +84,8 @@ def resident_bytes(process: str = "/proc/self") -> int | None:
 class PrivateMemory:
     """Measures the memory that this process does not share with other processes. Thread-safe.
 
-    Homes (processes that run tasks) share imported modules with their parent process, so only private memory can be
-    summed. To count private memory, the kernel scans all pages (10 ms per GiB). So most calls assume that the amount of
-    shared memory has not changed.
+    Homes (processes that run tasks) share imported modules, so only private memory can be summed. To count it, the
+    kernel scans all pages (10 ms per GiB), so most calls assume that the amount of shared memory has not changed.
     """
 
     def __init__(self, process: str = "/proc/self", clock: Callable[[], float] = time.perf_counter) -> None:
@@ -120,7 +117,6 @@ private_memory = PrivateMemory()
 
 
 def container_limit(root: str = "/sys/fs/cgroup", process: str = "/proc/self") -> int | None:
-    """Return this container's memory limit (bytes), or None without a limit."""
     limits = []
     for group in _groups(root, process):
         try:
@@ -201,7 +197,6 @@ def _read(path: str) -> bytes:
 
 
 def readable(size: float) -> str:
-    """Format a number of bytes with a unit."""
     amount = float(size)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if amount < 1024 or unit == "GiB":

@@ -83,7 +83,7 @@ class MultipleInputStreamTask(StreamTask):
     def restore(self, store: ChunkStore | None) -> bool:
         """Load the state in ``store`` into a new task.
 
-        For a used task, check that it has the store's version of the state.
+        For a used task, check that it has this version.
 
         Returns False if the task has uncommitted changes, or if another process has run epochs since. The caller must
         then create a new task. In batch mode, ``store`` is None.

@@ -397,7 +397,6 @@ class _Branch:
 
 
 def quiesce(operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
-    """Stop an operator's timers, and run its waiting mails."""
     executor = operator.context.mailbox_executor
     finished = Event()
     # After the mails of fired timers, and then all waiting mails.
@@ -407,8 +406,6 @@ def quiesce(operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
 
 
 def as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:
-    """Return a function that runs a timer's callback as a mail of an operator."""
-
     def defer(callback: ProcessingTimeCallback, timestamp: int) -> None:
         executor.execute(lambda: callback(timestamp), "timer callback at %d", timestamp)
 

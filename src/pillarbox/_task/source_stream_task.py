@@ -22,7 +22,6 @@ class SourceStreamTask(StreamTask):
     def run_epoch(
         self, records: Iterable[Records], *, subtask: int, checkpoint_id: int, bounded: bool
     ) -> Iterator[list[Buffer]]:
-        """Process one partition of a micro-batch. Yields the output in parts."""
         with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
             self.subtask = subtask
             self.chain.set_subtask(subtask)

@@ -385,8 +385,6 @@ class StreamTask(ABC):
         self.processor.suspend()
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
-        """Notify the operators of each committed checkpoint once, in order."""
-
         def notify() -> None:
             if checkpoint_id > self.latest_completed:
                 self.latest_completed = checkpoint_id

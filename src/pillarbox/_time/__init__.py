@@ -1,4 +1,4 @@
-"""Clocks and timers of processing time, watermarks and timers of event time, and durations.
+"""Processing time and event time, with clocks, timers and watermarks, and durations.
 
 All times are in milliseconds. This package does not depend on operators, tasks or Spark.
 """

@@ -87,7 +87,7 @@ class ProcessingTimeService(ABC):
 
     @property
     def manual(self) -> ProcessingTimeService | None:
-        """The manual clock that this service is based on, or None. Event loops also use this clock."""
+        """The manual clock behind this service, which event loops also use, or None."""
         return None
 
     @abstractmethod

@@ -102,7 +102,6 @@ class LoggedClock(ProcessingTimeService):
         self._inner.begin_epoch()
 
     def read_beginning(self) -> int:
-        """Read the epoch's start time, which never precedes the previous epoch's start time."""
         now = self._inner.current_processing_time()
         self._began = now if self._began is None else max(now, self._began)
         self._log_reading(self._began)

@@ -184,7 +184,6 @@ def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = Fal
 
 
 def positive_millis(value: DurationLike, what: str) -> int:
-    """Convert a duration to milliseconds. Raises if it is less than one millisecond."""
     millis = to_millis(value, what)
     if millis <= 0:
         raise ProgramError(f"{what} must be at least one millisecond, not {shorten(value)}")

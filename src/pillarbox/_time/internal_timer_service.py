@@ -131,7 +131,6 @@ class InternalTimerService:
         self.processing_timers.delete(timestamp, namespace)
 
     def advance_watermark(self, watermark: int) -> None:
-        """Fire all event-time timers up to ``watermark``, in order."""
         self.current_watermark = watermark
         trigger = self.triggerable.on_event_time
         at_the_end = watermark == MAX_WATERMARK and self._may_run_on
@@ -173,7 +172,6 @@ class InternalTimerService:
         self.schedule()
 
     def fire_due_processing_time_timers(self, now: int) -> None:
-        """Fire the processing-time timers up to ``now``, in order, except timers left to :meth:`fire_overdue`."""
         self._scheduled_at = None
         first = self.processing_timers.next_for_clock()
         if first is not None and first <= now:

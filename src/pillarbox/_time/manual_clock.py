@@ -40,7 +40,6 @@ class ManualProcessingTimeService(HeapTimerService):
             self._run(timer)
 
     def advance(self, milliseconds: int) -> None:
-        """Advance the clock and fire the timers that are due."""
         if milliseconds < 0:
             raise ValueError(f"the clock cannot advance by {milliseconds} ms: use set_current_time()")
         self.set_current_time(self._now + milliseconds)

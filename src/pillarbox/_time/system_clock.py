@@ -20,7 +20,6 @@ _LONGEST_WAIT_S = 3600.0
 
 
 def system_clock_ms() -> int:
-    """Return the wall clock's time (Unix time in ms)."""
     return time.time_ns() // 1_000_000
 
 

@@ -41,8 +41,8 @@ class TimestampAssigner(ABC):
             record_timestamp: the record's current timestamp (Unix time in ms), or ``MIN_TIMESTAMP`` without one.
 
         Returns:
-            Unix time in ms. Can also be a ``datetime``, which is rounded down to milliseconds, or a ``date``, which
-                means midnight. If the value has no time zone, the session's time zone applies.
+            Unix time in ms, a ``datetime``, which is rounded down to milliseconds, or a ``date``, which means midnight.
+            Without a time zone, the session's time zone applies.
         """
 
 

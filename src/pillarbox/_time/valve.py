@@ -86,7 +86,6 @@ class StatusWatermarkValve:
         self._advance(sink)
 
     def input_status(self, channel: Hashable, idle: bool, sink: WatermarkReceiver) -> None:
-        """Process a change of a channel's status, to idle or to active."""
         state = self._channel(channel, sink)
         if idle == state.idle:
             return

@@ -175,7 +175,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
         return None if self._idle or self._quiet_since is None else self._quiet_since + self._timeout + 1
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the time since which there has been no record, and whether the stream is idle.
+        """Return the start of the current silence, and whether the stream is idle.
 
         The result is only meaningful for a clock that other processes share.
         """

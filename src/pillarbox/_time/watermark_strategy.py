@@ -141,8 +141,8 @@ class WatermarkStrategy:
 
         Before the first shuffle, a source is idle as a whole; after a shuffle, each subtask is idle on its own, even if
         it never receives a record. The clock is the epoch's time (Spark's batch timestamp), and the time of the last
-        record is stored as state. So a repeated epoch has the same result, and the time during which a query is stopped
-        counts. (In Flink, the timeout restarts.)
+        record is state. So a repeated epoch has the same result, and time while a query is stopped counts. (In Flink,
+        the timeout restarts.)
 
         A streaming query then runs an epoch at each trigger, even without data, so set a trigger such as
         ``trigger(processingTime="5 seconds")``.
@@ -160,9 +160,8 @@ class WatermarkStrategy:
         """Return a copy of this strategy whose watermark advances with the clock while the source has no records.
 
         So the last windows fire without further data. Records that arrive later with older timestamps are late. The
-        clock is the epoch's time (Spark's batch timestamp), so a repeated epoch has the same result. The time during
-        which a query is stopped counts, unless its first epoch after that has records. A source that has no watermark
-        yet is not affected.
+        clock is the epoch's time (Spark's batch timestamp), so a repeated epoch has the same result. Time while a query
+        is stopped counts, unless its next epoch has records. A source that has no watermark yet is not affected.
 
         The timeout applies to each source separately. If :meth:`with_idleness` is also set, an idle source's watermark
         is ignored, unless all sources are idle.

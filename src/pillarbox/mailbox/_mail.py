@@ -126,7 +126,7 @@ class Mail:
 
 
 class Waiter(Protocol):
-    """Waits for mail on behalf of the mailbox thread, so that the thread can do other work during the wait."""
+    """Waits for mail in the mailbox thread, and does other work until then."""
 
     def wait(self) -> None:
         """Wait for :meth:`wake`. May return earlier. Mailbox thread only."""

@@ -67,8 +67,8 @@ class TaskMailbox:
     other methods raise :class:`WrongThreadError` outside of the mailbox thread.
 
     Signal handlers and finalizers may put mails, even if they interrupt the mailbox's own methods. So the lock is
-    reentrant, and each change is a single call of a deque's method. The flag ``_may_have_new_mail`` may be True if
-    there is no mail, but never False if there is mail.
+    reentrant, and each change is a single call of a deque's method. The flag ``_may_have_new_mail`` may be True without
+    mail, but not False with mail.
 
     For speed, the processor reads the deques directly, and calls methods that omit checks.
 
@@ -148,7 +148,7 @@ class TaskMailbox:
 
     @property
     def has_new_urgent_mail(self) -> bool:
-        """Whether an urgent mail is waiting. Takes no lock, and can be outdated like :attr:`has_new_mail`."""
+        """Whether an urgent mail is waiting. Can be outdated like :attr:`has_new_mail`."""
         return bool(self._urgent)
 
     def size(self) -> int:

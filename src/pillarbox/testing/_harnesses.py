@@ -151,7 +151,7 @@ def harness_for(
     on_error: OnError = "fail",
     **options: Any,
 ) -> OneInputStreamOperatorTestHarness | KeyedOneInputStreamOperatorTestHarness:
-    """Return an open harness for a function. The harness is keyed if ``key_by`` is set.
+    """Return an open harness for a function, which is keyed if ``key_by`` is set.
 
     Args:
         function: a map, flat map, filter, process or async function, or a function of two streams. With ``key_by``, it

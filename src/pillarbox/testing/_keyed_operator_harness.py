@@ -58,9 +58,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self._time_services.services()
 
     def state_of(self, key: Any, namespace: Any = None) -> dict[str, Any]:
-        """Return a copy of a key's non-empty states by name.
-
-        A state is a value, list, dict, reduced value or accumulator.
+        """Return a copy of a key's non-empty states by name (values, lists, dicts, reduced values or accumulators).
 
         ``namespace`` can be a window. By default, returns the state that belongs to no window.
         """

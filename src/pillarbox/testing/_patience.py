@@ -154,5 +154,4 @@ def run_ready(chain: Iterable[StreamOperator]) -> None:
 
 
 def waits_for_time(operator: StreamOperator) -> bool:
-    """Return whether every unfinished call of an async operator is waiting for a timer."""
     return isinstance(operator, AsyncKeyedOperator) and operator.is_unfinished and operator.waits_for_time

@@ -53,7 +53,6 @@ def check_merging(assigner: WindowAssigner, trigger: Trigger) -> None:
 
 
 def check_fires(assigner: WindowAssigner, *, has_trigger: bool) -> None:
-    """Raise for global windows without a trigger, which would never fire."""
     if isinstance(assigner, GlobalWindows) and not assigner.fires_at_end and not has_trigger:
         raise ProgramError(
             f"{assigner!r} never end, so they would emit nothing: set a trigger(...), such as"

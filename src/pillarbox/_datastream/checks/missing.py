@@ -136,7 +136,6 @@ def missing_class(name: str) -> MissingClassError | None:
 
 
 def unknown(thing: object, name: str, advice: str | None = None) -> AttributeError:
-    """Return the error for a missing attribute, with ``advice`` or default advice."""
     if advice is not None:
         return MissingMethodError(advice)
     return AttributeError(f"{type(thing).__name__!r} object has no attribute {name!r}", name=name, obj=thing)

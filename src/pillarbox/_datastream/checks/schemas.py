@@ -124,7 +124,6 @@ def key_types(step: Transformation, keying: Keying) -> list[str] | None:
 
 
 def check_key_type(keying: Keying, schema: StructType) -> None:
-    """Raise unless a key's declared type equals its columns' type."""
     columns = keying.columns
     if keying.key_type is None or columns is None:
         return

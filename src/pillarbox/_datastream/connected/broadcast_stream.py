@@ -68,9 +68,9 @@ class BroadcastConnectedStream(Generic[T1, T2]):
     ) -> DataStream[U]:
         """Process both streams. The broadcast stream fills the broadcast state, which the other stream reads.
 
-        Event time is the minimum of both streams' event times, so event time stops if one stream has no watermarks. If
-        the non-broadcast stream is not partitioned, it is rebalanced. Options are as in :meth:`KeyedStream.process`.
-        With ``async def``, a broadcast record waits until all earlier records are done, and later records wait for the
+        Event time is the minimum of both streams' event times, so it stops if one stream has no watermarks. If the
+        non-broadcast stream is not partitioned, it is rebalanced. Options are as in :meth:`KeyedStream.process`. With
+        ``async def``, a broadcast record waits until all earlier records are done, and later records wait for the
         broadcast record.
 
         Args:

@@ -186,7 +186,7 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
     ) -> DataStream[U]:
         """When a window ends, call a function with all of the window's records of a key.
 
-        One of the two streams may have no records in the window.
+        One of the streams may have no records.
 
         ``f(firsts, seconds)``, or a ``CoGroupFunction``, returns or yields the results.
 

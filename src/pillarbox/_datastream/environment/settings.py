@@ -172,8 +172,8 @@ class ProgramSettings:
         """Rescale a checkpoint in :func:`pillarbox.start` if its parallelism differs from the program's.
 
         This works like :func:`pillarbox.rescale`, before the query starts, and logs a message. If the checkpoint's last
-        epoch is uncommitted, a separate run of the query completes that epoch first. Requires a classic session of
-        Spark 4.2 or newer.
+        epoch is uncommitted, a separate run completes that epoch first. Requires a classic session of Spark 4.2 or
+        newer.
 
         Example:
             >>> env = env.set_parallelism(4).set_auto_rescale(True)
@@ -189,8 +189,8 @@ class ProgramSettings:
         Args:
             port: the port, or 0 for any free port.
             host: the address to listen on. By default, only programs on this machine can connect.
-            token: the credential that browsers must send. By default, a loopback address needs no token; for other
-                addresses, a random token is part of the logged address.
+            token: the credential for browsers. By default, loopback addresses need no token, and other logged addresses
+                contain a random token.
 
         Example:
             >>> env = env.enable_dashboard(8082)
@@ -259,12 +259,12 @@ class ProgramSettings:
         Args:
             allow_non_restored_state: whether to skip the state of operators and the positions of sources that the
                 program lacks.
-            renamed: maps former uids of operators to their new uids, and former names of sources to their new names.
-            positions: where sources begin. With ``"savepoint"``, they begin at the savepoint's positions, matched by
-                source name, and new sources begin as in a new query. With ``"none"``, all sources begin as in a new
-                query. A dict maps source names to positions as in Spark's offset log (a dict, an int, or None to begin
-                as in a new query); other sources begin as with ``"savepoint"``. A list has a position for each of
-                Spark's sources, in order.
+            renamed: maps former uids of operators to new uids, and former names of sources to new names.
+            positions: where sources begin. ``"savepoint"`` stands for the savepoint's positions, matched by source
+                name, and ``"none"`` for the beginning of a new query, which is also used for new sources. A dict has
+                positions by source name, as in Spark's offset log (a dict, an int, or None for the beginning of a new
+                query); other sources begin as with ``"savepoint"``. A list has a position for each of Spark's sources,
+                in order.
 
         Raises:
             ProgramError: the program is in batch mode, a new uid belongs to no operator, or the query on Spark has no

@@ -208,7 +208,8 @@ class DataStream(Stream[T1], Generic[T1]):
             batch_size: ``func`` receives a list of up to this many records, and returns a list with one result per
                 record.
             batch_timeout: how long an incomplete batch waits for more records. By default, it waits until the epoch
-                ends or event time advances. rate_limit: the maximum number of requests per second in a partition.
+                ends or event time advances.
+            rate_limit: the maximum number of requests per second in a partition.
             job_rate_limit: the maximum number of requests per second of all subtasks.
             budgets: the budgets that requests are charged to. Operators and queries that use the same name share a
                 budget.
@@ -218,8 +219,8 @@ class DataStream(Stream[T1], Generic[T1]):
             on_barrier: how to treat unfinished requests at an epoch's end. ``"drain"`` waits for them; ``"carry"``
                 (only after a ``key_by``) stores them as state and continues them in the next epoch. If the task is
                 created again, unfinished requests are repeated.
-            record: whether ``"carry"`` also stores answers that wait for the results of earlier records, so that the
-                answered requests are not repeated. Answers must be picklable data.
+            record: whether ``"carry"`` also stores answers that wait for earlier records, so that their requests are
+                not repeated. Answers must be picklable data.
 
         Example:
             >>> async def score(card):
@@ -342,9 +343,9 @@ class DataStream(Stream[T1], Generic[T1]):
                 string, a number, bytes, a date or time, a tuple of these, or None. Times with a time zone are compared
                 as instants, so all machines need the same time zone data (``tzdata``).
             more: further column names. As in PyFlink, a type is accepted here as the ``key_type``.
-            key_type: a type from ``Types``. Keys are converted to this type, or refused. on_error: used if the key
-                function raises or returns no valid key. The key function is called twice for such a record. Read the
-                side output from the keyed stream.
+            key_type: a type from ``Types``. Keys are converted to this type, or refused.
+            on_error: used if the key function raises or returns no valid key. The key function is called twice for such
+                a record. Read the side output from the keyed stream.
 
         Example:
             >>> payments = env.from_collection([row(card="ann", amount=5), row(card="ann", amount=7)])

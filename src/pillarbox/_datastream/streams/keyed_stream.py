@@ -69,8 +69,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     ) -> DataStream[U]:
         """Map each record to any number of results, with keyed state and timers.
 
-        Methods of ``func`` may be ``async def``, and may then await requests to a service, for example. Records of one
-        key are then processed one after another, and different keys concurrently.
+        Methods of ``func`` may be ``async def``, to await requests to a service, for example. Records of one key are
+        then processed in sequence, and different keys concurrently.
 
         Args:
             func: a ``KeyedProcessFunction``, a function ``f(value, ctx)`` (which cannot have timers), or a
@@ -83,8 +83,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             capacity: the maximum number of records and timers in progress in a partition; 100 by default. This option
                 and all below are for ``async def`` only.
             timeout: the maximum total time of a record or timer, without the time between epochs (an int is
-                milliseconds). After this time, the record or timer fails with ``TimeoutError``. By default, there is no
-                limit.
+                milliseconds). Afterwards, the record or timer fails with ``TimeoutError``. No limit by default.
             ordered: whether results are in the records' order. By default, they are emitted on completion, but in order
                 for each key, and never overtake a watermark.
             on_barrier: with ``"drain"`` (default), each epoch waits until its records are finished. With ``"carry"``,

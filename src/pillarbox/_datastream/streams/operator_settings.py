@@ -42,10 +42,10 @@ class OperatorSettings:
         return self
 
     def uid(self, uid: str) -> Self:
-        """Set the uid that identifies the state of this operator or sink. A uid must be unique in the program.
+        """Set the uid of this operator's or sink's state, which must be unique in the program.
 
-        By default, the uid depends on the operator's position in the program. With a uid of your own, the operator
-        keeps its state when other operators are added or removed.
+        The default uid depends on the operator's position in the program. With a uid that you set, the operator keeps
+        its state when other operators are added or removed.
 
         Example:
             >>> totals = env.from_collection([3, 4]).key_by(bool).sum().uid("totals")

@@ -108,9 +108,9 @@ class Stream(OperatorSettings, Generic[T1]):
     def rescale(self) -> DataStream[T1]:
         """Send each subtask's records to only some subtasks of the next operators.
 
-        As in Flink, if there are fewer senders than receivers, each sender sends to several receivers in turn;
-        otherwise, each sends to one receiver. Each partition of a source sends to one subtask, so use ``rebalance`` if
-        a source has few partitions.
+        As in Flink, if there are fewer senders than receivers, each sender has several receivers in turn; otherwise,
+        one receiver. Each partition of a source sends to one subtask, so use ``rebalance`` if a source has few
+        partitions.
 
         Example:
             >>> env.set_parallelism(2).from_collection(range(4)).rescale().map(str).execute_and_collect()
@@ -302,7 +302,7 @@ class Stream(OperatorSettings, Generic[T1]):
     # -- sinks --
 
     def print(self, sink_identifier: str = "") -> DataStreamSink:
-        """Print each record to the standard output of its task's process. ``env.execute()`` runs the program.
+        """Print each record in its task's process. ``env.execute()`` runs the program.
 
         Args:
             sink_identifier: prefix of each line. If there are several subtasks, the subtask's number follows.
@@ -333,8 +333,8 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Args:
             job_execution_name: ignored, for compatibility with PyFlink.
-            limit: maximum number of records. When it is reached, the program ends. With a limit, the result is a list.
-                Otherwise, it is a :class:`CollectedResults`, and the program runs while results are read.
+            limit: maximum number of records. When it is reached, the program ends. With a limit, the result is a list;
+                otherwise, a :class:`CollectedResults`, and the program runs while results are read.
 
         Raises:
             OperatorError: a function raised. With many results, raised while they are read.

@@ -124,7 +124,7 @@ class Windowed(Generic[T1, WindowOut]):
         If a function that aggregates elements or assigns windows raises, the dead letter contains the record, which is
         added to no window. If a window function raises, the dead letter contains the window's contents (all elements,
         or the accumulator in a tuple), and the window emits nothing. For windows of two streams, records are (stream,
-        record) pairs, where the stream is 0 or 1. This option requires the general window operator, which is slower.
+        record) pairs, where the stream is 0 or 1. Uses the general window operator, which is slower.
 
         Example:
             >>> BAD = OutputTag[DeadLetter]("bad")

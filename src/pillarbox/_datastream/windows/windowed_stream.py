@@ -73,21 +73,20 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
     ) -> DataStream[Any]:
         """Aggregate the records of each window as they arrive, with a function or with named aggregates of columns.
 
-        An aggregate function adds each record to the window's accumulator. If the function has a method ``merge``,
-        which merging windows require, a record of several overlapping windows is added only once, and accumulators are
-        merged when a window fires.
+        A function adds each record to the window's accumulator. With a method ``merge``, which merging windows require,
+        a record of several overlapping windows is added only once, and accumulators are merged when a window fires.
 
         Arrow computes aggregates of columns, such as ``total=sum_("amount")``, before and after the shuffle. The
         results are rows with the key columns, ``window_start``, ``window_end`` and the aggregates. The stream must be
-        keyed by named columns, and its columns must be known from a DataFrame or a declared ``output_type``. Aggregates
-        of columns are fastest for rows that no Python function has read. They require event-time windows without
-        trigger, evictor or side output for late rows. With ``allowed_lateness``, late rows that are processed together
-        fire their keys' windows once.
+        keyed by named columns, and have columns known from a DataFrame or a declared ``output_type``. Aggregates of
+        columns are fastest for rows that no Python function has read. They require event-time windows without trigger,
+        evictor or side output for late rows. With ``allowed_lateness``, late rows that are processed together fire
+        their keys' windows once.
 
         Args:
             window_function: called with the key, the window and the result. By default, the result is emitted.
-            accumulator_type: the type of accumulators, from ``Types`` or a class. Accumulators of other types are then
-                refused. If the key's type is also declared, the state is stored as plain data (docs/security.md).
+            accumulator_type: the type of accumulators, from ``Types`` or a class. Other types are then refused. If the
+                key's type is also declared, the state is plain data (docs/security.md).
             aggregates: maps result names to aggregates of columns.
 
         Example:

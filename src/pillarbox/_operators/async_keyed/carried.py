@@ -43,7 +43,6 @@ class CarriedElements:
             self._rewound.append((element.key, rows, again))
 
     def repeat(self) -> None:
-        """Redo all undone changes, after the state log has been written."""
         rewound, self._rewound = self._rewound, []
         backend = self._backend
         for key, rows, again in rewound:
@@ -57,7 +56,6 @@ class CarriedElements:
 
 
 def entry_of(element: Element | Event) -> tuple[Any, ...]:
-    """Convert a queued element or event (such as a watermark) to a snapshot entry."""
     if isinstance(element, Watermark):
         return "watermark", element.timestamp
     if isinstance(element, WatermarkStatus):

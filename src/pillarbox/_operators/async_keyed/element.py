@@ -42,8 +42,8 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         current: the timestamp of the record or of the current timer.
         emitted: the timestamp of the results.
         watermark: the watermark when the record arrived.
-        state: SETTLED once the element has finished or was cut off (it ignored its cancellation). Then the element's
-            outputs are complete, and asyncio tasks that it left running can no longer use its key's state.
+        state: SETTLED once the element has finished or was cut off (it ignored its cancellation). Then its outputs are
+            complete, and asyncio tasks that it left running have no key.
         is_queued: whether the element is in the operator's queue, so that its key is busy. An element whose key is free
             is only queued when it first awaits; most never do.
         steps: the worker that runs the element, once the element has awaited something.
@@ -52,7 +52,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         notes: log of the element's state changes, to undo them. None if the operator never undoes changes.
         arrival: the epoch when it arrived, or None for the current epoch.
         calls: the element's service calls, or None before the first.
-        outputs: outputs of the function's completed calls (a visit calls the function once per timer), or None.
+        outputs: outputs of the function's completed calls (a visit makes one per timer), or None.
         results: outputs of the running call of the function, or None.
     """
 
@@ -130,7 +130,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """The element's input index and record, to compute a digest from."""
         return self.number, self.value if self.original is None else self.original
 
     def register_event_time_timer(self, timestamp: int) -> None:

@@ -34,7 +34,6 @@ class KeyedAsyncKeywords(TypedDict, total=False):
 
 
 def refuse_keywords(keywords: KeyedAsyncKeywords, function: Any, method: str) -> None:
-    """Raise if a plain function has options that only ``async def`` supports."""
     _check_names(keywords, method)
     if keywords:
         raise ProgramError(
@@ -70,7 +69,6 @@ BROADCAST = Kind(
 def keyed_process(
     kind: Kind, function: Any, on_error: OnError, keywords: KeyedAsyncKeywords, method: str, **arguments: Any
 ) -> OperatorFactory:
-    """Return the operator factory for ``process`` on a keyed stream."""
     if not is_async(function, *kind.calls):
         refuse_keywords(keywords, function, method)
         make = partial(kind.plain, function=function, **arguments)
@@ -83,6 +81,5 @@ def keyed_process(
 
 
 def async_options(factory: OperatorFactory) -> AsyncKeyedOptions | None:
-    """Return the options if the operator runs a keyed function with ``async def``, else None."""
     options = getattr(uncaptured(factory.make), "keywords", {}).get("options")
     return options if isinstance(options, AsyncKeyedOptions) else None

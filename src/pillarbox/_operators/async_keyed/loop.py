@@ -198,7 +198,6 @@ class OwnedLoop:
             self._is_running = False
 
     def close(self) -> None:
-        """Cancel the remaining asyncio tasks, and close the loop."""
         loop = self.loop
         if loop.is_closed():
             return
@@ -215,7 +214,6 @@ class OwnedLoop:
 
 
 def lease_loop(context: OperatorContext) -> Lease[OwnedLoop]:
-    """Lease the event loop that the tasks of this thread share."""
     shared = context.shared
     return shared.of_thread.lease(EVENT_LOOP, lambda: OwnedLoop(context.processing_time_service, shared.resting))
 

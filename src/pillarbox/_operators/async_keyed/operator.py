@@ -1,7 +1,7 @@
 """The operator of ``process`` with ``async def`` on a keyed stream, with keyed state, timers and any awaitable.
 
-The functions run in an event loop in the mailbox thread. The loop runs briefly after each run (slice) of records, and
-whenever the thread would wait for mail. Plain functions have another operator.
+The functions run in an event loop in the mailbox thread, briefly after each run (slice) of records, and whenever the
+thread would wait for mail. Plain functions have another operator.
 """
 
 from __future__ import annotations
@@ -415,7 +415,6 @@ class AsyncKeyedOperator(KeyedOperator):
 
     @property
     def is_writing(self) -> bool:
-        """Whether answers are being written to the journal."""
         return self.runner.caller.is_writing
 
     @property

@@ -73,7 +73,6 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
 
 
 def is_async(function: Any, *methods: str) -> bool:
-    """Return whether a plain function, or one of the named methods of an object, is an ``async def``."""
     if isinstance(function, Function):
         return any(_is_async(getattr(function, method, None)) for method in (*methods, "open", "close"))
     return _is_async(function)

@@ -224,7 +224,6 @@ class ElementRunner:
         self._announce()
 
     def turn(self) -> None:
-        """Run ready steps of elements. The caller emits the finished elements."""
         self.start_workers()
         self.is_turning = True
         try:
@@ -250,7 +249,7 @@ class ElementRunner:
             self._undo.leave()
 
     def start_workers(self) -> None:
-        """Start workers for ready elements. Each call starts up to twice as many as the previous call."""
+        """Start workers for ready elements, up to twice as many as in the previous call."""
         count = self._burst
         if self.run is None:
             count = min(count, len(self.ready) - self._starting)

@@ -139,5 +139,4 @@ class BudgetScope:
     clock: ProcessingTimeService | None = field(default=None, compare=False)
 
     def tasks(self, parallelism: int, slots: int) -> int:
-        """Return how many tasks of an operator can run concurrently."""
         return min(parallelism, self.partitions) if parallelism else slots

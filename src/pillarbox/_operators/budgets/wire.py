@@ -29,7 +29,6 @@ class ForgedError(Exception):
 
 
 def token_id(token: bytes) -> bytes:
-    """Return an identifier of a token that does not reveal the token."""
     return hashlib.sha256(b"pillarbox budgets" + token).digest()[:16]
 
 

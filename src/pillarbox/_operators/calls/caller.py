@@ -179,7 +179,6 @@ class Caller:
 
     @property
     def is_writing(self) -> bool:
-        """Whether answers are being written to the journal."""
         return self._journal is not None and self._journal.is_writing
 
     def commit(self, epoch: int) -> None:

@@ -56,7 +56,6 @@ def _pickled(pickler_class: Any, value: Any) -> bytes:
 
 
 def numbered(parts: bytes, number: int) -> bytes:
-    """Return the digest of concatenated digests and a number."""
     return blake2b(parts + number.to_bytes(8, "big"), digest_size=16).digest()
 
 

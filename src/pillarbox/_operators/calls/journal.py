@@ -1,9 +1,9 @@
-"""Stores the recorded answers of an operator's service calls in files (a journal), which survive a failed epoch.
+"""Stores recorded answers of service calls in files (a journal), which survive a failed epoch.
 
 Files are ``<journal>/<query>/<uid>/<subtask>/<epoch>/<attempt>-<number>``. Records that arrive while a file is being
-written go to the next file. Before its first call (and before it carries unfinished elements into the next epoch), a
-task reads the files of uncommitted epochs. After an epoch's commit, the task removes the epoch's files. Mailbox thread
-only, except that another thread reads and writes the files.
+written go to the next file. Before its first call (and before it carries elements over), a task reads the files of
+uncommitted epochs. After an epoch's commit, the task removes the epoch's files. Mailbox thread only, except that
+another thread reads and writes the files.
 """
 
 from __future__ import annotations
@@ -112,7 +112,6 @@ class Journal:
         return self._last_epoch, entries
 
     async def write(self, identity: bytes, name: Name, record: Record) -> None:
-        """Write a record, and wait until it is stored."""
         written: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(((identity, name, tuple(record)), written))
         if self._writing is None or self._writing.done():

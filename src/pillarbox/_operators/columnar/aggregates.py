@@ -69,9 +69,8 @@ def _of(name: str, *columns: str) -> ColumnAggregate:
 def sum_(column: str) -> ColumnAggregate:
     """Sum a column's non-null values. Without values, the sum is null.
 
-    The sum of integers is a LONG, and the sum of floats is a DOUBLE. The sum of ``DECIMAL(p, s)`` is a ``DECIMAL(p +
-    10, s)`` of at most 38 digits, and the sum of day-time intervals is an interval. A sum that exceeds its type fails
-    the task, as in Spark's ANSI mode.
+    Integers give a LONG, floats a DOUBLE, ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)`` of at most 38 digits, and day-time
+    intervals an interval. A sum that exceeds its type fails the task, as in Spark's ANSI mode.
 
     Example:
         >>> sum_("amount")
@@ -113,8 +112,8 @@ def max_(column: str) -> ColumnAggregate:
 def avg_(column: str) -> ColumnAggregate:
     """Compute the mean of a column's non-null values. Without values, the mean is null.
 
-    The mean is a DOUBLE. The mean of ``DECIMAL(p, s)`` is a ``DECIMAL(p + 4, s + 4)`` of at most 38 digits, and the
-    mean of day-time intervals is an ``INTERVAL DAY TO SECOND``. These two types are rounded half up.
+    The mean is a DOUBLE. ``DECIMAL(p, s)`` gives a ``DECIMAL(p + 4, s + 4)`` of at most 38 digits, and day-time
+    intervals give an ``INTERVAL DAY TO SECOND``, both rounded half up.
 
     Example:
         >>> avg_("amount")
@@ -148,8 +147,8 @@ def last_(column: str) -> ColumnAggregate:
 def approx_count_distinct_(column: str) -> ColumnAggregate:
     """Estimate the number of a column's distinct non-null values. The result is a LONG.
 
-    The number is exact if there are fewer than 1,024 distinct values. Otherwise, the relative standard error is 3.1 %,
-    and each key stores 8 KiB per window.
+    The number is exact below 1,024 values. For more values, the relative standard error is 3.1 %, and each key stores 8
+    KiB per window.
 
     Example:
         >>> approx_count_distinct_("shop")

@@ -73,7 +73,6 @@ def columns_of_run(
 
 
 def times_of_run(records: Records, reader: str, before: str) -> npt.NDArray[np.int64]:
-    """Return the records' timestamps (Unix time in ms)."""
     stamps = records.stamps if isinstance(records, ArrowRecords) else records.timestamps
     if stamps is None or (not isinstance(stamps, np.ndarray) and None in stamps):
         raise ProgramError(

@@ -104,8 +104,8 @@ class BroadcastReferences:
 class Captured(Generic[P, R]):
     """A function, pickled as soon as the program receives it, as in PyFlink and PySpark.
 
-    So the function may refer to a loop variable, whose later values it does not see. Each operator calls its own copy.
-    If the function cannot be pickled, the error is only raised when the program runs, with the operator's name.
+    So the function may refer to a loop variable. Each operator calls its own copy. If the function cannot be pickled,
+    the error is raised when the program runs, with the operator's name.
 
     Attributes:
         pickled: the function's pickle. None if the function cannot be pickled, and after unpickling.

@@ -28,7 +28,7 @@ class KeyedRun(NamedTuple):
     def stretches(self) -> Iterator[tuple[Any, int, int, bool]]:
         """Yield (key, start position, end position, whether the key has no more records) for each key.
 
-        The key is None if the run only ends the previous run's last key and has no record for it.
+        The key is None if the run only ends the previous run's last key.
         """
         keys = iter(self.keys)
         start = 0

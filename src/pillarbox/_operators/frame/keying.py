@@ -79,7 +79,6 @@ class Keying:
 
     @property
     def declared_types(self) -> list[str] | None:
-        """The key's declared Spark types, one per part of a tuple, or None."""
         if self.key_type is None or self.key_type.data_type is None:
             return None
         return [field.dataType.simpleString() for field in resolve_schema(self.key_type).fields]

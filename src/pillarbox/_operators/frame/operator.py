@@ -324,8 +324,7 @@ class OperatorFactory:
         stateful: whether ``snapshot_state`` returns a state, which needs a shuffle before the operator.
         result_types: maps a side output's tag, or None for the main output, to the type or column names of its results.
         asked_tags: tags of all side outputs that the program reads.
-        state_depends_on: maps subjects to the settings that stored state can only be used with
-            (``_state/keys/state_note.py``).
+        state_depends_on: maps subjects to settings that stored state requires (``_state/keys/state_note.py``).
         keeps_records: whether the operator emits its input records unchanged, so that the results have known columns.
         keeps_columns: whether columnar input stays columnar.
         sides_are_fixed: whether the inputs must not be swapped, because the operator stores records by input.

@@ -55,7 +55,7 @@ class OperatorStateStore:
     def delete_if_exists(self, name: str) -> None:
         """Delete a list that the checkpoint contains but the function no longer declares (Spark's ``deleteIfExists``).
 
-        This call is needed as long as the program may start from checkpoints or savepoints that contain the list.
+        Needed as long as the program may start from checkpoints or savepoints that contain the list.
 
         Raises:
             ProgramError: the function declares the list.

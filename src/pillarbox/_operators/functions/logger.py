@@ -26,7 +26,7 @@ class TaskLogger(_Adapter):
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Add the task to the message and to the log record's fields.
 
-        Does not overwrite fields that the caller has set.
+        Does not overwrite the caller's fields.
         """
         context = self._context
         task = {"operator": context.name, "subtask": context.subtask, "epoch": context.epoch}

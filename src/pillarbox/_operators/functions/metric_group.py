@@ -1,7 +1,7 @@
 """Metrics of user functions, as in PyFlink: counters, meters, distributions and gauges.
 
-Metrics are reported at the end of each epoch and then reset, so totals over several epochs must be kept in state.
-Functions of async operators may use metrics from their threads.
+Metrics are reported at the end of each epoch and then reset, so totals must be kept in state. Functions of async
+operators may use metrics from their threads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``join`` and ``co_group``, which combine records of two streams that have equal keys and are in the same window.
+"""``join`` and ``co_group``, which combine two streams' records with equal keys in the same window.
 
 A window's elements are (index of the stream, record) pairs. Source: Flink's ``CoGroupedStreams`` and ``JoinedStreams``.
 """

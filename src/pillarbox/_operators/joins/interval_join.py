@@ -1,4 +1,4 @@
-"""``interval_join``, which pairs records of two keyed streams whose keys are equal and whose event times are close.
+"""``interval_join``, which pairs records of two keyed streams that have equal keys and close event times.
 
 Source: Flink's ``IntervalJoinOperator``, which drops a record when the watermark reaches the time of its last possible
 partner. Here, the watermark must have passed that time: a partner with exactly that time is not late.

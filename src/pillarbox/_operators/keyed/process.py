@@ -21,7 +21,7 @@ from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimer
 
 
 class _KeyTimers(Clocks):
-    """The timers that the user's function has set for the current key. They belong to no namespace (window)."""
+    """The timers that the user's function has set for the current key, without a namespace."""
 
     def __init__(self, context: OperatorContext, internal: InternalTimerService) -> None:
         super().__init__(context)

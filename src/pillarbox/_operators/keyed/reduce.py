@@ -1,7 +1,7 @@
 """``reduce`` on a keyed stream. Emits the new value after every record or, in batch mode, only each key's last value.
 
 Source: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``. In batch mode, Flink's results have
-the timestamp 2**63 - 1; here, a result has the timestamp of the key's last record.
+the timestamp 2**63 - 1; here, they have the last record's timestamp.
 """
 
 from __future__ import annotations

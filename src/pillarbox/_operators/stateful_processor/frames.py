@@ -1,4 +1,4 @@
-"""Converts rows to pandas frames, and converts emitted frames to Arrow columns, like PySpark.
+"""Converts rows to pandas frames, and emitted frames to Arrow columns, like PySpark.
 
 All keys' rows are converted together if this gives the same types as a conversion key by key.
 """
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def has_conversions() -> bool:
-    """Return whether PySpark has the frame conversions that Spark 4.3 introduced."""
     from pyspark.sql import conversion
 
     return hasattr(conversion, "ArrowBatchTransformer") and hasattr(conversion, "PandasToArrowConversion")

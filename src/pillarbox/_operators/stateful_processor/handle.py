@@ -196,7 +196,6 @@ class TaskHandle(_Handle):
         self.states: dict[str, Any] = declared_states(declarations, backend)
 
     def initialize(self, init: Callable[[Any], None]) -> None:
-        """Call a processor's ``init``. States can only be requested during this call."""
         self._phase = "CREATED"
         init(self)
         self._phase = "INITIALIZED"

@@ -16,7 +16,6 @@ _PORTION = 8192
 
 
 def values_of(column: pa.Array) -> list[Any]:
-    """Return a column's values as in PySpark rows. Like ``as_py()``, but faster."""
     is_, kind = pa.types, column.type
     if is_.is_integer(kind) or is_.is_floating(kind) or is_.is_string(kind) or is_.is_boolean(kind):
         return column_to_list(column)
@@ -78,10 +77,7 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 class RowResults:
-    """Converts emitted rows to columns.
-
-    Matches values to columns by name, like PySpark; missing columns become null.
-    """
+    """Converts emitted rows to columns, by name like PySpark; missing columns become null."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema

@@ -32,8 +32,8 @@ TIMERS_COLUMN = "timers"
 class SparkStateTable:
     """Converts Spark's state rows to the rows of a savepoint table.
 
-    For a state with a time-to-live, Spark stores the value and its expiry time; a savepoint stores the value and the
-    time of its last access.
+    For a state with a time-to-live, Spark stores the value and its expiry time; a savepoint stores the value and its
+    last access time.
 
     Attributes:
         operator: the operator's entry in the manifest.

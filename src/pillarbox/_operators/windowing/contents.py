@@ -47,7 +47,6 @@ class Fold:
 
 
 def reducing(function: Callable[[Any, Any], Any], name: str | None = None) -> Fold:
-    """Return the fold for a reduce function. Its accumulator is the reduced element."""
     return Fold(ReducingStateDescriptor(_NAME, function), _first_record, function, function, _itself, name)
 
 

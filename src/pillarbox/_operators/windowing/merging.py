@@ -1,6 +1,6 @@
 """Tracks a key's merging windows (such as sessions), like Flink's ``MergingWindowSet``.
 
-When windows merge, their state stays in the namespace of the first of them, which is called their *state window*.
+When windows merge, their state stays in the namespace of the first of them, the *state window*.
 """
 
 from __future__ import annotations

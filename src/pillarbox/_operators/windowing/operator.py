@@ -1,7 +1,7 @@
 """The general window operator. Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator``.
 
-When windows merge, their elements are stored in the namespace of the first of them (the *state window*). Trigger state
-and timers are stored in the namespace of the merged window.
+When windows merge, their elements are stored under the first of them (the *state window*), but trigger state and timers
+under the merged window.
 """
 
 from __future__ import annotations

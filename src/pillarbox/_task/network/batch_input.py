@@ -26,7 +26,6 @@ class BatchInput:
         self.complete: bool = False
 
     def takes(self, edge: InputEdge, records: Records, size: int) -> bool:
-        """Store records if they must wait. Returns whether they were stored."""
         if self._by_key and isinstance(edge.partitioner, KeyGroupPartitioner):
             self._sorter.add(edge.index, records, edge.partitioner.keying, size)
         elif self._has_broadcast and not isinstance(edge.partitioner, BroadcastPartitioner):

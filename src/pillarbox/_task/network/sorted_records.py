@@ -1,4 +1,4 @@
-"""Records in the order of batch mode, which is by the hash of the key, then by time.
+"""Records in batch mode's order, by hash of the key, then by time.
 
 Columnar rows stay columnar if their keys are columns and no function has read them.
 """
@@ -157,7 +157,6 @@ def _timestamps_together(parts: Sequence[Portion]) -> list[int | None] | None:
 
 
 def write_blocks(spool: Spool, portions: Iterable[Portion], length: int) -> list[Block]:
-    """Write sorted portions as blocks of ``length`` records. Returns the blocks' positions."""
     return [
         _write(spool, portion.slice(start, start + length))
         for portion in portions

@@ -135,7 +135,6 @@ class ThreadedReader(Reader[T]):
         callback()
 
     def close(self) -> None:
-        """Stop the thread after its current item."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -94,7 +94,6 @@ def cut_into_runs(values: Sequence[Any], rng: random.Random) -> list[Records]:
 
 
 def small_limits(rng: random.Random) -> list[tuple[Any, str, Any]]:
-    """Return limits so low that a few records fill chunks, buffers and the writer's queue."""
     return [
         (record_writer, "_BUFFER_RECORDS", rng.choice([1, 3, 1000])),
         (record_writer, "_QUEUE_BYTES", rng.choice([1, 200, 10**6])),

@@ -86,13 +86,12 @@ def simulate(
 
     Args:
         build: builds the program, as in :class:`ProgramTestHarness`.
-        inputs: the records of each source by its name, in the order of writing.
+        inputs: records by source name, in the order of writing.
         seeds: the number of schedules (with seeds 0, 1, ...), or the seeds themselves.
-        key_by: the key of records, as a column or a function for all sources, or as a dict by source. Records with the
-            same key are in one partition, in order, as in Kafka. Without a key, records of an epoch arrive in any
-            order.
-        ordered_by: the key of emitted records, for all outputs, or as a dict by output. Records with the same key must
-            be emitted in the same order in all runs. Without a key, the order is not compared.
+        key_by: the key of records: a column or function for all sources, or a dict by source. Records with the same key
+            are in one partition, in order, as in Kafka. Without a key, records of an epoch arrive in any order.
+        ordered_by: the key of emitted records, for all outputs, or a dict by output. Records with the same key must be
+            emitted in the same order in all runs. Without a key, the order is not compared.
         oracle: computes the expected records from ``inputs`` without pillarbox, and returns them by output name
             (``"output"`` for a single stream). Only for programs whose outcome does not depend on the division into
             epochs.
@@ -101,8 +100,8 @@ def simulate(
             ``"retry"`` (completed work is lost and repeated), ``"kill"`` (a worker is lost), ``"restart"`` (the query
             restarts from an earlier epoch), ``"rescale"`` (it restarts at another parallelism), ``"reorder"`` (buffers
             of different senders arrive in any order), ``"delay"`` (the clock advances while tasks run).
-        time_passes: how far the clock advances after the last record, so that timers and timeouts fire. Needed for
-            programs that use the clock. Their outcome must not depend on when exactly epochs run.
+        time_passes: how far the clock advances after the last record, so that timers and timeouts fire. For programs
+            that use the clock. Their outcome must not depend on when exactly epochs run.
         end_input: whether the input ends with the last epoch, which fires all event-time timers.
 
     Raises:

@@ -169,7 +169,6 @@ def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy
 
 
 def is_retried(strategy: AsyncRetryStrategy | None, attempts: int, result: Any, error: Exception | None) -> bool:
-    """Return whether to try again after ``attempts`` attempts, given the last attempt's result or error."""
     if strategy is None or not strategy.can_retry(attempts):
         return False
     predicate = strategy.get_retry_predicate()
@@ -181,7 +180,6 @@ def is_retried(strategy: AsyncRetryStrategy | None, attempts: int, result: Any, 
 
 
 def retry_after_millis(error: BaseException) -> int:
-    """Return the delay (ms) that a service's error asks for, or 0."""
     delay = getattr(error, "retry_after", None)
     for holder in (error, getattr(error, "response", None)):
         # urllib's headers are an email message's, not a Mapping.

@@ -145,8 +145,8 @@ async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
 def hold_for_good(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Keep references to tasks that ignore cancellation, until the process ends.
 
-    Otherwise, garbage collection would raise an exception in the task's coroutine, in any thread. A coroutine that
-    catches the exception and awaits again would loop in that thread forever.
+    Garbage collection would raise an exception in a task's coroutine, in any thread. A coroutine that catches the
+    exception and awaits again would loop there forever.
     """
     for task in tasks:
         if not task.done():

@@ -28,7 +28,6 @@ def without_nulls(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:
 
 
 def are_exact(kinds: Sequence[pa.DataType]) -> bool:
-    """Return whether different keys of these types always have different codes."""
     return len(kinds) == 1 and (pa.types.is_primitive(kinds[0]) and not pa.types.is_decimal(kinds[0]))
 
 

@@ -40,7 +40,7 @@ class JoinSide:
     """One side of a columnar join. Pickled to the workers.
 
     Attributes:
-        keys: the names of the side's key columns. The n-th column is joined with the n-th key column of the other side.
+        keys: the names of the side's key columns. The n-th column is joined with the other side's n-th key column.
         encoder: converts Python rows to columns. None if the rows are columnar.
         late_tag: the side output for late rows, or None to drop and count them.
         joins_nulls: whether null keys match each other. If not, a row with a null key has no partner.
@@ -197,7 +197,6 @@ class SideRows:
         return batch_to_bytes(pa.RecordBatch.from_arrays(columns, schema=self._stored.with_metadata(self._notes)))
 
     def decode(self, payload: bytes) -> pa.RecordBatch:
-        """Decode stored rows without copying. Raises if their columns differ from the program's."""
         batch = batch_from_bytes(payload)
         if not batch.schema.equals(self._stored):
             had, has = (

@@ -73,7 +73,6 @@ class Sessions(TimedAssigner, MergingWindowAssigner):
 
 
 def merges_overlapping(assigner: MergingWindowAssigner[Any, Any]) -> bool:
-    """Return whether the assigner merges exactly the windows that overlap or touch."""
     return type(assigner).merge_windows is Sessions.merge_windows
 
 

@@ -24,13 +24,13 @@ class FixedWindows(TimedAssigner):
     """Base class of assigners of windows with constant lengths, in milliseconds.
 
     Args:
-        lengths: maps names for error messages to lengths. The first length is the window size (the largest), the last
-            is the distance between two window ends.
+        lengths: lengths by name (for error messages). The first is the window size (the largest), the last is the
+            distance between two window ends.
         offset: windows start at multiples of ``starts_every`` plus this offset.
         time_zone: the time zone for windows of whole days from midnight. None if lengths are plain milliseconds.
 
     Attributes:
-        tumbles: whether the windows are adjacent and do not overlap.
+        tumbles: whether the windows are adjacent.
         cumulates: whether several windows with different ends share a start.
     """
 

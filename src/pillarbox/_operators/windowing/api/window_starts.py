@@ -128,7 +128,6 @@ def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, i
 
 
 def offset_millis(asked_by: str, offset: DurationLike, step: int) -> int:
-    """Convert an offset, which must be shorter than ``step``, to milliseconds."""
     millis = to_millis(offset, f"{asked_by}: the offset", allow_negative=True)
     if abs(millis) >= step:
         raise ProgramError(f"{asked_by}: the offset must be smaller than {step} ms, not {shorten(offset)}")

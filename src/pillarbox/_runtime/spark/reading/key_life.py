@@ -162,7 +162,7 @@ def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any
 
 
 def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[str, Any]]) -> Any:
-    """Choose among the readings of a key's text (``keys``): the one in the state, or else the only one of its type."""
+    """Choose from the readings of a key's text (``keys``): a key in the state, or else the only key of its type."""
     present = sorted({index for look in looks for index in look["present"]})
     types = {name for look in looks for name in look["types"]}
     alike = [index for index, key in enumerate(keys) if type(key).__name__ in types]
