@@ -78,7 +78,7 @@ class CannotCopyError(Exception):
 class _CopyFunction(Protocol):
     """Copies values of one class.
 
-    ``memo`` maps ids of originals to copies, within a larger value. ``unshared`` is True if only the caller refers to
+    ``memo`` maps ids of originals to copies, as in ``copy.deepcopy``. ``unshared`` is True if only the caller refers to
     the value.
     """
 

@@ -1,6 +1,6 @@
 """Programs between Delta Lake tables: restarted, killed, stopped, and continued from savepoints.
 
-Nothing is lost or duplicated in the numbers and sums of payments by card.
+Nothing is lost or duplicated according to the count and sum of payments of each card.
 """
 
 from __future__ import annotations

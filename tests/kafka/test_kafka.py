@@ -1,6 +1,6 @@
 """Programs that read from a real Kafka: killed, rescaled, stopped, and continued from savepoints.
 
-Nothing is lost or duplicated in the numbers and sums of payments by card.
+Nothing is lost or duplicated according to the count and sum of payments of each card.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Collects the conditions for using an operator's stored state again."""
+"""Collects the conditions for reusing an operator's stored state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pillarbox._state.keys.state_note import INPUTS, SIDES, Inputs, StateNote, k
 
 
 def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransformation]) -> StateNote:
-    """Return the conditions for using the operator's stored state again. The conditions are stored with the state."""
+    """Return the conditions for reusing the operator's stored state. The conditions are stored with the state."""
     factory, inputs = operator.factory, operator.inputs
     note = dict[str, str | Inputs](factory.state_depends_on)
     if factory.keyed and len(inputs) == 2 and all(isinstance(step, KeyByTransformation) for step in inputs):

@@ -54,7 +54,7 @@ class Program:
         vertices: the vertices by number. Checkpoints refer to these numbers, which do not change if steps are added at
             the end.
         outputs: names of the outputs. The i-th output has the code ``output_target(i)``.
-        parallelism: number of concurrent subtasks after a shuffle: Spark's partitions.
+        parallelism: number of Spark partitions after a shuffle. Each runs its subtasks one after another.
         max_parallelism: number of key groups. A streaming query has one subtask per key group, so that the parallelism
             can change; a batch query's number of subtasks is its parallelism.
         layout: the compiled layout. A checkpoint may replace it.

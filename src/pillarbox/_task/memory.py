@@ -55,9 +55,9 @@ class _Group(NamedTuple):
 
 
 def process_memory(root: str = "/sys/fs/cgroup", process: str = "/proc/self") -> Memory | None:
-    """Return the memory of this process, or the container's memory if the container has less left.
+    """Return the used memory and the limit of this process, or of the container if its limit is nearer.
 
-    Returns None if there is no limit, or no ``/proc``.
+    Returns None without a limit, or without ``/proc``.
     """
     try:
         size, resident, *_ = map(int, _read(f"{process}/statm").split())

@@ -83,7 +83,7 @@ class ProcessingTimeService(ABC):
 
     @abstractmethod
     def relative_time_millis(self) -> int:
-        """Return a monotonic clock's time (ms), to measure durations in a process (Flink's ``RelativeClock``)."""
+        """Return monotonic time (ms), for durations within one process (Flink's ``RelativeClock``)."""
 
     @property
     def manual(self) -> ProcessingTimeService | None:

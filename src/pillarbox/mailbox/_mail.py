@@ -41,10 +41,10 @@ class MailOptions:
 
     @staticmethod
     def deferrable() -> MailOptions:
-        """Return options for a mail that waits until no operator is in the middle of a record.
+        """Return options for a mail that waits until no operator is processing a record.
 
         :meth:`MailboxExecutor.yield_` and :meth:`MailboxExecutor.try_yield` do not run such mails, so that a blocked
-        operator (and the checkpoint after it) continues as soon as possible.
+        operator (and a checkpoint that waits for the operator) continues as soon as possible.
         """
         return _DEFERRABLE
 

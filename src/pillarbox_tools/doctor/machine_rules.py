@@ -26,7 +26,7 @@ def java(snapshot: Snapshot) -> str | None:
 
 
 def pandas(snapshot: Snapshot) -> str | None:
-    """Check that pandas has a version below 3. Spark's stateful Python API does not support pandas 3."""
+    """Check that the version of pandas is below 3. Spark's stateful Python API does not support pandas 3."""
     version = snapshot.run.versions.get("pandas")
     require(numbers_of(version), "the version of pandas")
     return pandas_problem(version or "")

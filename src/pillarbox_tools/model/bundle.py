@@ -1,9 +1,9 @@
-"""A bundle: all data about a query in one file, to send to someone.
+"""A bundle: a file with diagnostic data about a query, for sharing.
 
 The zip archive contains ``snapshot.json``, the descriptions of the checkpoint's programs in ``notes.jsonl``, the sizes
-of its state in ``state.json``, and ``README.txt``. By default, a bundle contains no keys or records, nor error
-messages, which may quote keys or records. It has the error classes, operators and lines of code of failures, and the
-kinds and numbers of sources.
+of its state in ``state.json``, and ``README.txt``. By default, a bundle contains no keys or records. It also
+contains no error messages, because they may quote keys or records. For each failure, it contains the error's class, the
+operator and the line of code. For each type of source, it contains the number of sources.
 """
 
 from __future__ import annotations

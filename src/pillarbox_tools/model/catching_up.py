@@ -19,8 +19,8 @@ class CatchingUp:
     """The progress of a query in its current run.
 
     Attributes:
-        rows_per_second: average rate of the last epochs.
-        share: completed share of the input, from 0 to 1, or None if the total is unknown.
+        rows_per_second: average rate of the recent epochs.
+        share: fraction of the input that is processed, from 0 to 1, or None if the total is unknown.
         left_ms: remaining time at this rate, or None if unknown.
     """
 

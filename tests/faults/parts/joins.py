@@ -184,7 +184,7 @@ def ruled(events: DataStream, faults: Faults) -> DataStream:
 class RuledModel(Model):
     """All rules and waiting events.
 
-    Each rule is a fault point, with its id. So is each waiting event, with its key and time.
+    A fault is injected at rules (by id) and at waiting events (by key and time).
     """
 
     def __init__(self) -> None:

@@ -71,7 +71,7 @@ class Strict(Ledger):
 class StrictModel(Accounts):
     """A ledger without the rejected records and timers.
 
-    Each rejected record is a fault point, with its id. So is each timer.
+    A fault is injected at rejected records (by id) and at timers.
     """
 
     def record(self, event: Event) -> None:

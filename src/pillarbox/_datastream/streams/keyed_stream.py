@@ -164,8 +164,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def min(self, position_to_min: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
         """Compute the minimum of a field of each key's records. Emits the minimum so far after every record.
 
-        Specify the field as in :meth:`sum`. The result is the key's first record with the minimum in the field, as in
-        Flink. :meth:`min_by` emits the record that has the minimum. NaN is greater than all numbers.
+        Specify the field as in :meth:`sum`. The result is the key's first record, with its field replaced by the
+        minimum, as in Flink. :meth:`min_by` emits the record that has the minimum. NaN is greater than all numbers.
 
         Args:
             on_error: for records whose field is missing or cannot be compared.

@@ -86,7 +86,8 @@ class OperatorSettings:
     def disable_chaining(self) -> Self:
         """Run this operator or sink in its own tasks.
 
-        This adds a shuffle before and after the operator, which sends records to the subtask with the same index.
+        This adds a shuffle before the operator and another after it. Both send each record to the subtask with the
+        same index.
         Metrics then show how busy the operator itself is.
 
         Example:

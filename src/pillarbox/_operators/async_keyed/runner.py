@@ -434,7 +434,7 @@ class ElementRunner:
             self._undo.enter(element.notes)
 
     def raised(self, element: Element, error: BaseException) -> None:
-        """Handle an error of an element's call: emit a dead letter, or fail the task."""
+        """Handle an exception raised by an element's call: emit a dead letter, or fail the task."""
         if element.is_over:
             return  # it was cut off
         if element.overdue is not None and (error is element.overdue or isinstance(error, asyncio.CancelledError)):

@@ -122,7 +122,7 @@ class OperatorContext:
     Attributes:
         uid: identifies the operator's stored state.
         subtask: the subtask's index. In a source, the index may differ from epoch to epoch.
-        parallelism: number of subtasks, or 0 before the first shuffle, where Spark decides the number.
+        parallelism: number of subtasks, or 0 upstream of the first shuffle, where Spark chooses it.
         processing_time_service: clock and timers. Callbacks run as mails.
         side_outputs: maps the tag of each side output that the program uses to its receiver.
         keyed: keyed state and timers, if the :class:`OperatorFactory` is keyed.

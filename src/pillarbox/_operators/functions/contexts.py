@@ -63,7 +63,7 @@ class RuntimeContext:
         return self._context.subtask
 
     def get_number_of_parallel_subtasks(self) -> int:
-        """Return the number of subtasks, or 0 before the first shuffle, where Spark decides this number."""
+        """Return the number of subtasks, or 0 upstream of the first shuffle, where Spark chooses it."""
         return self._context.parallelism
 
     def get_max_number_of_parallel_subtasks(self) -> int:

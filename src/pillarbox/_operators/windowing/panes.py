@@ -71,7 +71,7 @@ class EvenPanes:
 
 
 class DayPanes:
-    """Panes of one or more days in a time zone. A day may have 23 or 25 hours, or be skipped.
+    """Panes that each span one or more days in a time zone. A day may have 23 or 25 hours, or be skipped.
 
     A window contains a pane if it contains the pane's start. Only for event time.
     """

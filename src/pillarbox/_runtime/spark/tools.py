@@ -93,7 +93,7 @@ class Hooks:
         self._put("on_progress", reports)
 
     def ended(self, failure: Exception | None) -> None:
-        """Queue the callback that handles the query's end, and wait a few seconds until it has run. Thread-safe."""
+        """Queue the callback that handles the query's end, and wait for it, but only a few seconds. Thread-safe."""
         self._put("on_ended", failure)
         if not self.wait(_PATIENCE):
             _log.warning(

@@ -48,9 +48,9 @@ class _ContinuousTrigger(Trigger):
 class ContinuousEventTimeTrigger(_ContinuousTrigger):
     """Fires at multiples of an event-time interval, and at the end of the window.
 
-    Multiples are counted from 1970. A window first fires at the multiple after its first element. At the end of the
+    Multiples are measured from 1970. A window first fires at the multiple after its first element. At the end of the
     data, a window fires at each remaining multiple; a global window fires only at the next multiple and at its end.
-    Times before 1970 are rounded down, as in PyFlink; Java rounds up.
+    Times before 1970 are rounded down to a multiple, as in PyFlink; Flink in Java rounds them up.
     """
 
     uses_processing_time: bool | None = False

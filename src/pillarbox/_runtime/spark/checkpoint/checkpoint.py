@@ -156,7 +156,7 @@ class Checkpoint:
         )
 
     def binding(self, batch: int | None = None) -> dict[str, Any] | None:
-        """Return the description of the programs that committed a batch (by default, the last batch), or None."""
+        """Return the description of a committed batch's programs, or None. By default, of the last batch."""
         last = self.last_committed if batch is None else batch
         committed = [description for description in self._descriptions if description["batch"] <= last]
         return committed[-1] if committed else None

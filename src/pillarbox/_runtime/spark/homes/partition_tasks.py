@@ -94,7 +94,7 @@ class _Chunks:
 
 
 class PartitionTasks:
-    """One partition's tasks of one level in a home (process), and the thread that runs them."""
+    """The tasks that a home (process) runs for one partition and level, and the thread that runs them."""
 
     def __init__(self, clock: Callable[[], float], idle: float, turn: FunctionLock) -> None:
         self._clock = clock

@@ -160,7 +160,7 @@ def remove(name: str) -> None:
 
 
 def connect(name: str, timeout: float) -> socket.socket:
-    """Connect to a listening process and send the secret. ``timeout`` (seconds) also applies to later calls."""
+    """Connect to a listening process and send the secret. ``timeout`` (seconds) is also set on the socket."""
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.settimeout(timeout)

@@ -1,7 +1,7 @@
 """Converts buffers to Spark rows for a shuffle, and back.
 
-A row has at most `_ROW_BYTES`, so Spark's limit of rows per Arrow batch also limits a batch's bytes. Spark's own limit
-of bytes would take a third of the transfer time.
+A row has at most `_ROW_BYTES`, so Spark's row limit per Arrow batch also limits a batch's bytes. Enforcing Spark's
+byte limit would cost a third of the transfer time.
 """
 
 from __future__ import annotations

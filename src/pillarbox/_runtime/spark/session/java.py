@@ -14,7 +14,7 @@ def jvm(spark: Any) -> Any:
 
 
 def java_class(spark: Any, name: str) -> Any:
-    """Return a Java class by its full name, with one call to Java."""
+    """Return a Java class by its full name. Calls Java once, instead of once for each package."""
     return getattr(jvm(spark), name)
 
 

@@ -77,7 +77,7 @@ def _compute(batch: DataFrame) -> None:
 
 @contextmanager
 def whole_batches(start: Start, checkpoint: Checkpoint | None) -> Iterator[Callable[[StreamingQuery], None]]:
-    """Complete the batches of a query that is started in the block. Call the yielded function with the query."""
+    """Compute each batch of a query completely. Start the query in the block, and pass it to the yielded function."""
     function = start.batch_function
     if function is None or not session_of(start.spark).has_jvm:
         yield lambda query: None

@@ -55,7 +55,10 @@ class _SparkChunkStore:
 
 
 class TaskHost:
-    """Runs the subtasks of a level in a worker, for one partition and epoch. Pickled inside a ``Processor``."""
+    """Runs the subtasks of a level (the vertices between two shuffles) for one partition and epoch, in a worker.
+
+    Pickled inside a ``Processor``.
+    """
 
     def __init__(
         self,
