@@ -198,7 +198,7 @@ def test_a_job_rate_limit_runs_no_job(numbers):
         (lambda df: ANYHOW([1], as_tuple, "x LONG"), "takes a Spark DataFrame"),
         (
             lambda df: PF.async_map(df, as_tuple, "x LONG", capacity=0),
-            r"async_map\(\): capacity must be a whole number",
+            r"async_map\(\): capacity must be a positive integer",
         ),
         (
             lambda df: ANYHOW(df, as_tuple, "x LONG", on_failure=OutputTag("bad")),
