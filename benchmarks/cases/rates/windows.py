@@ -329,8 +329,9 @@ def panes(results: Results) -> str:
     works = results["windows"]["works"]
     sliding, tumbling = (precise(works[work]["rows_per_s"]["python"]) for work in ("sliding", "tumbling-10k"))
     return paragraph(
-        f"With panes and Python functions, the example processes {sliding} records a second. Tumbling windows of a"
-        f" minute with the same keys process {tumbling} (`make bench-windows`)."
+        "With panes and Python functions, windows of an hour that slide by a minute process"
+        f" {sliding} records a second. Tumbling windows of a minute with the same keys process"
+        f" {tumbling} (`make bench-windows`)."
     )
 
 
