@@ -80,12 +80,18 @@ def whole_batches(start: Start, checkpoint: Checkpoint | None) -> Iterator[Calla
     """Compute each batch of a query completely. Start the query in the block, and pass it to the yielded function."""
     function = start.batch_function
     if function is None or not session_of(start.spark).has_jvm:
-        yield lambda query: None
+        yield _ignore
         return
-    is_interrupted = checkpoint is not None and checkpoint.is_interrupted
-    batches = WholeBatches(function, checkpoint.last_committed + 1 if checkpoint and is_interrupted else None)
-    start.writer.foreachBatch(with_short_interruptions(function if start.function_reads_all else batches))
+    complete, set_query = function, _ignore
+    if not start.function_reads_all:
+        is_interrupted = checkpoint is not None and checkpoint.is_interrupted
+        batches = WholeBatches(function, checkpoint.last_committed + 1 if checkpoint and is_interrupted else None)
+        complete, set_query = batches, batches.set_query
+    start.writer.foreachBatch(with_short_interruptions(complete))
     try:
-        yield batches.set_query
+        yield set_query
     finally:
         start.writer.foreachBatch(function)
+
+
+def _ignore(query: StreamingQuery) -> None: ...
