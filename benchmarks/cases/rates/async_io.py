@@ -193,12 +193,6 @@ class KeyedLookup(KeyedProcessFunction):
         return [await self.look_up(row)]
 
 
-def keyed_query(source: DataFrame, work: Work) -> DataFrame:
-    env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession).set_parallelism(SUBTASKS)
-    keyed = env.from_dataframe(source).key_by(lambda row: row.id % KEYS)
-    return keyed.process(KeyedLookup(work), capacity=work.capacity).to_dataframe(SCHEMA)
-
-
 class CalledLookup(KeyedLookup):
     """The same with ``ctx.call``."""
 
@@ -210,12 +204,15 @@ class CalledLookup(KeyedLookup):
         return await self.look_up(row)
 
 
-def called_query(source: DataFrame, work: Work, on_barrier: Literal["drain", "carry"] = "drain") -> DataFrame:
+def keyed_query(
+    source: DataFrame,
+    work: Work,
+    function: type[KeyedLookup] = KeyedLookup,
+    on_barrier: Literal["drain", "carry"] = "drain",
+) -> DataFrame:
     env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession).set_parallelism(SUBTASKS)
     keyed = env.from_dataframe(source).key_by(lambda row: row.id % KEYS)
-    # "carry" records each answer, because the record of an unfinished call is stored at a barrier.
-    called = keyed.process(CalledLookup(work), capacity=work.capacity, on_barrier=on_barrier)
-    return called.to_dataframe(SCHEMA)
+    return keyed.process(function(work), capacity=work.capacity, on_barrier=on_barrier).to_dataframe(SCHEMA)
 
 
 def map_in_arrow(form: str) -> Callable[[DataFrame, Work], DataFrame]:
@@ -240,8 +237,9 @@ def udf_query(source: DataFrame, work: Work) -> DataFrame:
 QUERIES: dict[str, Callable[[DataFrame, Work], DataFrame]] = {
     "pillarbox": pillarbox_query,
     "keyed": keyed_query,
-    "called": called_query,
-    "recorded": partial(called_query, on_barrier="carry"),
+    "called": partial(keyed_query, function=CalledLookup),
+    # Carried records may run again, so their answers are recorded.
+    "recorded": partial(keyed_query, function=CalledLookup, on_barrier="carry"),
     "udf": udf_query,
     **{form: map_in_arrow(form) for form in (*GATHER_FORMS, "threads", "bare")},
 }
