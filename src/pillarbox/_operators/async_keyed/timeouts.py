@@ -37,8 +37,8 @@ class Timeouts:
             self._timer = loop.call_later(self._seconds, self._expire)
 
     def _error(self, element: Element) -> TimeoutError:
-        names = self._runner.caller.budgets_awaited_by(element)
-        reason = f", because a call was waiting for the budget {names[0]!r}" if names else ""
+        budget = self._runner.caller.budget_awaited_by(element)
+        reason = "" if budget is None else f", because a call was waiting for the budget {budget!r}"
         return TimeoutError(f"no end within {self._seconds:g} s{reason}")
 
     def _expire(self) -> None:

@@ -173,9 +173,9 @@ class Caller:
         if self._journal is not None:
             self._journal.add(epoch, entries)
 
-    def budgets_awaited_by(self, element: CallingElement) -> list[str]:
-        """Return the names of the budgets that an element's calls are waiting for."""
-        return [name for name, turns in self._turns.items() if turns.has_request_of(element)]
+    def budget_awaited_by(self, element: CallingElement) -> str | None:
+        """Return the name of a budget that one of the element's calls is waiting for, or None."""
+        return next((name for name, turns in self._turns.items() if turns.has_request_of(element)), None)
 
     @property
     def is_writing(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
@@ -16,15 +17,6 @@ from pillarbox._operators.budgets.gate import BudgetGate
 from pillarbox._operators.budgets.ledger import BudgetScope, LedgerConnection, LocalLedger, Slot
 
 _LINE = 500
-
-
-class _Request:
-    """A waiting request. ``owner`` is the record or timer that makes it, or None."""
-
-    __slots__ = ("owner",)
-
-    def __init__(self, owner: object) -> None:
-        self.owner = owner
 
 
 class Turns:
@@ -44,7 +36,9 @@ class Turns:
         self._first = 0
         self._lock = asyncio.Lock()
         # Estimates of the waiting requests, in order: a number per gate.
-        self._line: dict[_Request, list[float]] = {}
+        self._line: dict[object, list[float]] = {}
+        # The number of waiting requests of each owner.
+        self._owners: Counter[object] = Counter()
         self.waited = 0.0
         self._told = 0.0
         self._counts: dict[str, float] = {}
@@ -56,7 +50,8 @@ class Turns:
 
     async def take(self, argument: Any, owner: object = None) -> list[Slot]:
         """Wait until a request may begin, and return its slots. Raises an error if a budget refuses the request."""
-        request = _Request(owner)
+        request = object()
+        self._owners[owner] += 1
         estimates = self._line[request] = [gate.budget.estimate_of(argument) for gate in self._gates]
         try:
             async with self._lock:
@@ -66,6 +61,9 @@ class Turns:
                 slots = [gate.take() for gate in self._gates]
         finally:
             del self._line[request]
+            self._owners[owner] -= 1
+            if not self._owners[owner]:
+                del self._owners[owner]
         if self._line:
             self._gates[self._first].book_ahead(partial(self._waiting, self._first))
         return slots
@@ -83,7 +81,7 @@ class Turns:
 
     def has_request_of(self, owner: object) -> bool:
         """Return whether a request of this owner is waiting."""
-        return any(request.owner is owner for request in self._line)
+        return owner in self._owners
 
     def _waiting(self, index: int) -> Sequence[float]:
         return [estimates[index] for estimates in islice(self._line.values(), _LINE)]
