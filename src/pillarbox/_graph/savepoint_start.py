@@ -150,7 +150,7 @@ class SavepointStart:
         return replace(state, task=task, row={name: content for name, content in slots if name is not None})
 
     def _event_time(self, event_time: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
-        """Return the event-time state with the program's uids in place of the savepoint's uids, even within names."""
+        """Return the event-time state with the program's uids instead of the savepoint's uids, even within names."""
 
         def merge_name(name: tuple[Any, ...]) -> tuple[Any, ...]:
             if len(name) == 1:

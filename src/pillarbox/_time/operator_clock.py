@@ -160,7 +160,7 @@ class ProcessingTimeServiceImpl(ClosableService):
         return super().quiesce()
 
     def resume(self) -> None:
-        """Undo :meth:`quiesce`. Timers that were dropped since then stay dropped."""
+        """Undo :meth:`quiesce`. Timers that were dropped in the meantime stay dropped."""
         self._reopen()
 
     def _begin(self) -> bool:

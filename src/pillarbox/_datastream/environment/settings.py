@@ -58,7 +58,7 @@ class ProgramSettings:
         return self
 
     def get_parallelism(self) -> int:
-        """Return the number of concurrent subtasks after a shuffle.
+        """Return the number of partitions after a shuffle.
 
         The default is ``spark.sql.shuffle.partitions`` if it is set (at most 128), otherwise the cluster's number of
         cores (at most 16). Without Spark it is 1.

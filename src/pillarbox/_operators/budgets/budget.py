@@ -37,8 +37,8 @@ class CircuitBreaker:
     pause: DurationLike = "30 seconds"
 
     def __post_init__(self) -> None:
-        check_count(self.failures, "CircuitBreaker: failures", "a positive integer")
-        check_count(self.of, "CircuitBreaker: of", "a positive integer")
+        check_count(self.failures, "CircuitBreaker: failures")
+        check_count(self.of, "CircuitBreaker: of")
         if self.failures > self.of:
             raise ProgramError(f"CircuitBreaker: {self.failures} failures of {self.of} requests can never happen")
         positive_millis(self.pause, "CircuitBreaker: pause")

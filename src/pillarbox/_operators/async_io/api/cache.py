@@ -45,7 +45,7 @@ class AsyncCache:
     key: Callable[[Any], Any] | str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        check_count(self.max_size, "AsyncCache: max_size", "a positive integer")
+        check_count(self.max_size, "AsyncCache: max_size")
         if self.ttl is not None:
             positive_millis(self.ttl, "AsyncCache: ttl")
         if self.key is not None:

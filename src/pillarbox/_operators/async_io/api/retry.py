@@ -74,7 +74,7 @@ class AsyncRetryStrategy(ABC, Generic[In]):
             exception_predicate: the exception types to retry, or a function that decides.
         """
         pause = positive_millis(backoff_time_millis, "a retry strategy's backoff_time_millis")
-        check_count(max_attempts, "a retry strategy's max_attempts", "a positive integer")
+        check_count(max_attempts, "a retry strategy's max_attempts")
         return _Backoff(max_attempts, pause, pause, 1.0, result_predicate, exception_predicate)
 
     @staticmethod
@@ -93,7 +93,7 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         """
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or multiplier <= 0:
             raise ProgramError(f"a retry strategy's multiplier must be a number above 0, not {shorten(multiplier)}")
-        check_count(max_attempts, "a retry strategy's max_attempts", "a positive integer")
+        check_count(max_attempts, "a retry strategy's max_attempts")
         return _Backoff(
             max_attempts,
             positive_millis(initial_delay, "a retry strategy's initial_delay"),

@@ -1,4 +1,4 @@
-"""A hook that runs a recorder in place of a task, to record the task's input."""
+"""A hook that runs a recorder instead of a task, to record the task's input."""
 
 from __future__ import annotations
 
