@@ -26,7 +26,7 @@ class AsyncFallback:
 def fallback(function: Callable[[Any, BaseException], Any]) -> AsyncFallback:
     """Return a value for ``on_failure`` that computes the results of records that failed or timed out.
 
-    ``function(record, error)`` returns the record's result or, if it replaces an ``AsyncFunction``, a list of results. The
+    ``function(record, error)`` returns the result or, if it replaces an ``AsyncFunction``, a list of results. The
     function runs in the mailbox thread and must not block. If it raises, the task fails.
 
     Example:
