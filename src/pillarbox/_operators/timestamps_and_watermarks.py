@@ -1,9 +1,9 @@
 """Assigns event time to records, and emits watermarks. Source: Flink's ``TimestampsAndWatermarksOperator``.
 
-Watermarks are emitted after each run of records and at the end of an epoch, so a repeated epoch emits the same
+Watermarks are emitted after each batch of records and at the end of an epoch, so a repeated epoch emits the same
 watermarks. After a shuffle, the last watermark, the status and the last record's arrival time are stored as state, so
-that a subtask becomes idle at the same time in any worker. (In Flink, a restart resets the idle timeout.) The task that
-receives a source's records measures the source's idleness (:class:`~pillarbox._task.network.input_gate.InputGate`).
+that a subtask becomes idle at the same time in any worker. (In Flink, a restart resets the idle timeout.) A source's
+idleness is measured in the receiving task (:class:`~pillarbox._task.network.input_gate.InputGate`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 
 def status_said_anew(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of an operator's event-time state, which makes the operator emit its idle status again."""
+    """Return a copy of an operator's event-time state that makes the operator emit its idle status again."""
     return {**state, "idle": None, "silent": False} if state.get("idle") else {**state}
 
 
 class TimestampsAndWatermarksOperator(StreamOperator):
-    """Runs a watermark strategy. Ignores upstream watermarks, except the watermark that ends the input.
+    """Runs a watermark strategy. Ignores upstream watermarks, except the maximum watermark, which ends the input.
 
     Args:
         tag: the side output for records without a valid timestamp, or None to fail the task.
@@ -59,7 +59,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._start_over(idle=None)
 
     def begin_epoch(self) -> None:
-        """Reset the strategy and count as active, because the task may read a different partition than before."""
+        """Reset the strategy and become active, because the task may read a different partition than before."""
         self._start_over(idle=False)
 
     def _start_over(self, *, idle: bool | None, last: int = MIN_TIMESTAMP) -> None:
@@ -85,10 +85,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         return state if self._idleness is None else {**state, **self._idleness.snapshot()}
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Restore the last emitted watermark.
-
-        The generator restarts empty, but the operator emits no lower watermark.
-        """
+        """Restore the last emitted watermark. The generator restarts empty, but no lower watermark is emitted."""
         if state is not None:
             self._start_over(idle=state["idle"], last=state["watermark"])
             if self._idleness is not None:
@@ -122,7 +119,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     def take_event_times(self) -> list[Any] | None:
         """Return [smallest timestamp, largest timestamp, source position of the record with the largest timestamp].
 
-        Only considers timestamps assigned since the last call, and returns None without any.
+        Covers the timestamps assigned since the last call, or returns None without any.
         """
         times, self._times = self._times, None
         return None if times is None else [times.earliest, times.latest, times.location]
@@ -219,7 +216,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             ) from error
 
     def process_watermark(self, timestamp: int) -> None:
-        """Forward only the maximum watermark, which marks the end of bounded input."""
+        """Forward only the maximum watermark."""
         if timestamp == MAX_WATERMARK:
             self._watermarks.emit_watermark(timestamp)
 
@@ -253,7 +250,7 @@ class EventTimes(NamedTuple):
         )
 
 
-# Columns of a record's position: in Spark's Kafka source, and in files.
+# Columns with a record's position in Spark's Kafka source and in files.
 _KAFKA = ("topic", "partition", "offset")
 _METADATA, _FILE = "_metadata", "file_path"
 

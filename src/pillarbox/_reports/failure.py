@@ -1,4 +1,4 @@
-"""A task's failure as a line of JSON after the error's message, because Spark passes errors as text."""
+"""A task's failure, appended to the error message as a line of JSON, because Spark passes errors as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINE = re.compile(rf"^{_PREFIX}(?=\{{)", re.MULTILINE)
 
 
 class Attempt(NamedTuple):
-    """An attempt of a Spark task. Unknown fields are None."""
+    """A Spark task attempt. Unknown fields are None."""
 
     vertex: int | None
     epoch: int | None
@@ -26,13 +26,14 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True)
 class Failure:
-    """The place and the cause of a task's failure, as far as known. Keys and records are shortened text.
+    """The place and cause of a task's failure, as far as known. Keys and records are shortened strings.
 
     Attributes:
         cause: the class of the exception that user code raised, or None if pillarbox raised the error.
-        record: the record in progress, or None if another object, such as a timer, was being processed.
-        number: the record's position in the task's input of the epoch, from 1, if the chain's first operator failed.
-        clock: the epoch's log of clock readings, for a replay, as text, or None if the log is too long.
+        record: the record being processed, or None if, for example, a timer was being processed.
+        number: the record's position (from 1) in the task's input of the epoch, or None if the operator that failed is
+            not the chain's first.
+        clock: the epoch's clock readings as text, for a replay, or None if the text is too long.
     """
 
     error: str = "Exception"
@@ -85,7 +86,7 @@ class Failure:
         return replace(read(Failure, facts), message=message_of(text[: match.start()]))
 
 
-# A pillarbox error in texts of Spark and Python.
+# A pillarbox error's class in an error text of Spark or Python.
 _BEGINNING = re.compile(r"\bpillarbox(?:\.\w+)*\.\w+: ")
 _MESSAGE_LIMIT = 4000
 

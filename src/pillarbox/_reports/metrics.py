@@ -21,8 +21,8 @@ def metrics(progress: Any, by: Literal["operator"]) -> OperatorReports: ...
 def metrics(progress: Any, by: Literal["task", "operator"] = "task") -> list[TaskReport] | OperatorReports:
     """Return the metrics of an epoch, by task or by operator, for all programs in the query.
 
-    A task that ran twice, because its output was lost with its executor, occurs twice in the list of tasks, but is
-    counted once by operator.
+    A task that ran twice because its output was lost with its executor is listed twice by task, but counted once by
+    operator.
 
     Example::
 
@@ -32,9 +32,9 @@ def metrics(progress: Any, by: Literal["task", "operator"] = "task") -> list[Tas
 
     Args:
         by: ``"task"`` returns a :class:`TaskReport` per task. ``"operator"`` returns an :class:`OperatorReport` per
-            vertex (chain of operators), in a list that prints as a table.
-        progress: a query's ``lastProgress``, an element of its ``recentProgress``, the event of a listener's
-            ``onQueryProgress``, or its parsed JSON.
+            vertex (operator chain), in a list that prints as a table.
+        progress: a query's ``lastProgress``, an element of its ``recentProgress``, or an ``onQueryProgress`` event, as
+            an object or as parsed JSON.
 
     Raises:
         ProgramError: `progress` has another type.

@@ -9,7 +9,7 @@ from typing import Any
 
 from pillarbox._elements import TaskReport, metrics_repr
 
-# Aggregated by maximum instead of by sum.
+# Aggregated by maximum, not by sum.
 LARGEST_COUNTERS = (
     "in_flight_max",
     "longest_key",
@@ -20,7 +20,6 @@ LARGEST_COUNTERS = (
     "blocked_ms",
 )
 
-# How the tasks' fields are aggregated.
 _SUMS = (
     *("records_out", "bytes_out", "busy_ms", "idle_ms", "back_pressured_ms", "state_ms"),
     *("home_restarts", "home_cold_starts", "home_adoptions"),
@@ -33,46 +32,48 @@ _LARGEST = ("rate_limited_ms", "alignment_ms", "mailbox_latency_ms")
 class OperatorReport:
     """The metrics of an epoch, aggregated over a vertex's tasks. Durations are in ms, and are sums unless noted.
 
+    For a source, ``watermark``, ``keys``, ``timers``, ``next_wake_up`` and the state's sizes and format are None.
+
     Attributes:
-        vertex: names of the vertex's operators.
-        uid: the uid of the vertex's first operator; empty for a source.
+        vertex: the operators' names.
+        uid: the first operator's uid; empty for a source.
         level: number of shuffles between the sources and the vertex.
-        tasks: number of tasks that ran. Tasks without input or other work do not run.
-        records_in: records received. A broadcast record counts once.
-        records_out: records sent. A broadcast record counts once per receiving task.
-        bytes_out: bytes of the buffers sent.
+        tasks: number of tasks that ran. Tasks without work do not run.
+        records_in: a broadcast record counts once.
+        records_out: a broadcast record counts once per receiving task.
+        bytes_out: size of the buffers sent.
         busy_ms: total time minus ``idle_ms``, ``back_pressured_ms`` and ``state_ms``.
         idle_ms: time waiting for input.
         back_pressured_ms: time waiting for the output to be consumed.
         state_ms: time for syncing and writing the state.
-        busiest: the first subtask (for a source, partition) with the largest ``busy_ms``.
+        busiest: the first subtask (for a source, the first partition) with the largest ``busy_ms``.
         counters: counters of the operators and of the user's functions, by ``uid.name``. Values are sums, except that
             latencies, ``in_flight_max``, ``longest_key``, ``rate_limited_ms`` and ``blocked_ms`` are maxima.
-        watermark: the lowest watermark of any task (Unix time in ms). For a source, this field and all below are None,
-            unless their description mentions sources.
+        watermark: the lowest watermark of any task (Unix time in ms).
         keys: number of keys with state or timers, in the tasks that ran.
-        timers: number of timers, on both clocks.
-        next_wake_up: when the tasks have work next even without input (Unix time in ms), or None if never.
+        timers: number of event-time and processing-time timers.
+        next_wake_up: when a task next has work even without input (Unix time in ms), or None if never.
         unfinished: the subtasks whose requests are carried into the next epoch.
-        state_bytes: the approximate size of the state, as written.
-        state_bytes_written: bytes of state that this epoch wrote.
+        state_bytes: the approximate size of the stored state.
         rate_limited_ms: how long the next request must wait for a rate limit (maximum of all tasks), or None without a
             limit.
-        most_back_pressured: the subtask with the largest ``back_pressured_ms``, or None if no task was back-pressured.
+        most_back_pressured: the subtask with the largest ``back_pressured_ms``, or None.
         alignment_ms: the time between a task's first barrier and its last (maximum of all tasks).
-        mailbox_latency_ms: how long a probe waited in a mailbox (maximum), also for a source. None if no probe has run.
+        mailbox_latency_ms: how long a probe waited in a mailbox (maximum of all tasks), or None if no probe has run.
         state_syncs: number of tasks by :attr:`TaskReport.state_sync`.
         state_format: as in :class:`TaskReport`. If tasks differ, the format of a task that pickles.
-        gauges: by ``uid.name``, the lowest and the highest value of the user functions' gauge.
-        home_restarts: number of homes (processes that run tasks) that replaced a home that ended, hung or was lost.
+        gauges: maps ``uid.name`` to a gauge's lowest and highest value.
+        home_restarts: number of homes (long-lived processes that run tasks) that replaced a home that ended, hung or
+            was lost.
         home_cold_starts: number of homes that began without the query's state.
-        home_adoptions: number of homes that a new starter (the process that starts homes) took over from an ended one.
-        fallbacks: by reason, the number of tasks that ran in a Spark Python worker instead of their home.
+        home_adoptions: number of homes that a new starter (the process that starts homes) took over from an ended
+            starter.
+        fallbacks: maps reasons to the numbers of tasks that ran in a Spark Python worker rather than in their home.
         began: when the first task began (Unix time in ms).
-        ended: when the last task ended (Unix time in ms).
-        operators: records in and out of each operator of the chain, the first operator first.
+        ended: when the last task ended.
+        operators: ``[records in, records out]`` of each operator, in chain order.
         repeated: number of tasks that Spark ran more than once.
-        hot_keys: by uid of an async keyed function, the key (as text) that the most records waited for.
+        hot_keys: maps an async keyed function's uid to the key (as text) with the longest queue of waiting records.
     """
 
     vertex: str
@@ -174,7 +175,6 @@ def by_operator(tasks: Iterable[TaskReport]) -> OperatorReports:
     repeated: Counter[tuple[str, int, int, str, str]] = Counter()
     for task in tasks:
         group_key = task.program, task.level, task.number, task.uid, task.vertex
-        # A task whose output was lost ran twice, and counts once.
         groups.setdefault(group_key, {})[task.subtask] = task
         repeated[group_key] += bool(task.attempt)
     ordered = sorted(groups.items(), key=lambda group: group[0][1])

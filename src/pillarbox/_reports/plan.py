@@ -1,4 +1,4 @@
-"""Describes a program's plan as data, with vertices, their operators, and edges."""
+"""A program's plan as data: vertices, their operators, and edges."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class PlanVertex:
     """A chain of operators that runs as one task per subtask.
 
     Attributes:
-        kind: the name of the method that created the vertex's first operator; empty for a source.
-        calls: the uids of operators that are declared to call services.
+        kind: the method that created the first operator; empty for a source.
+        calls: uids of the operators that are declared to call services.
     """
 
     program: str
@@ -81,7 +81,6 @@ class Plan:
 
 
 def plan_of(program: Program) -> Plan:
-    """Describe a compiled program as a plan."""
     name = "pillarbox"
     return Plan(
         [

@@ -11,7 +11,7 @@ from typing import Any
 from pillarbox._elements import TaskReport, report_of_text
 from pillarbox._errors import ProgramError, shorten
 
-# Earlier versions wrote no id.
+# Earlier versions did not write an id.
 _NAME = re.compile(r"pillarbox(?:_([0-9a-f]{12}))?(?: level \d+)?")
 
 

@@ -7,15 +7,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Records and state are many, without cycles: by default, collections take a third of the time.
+# Records and state are many objects without cycles. With Python's thresholds, collections take a third of the time.
 _THRESHOLDS = (100_000, 20, 100)
 
 
 class _RunningEpochs:
-    """A process's running epochs.
-
-    The first epoch to begin raises the collector's thresholds, the last to end restores them.
-    """
+    """Counts a process's running epochs. The first raises the collector's thresholds, and the last restores them."""
 
     lock = threading.Lock()
     running = 0
@@ -24,7 +21,7 @@ class _RunningEpochs:
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Within the block, raise the garbage collector's thresholds. Thread-safe; blocks may overlap."""
+    """Raise the garbage collector's thresholds within the block. Thread-safe; blocks may overlap."""
     with _RunningEpochs.lock:
         if not _RunningEpochs.running:
             _RunningEpochs.before = gc.get_threshold()

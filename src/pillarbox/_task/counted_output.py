@@ -8,12 +8,12 @@ from pillarbox._elements import Records
 from pillarbox._operators.frame.operator import Input
 from pillarbox._task.vertex import ChainNode
 
-#: By side-output tag; None is the main output.
+#: Maps side-output tags to outputs. None stands for the main output.
 Outputs = Mapping[str | None, "CountedOutput"]
 
 
 class CountedOutput:
-    """Forwards an operator's output, and counts the records that it emits in an epoch. Mailbox thread only."""
+    """Forwards an operator's output and counts its records in an epoch. Mailbox thread only."""
 
     __slots__ = ("_process", "count", "process_status", "process_watermark")
 

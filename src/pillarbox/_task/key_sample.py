@@ -1,4 +1,4 @@
-"""Finds heavy keys in a random sample, of bounded size, of an epoch's records."""
+"""Finds heavy keys in a bounded random sample of an epoch's records."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pillarbox._elements import Records
 from pillarbox._errors import shorten
 from pillarbox._operators.frame.keying import Keying
 
-# Then every other key is dropped.
+# Maximum sample size, above which every other key is dropped.
 _MOST = 1024
 # With fewer keys, shares would be too inexact.
 _FEWEST = 100
-# Minimum share of the sample, and maximum number, of reported keys.
+# Reported keys have at least this share of the sample.
 _HEAVY = 0.02
 _NAMED = 5
 
@@ -24,21 +24,21 @@ _NAMED = 5
 class KeySample:
     """A random sample of keys, one per block of records. Mailbox thread only.
 
-    Sampling calls the key function again, for at most a few thousand records. A repeated task has the same seed, so it
-    draws the same records.
+    The key function is called again for each drawn record, at most a few thousand times. A repeated task draws the same
+    records, because it has the same seed.
     """
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         self._keys: list[Any] = []
         self._stride = 1
-        # Records before the next draw, and the rest of its stretch.
+        # Records before the next draw, and records after it in its block.
         self._until = self._left = 0
 
     def draw(self, records: Records, keying: Keying) -> None:
         size = len(records)
         while len(self._keys) + size // self._stride > _MOST:
-            # Past and future records keep the same chance.
+            # Keeps the chances of past and future records equal.
             del self._keys[::2]
             self._stride *= 2
         drawn: list[int] = []
@@ -53,7 +53,7 @@ class KeySample:
             try:
                 self._keys += keying.keys_of(records.take(np.array(drawn, np.int64)))
             except Exception:
-                pass  # the operator raises this error, too
+                pass  # the operator will raise this error
 
     def heaviest(self) -> list[Any] | None:
         """Return ``[sample size, [[key as text, count], ...]]``, or None if the sample is too small."""

@@ -10,9 +10,9 @@
 
 FAILED, CANCELED and FINISHED are terminal: in them, cancel and close have no effect, and other events raise an error.
 
-In RESTORING and RUNNING, one thread holds the work lock and runs the operators. If another thread fails or cancels the
-task, this is only recorded. The thread with the lock then ends the task, at the latest before RESTORED. In all other
-states, the thread that fails or cancels the task also ends it. Follows Flink's ``ExecutionState`` and ``Task``.
+In RESTORING and RUNNING, one thread holds the work lock and runs the operators. Another thread that fails or cancels
+the task only records this; the thread with the lock ends the task before it enters RESTORED. In all other states, the
+thread that fails or cancels the task ends it. Follows Flink's ``ExecutionState`` and ``Task``.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ class TaskState(Enum):
     """The state of a task."""
 
     CREATED = "created"
-    #: Operators are opened, or state is read.
+    #: The operators are being opened, or the state is being read.
     RESTORING = "restoring"
     #: Between two epochs.
     RESTORED = "restored"
-    #: An epoch runs.
     RUNNING = "running"
-    #: The caller takes an epoch's output.
+    #: The caller is taking an epoch's output.
     PAUSED = "paused"
     FAILED = "failed"
     CANCELED = "canceled"
@@ -53,10 +52,10 @@ class TaskState(Enum):
 
 
 class TaskEvent(Enum):
-    """An event in the life of a task. Its value completes the error message "it cannot ..."."""
+    """An event that changes a task's state. The value completes the error message "task ... cannot ..."."""
 
     RESTORE = "be restored"
-    #: Before each epoch but the first, a task reads its store's version.
+    #: A task reads its store's version before each epoch except the first.
     SYNC = "be compared with its store"
     RESTORED = "end its restoring"
     BEGIN_EPOCH = "begin an epoch"
@@ -105,11 +104,10 @@ TRANSITIONS: dict[TaskState, dict[TaskEvent, TaskState]] = {
 
 
 class TaskLife:
-    """The state of one task, its work lock, and its reported errors.
+    """A task's state, work lock and reported errors.
 
     Thread-safe, even in a signal handler. One thread at a time holds the work lock, from :meth:`begin` to
-    :meth:`give_back`, or forever if the task ends. Only the thread that holds the work lock may run operators and
-    change the state.
+    :meth:`give_back`, or forever if the task ends. Only this thread may run operators and change the state.
     """
 
     def __init__(self, task: str) -> None:
@@ -124,12 +122,12 @@ class TaskLife:
         return self._reported[0] if self._reported else None
 
     def report(self, error: BaseException) -> None:
-        """Record an error that ends the task. If the task has already ended, only logs the error."""
+        """Record an error that ends the task. If the task has already ended, log the error instead."""
         if any(error is earlier for earlier in list(self._reported)):
             return
         if not self.state.is_terminal:
             self._reported.append(error)
-            if self.state.is_terminal:  # it died since the call of `tell_others`
+            if self.state.is_terminal:  # it ended after the first check
                 self.tell_others()
         elif not isinstance(error, (TaskCanceledError, GeneratorExit)):
             suppress(None, error, f"task {self._task!r} was {self.state.value} before this error came")
@@ -152,7 +150,10 @@ class TaskLife:
         self._right.release()
 
     def begin(self, event: TaskEvent) -> None:
-        """Take the work lock, and enter the next state. Raises errors that were reported before."""
+        """Take the work lock, and enter the next state, or raise :class:`TaskStateError`.
+
+        Resuming a task that has ended raises its first error.
+        """
         if not self.try_begin():
             if event is TaskEvent.RESUME and self.cause is not None:
                 raise self.cause
@@ -164,7 +165,6 @@ class TaskLife:
             raise
 
     def enter(self, event: TaskEvent) -> None:
-        """Enter the state after ``event``. The caller must hold the work lock."""
         following = TRANSITIONS[self.state].get(event)
         if following is None:
             raise self.illegal(event)
@@ -180,7 +180,7 @@ class TaskLife:
 
 
 def suppress(cause: BaseException | None, error: BaseException, how: str) -> None:
-    """Add a further error to the first error as a note. Without a first error, log it."""
+    """Add ``error`` to ``cause`` as a note. Without a cause, log it."""
     add_note = getattr(cause, "add_note", None)  # since Python 3.11
     if callable(add_note):
         add_note(f"{how}: {error!r}")

@@ -1,7 +1,7 @@
 """Measures a worker process's memory and its memory limit.
 
 ``spark.executor.pyspark.memory`` limits the address space of each Python worker (RLIMIT_AS). A container (control
-group) limits the total of the executor's JVM and all workers.
+group) limits the memory of the executor's JVM and all workers together.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-# Control groups of version 1 show "no limit" as such a number.
+# Version 1 control groups write a larger number for "no limit".
 _NO_LIMIT = 1 << 50
-# Shares of a limit that make memory scarce. A JVM in time uses all of its heap, so a container's share is larger.
+# Memory above this share of the limit is scarce. A container's share is larger, as a JVM ends up using all its heap.
 _SCARCE = 0.7
 # Pause between measurements, as a multiple of a measurement's duration.
 _PAUSE = 1000
@@ -25,7 +25,7 @@ class Memory(NamedTuple):
     """Memory in use and its limit, in bytes.
 
     Attributes:
-        share: this process's part of the memory in use if the limit applies to a whole container, otherwise None.
+        share: this process's part of the memory in use, if the limit is a container's; otherwise None.
     """
 
     used: int
@@ -45,7 +45,7 @@ MemoryProbe = Callable[[], Memory | None]
 
 
 class _Group(NamedTuple):
-    """The files that contain a control group's memory use and limit."""
+    """A control group's files."""
 
     used: str
     limit: str
@@ -55,9 +55,9 @@ class _Group(NamedTuple):
 
 
 def process_memory(root: str = "/sys/fs/cgroup", process: str = "/proc/self") -> Memory | None:
-    """Return the used memory and the limit of this process, or of the container if its limit is nearer.
+    """Return the used memory and the limit of this process or, if its limit is nearer, of the container.
 
-    Returns None without a limit, or without ``/proc``.
+    Returns None if there is no limit or no ``/proc``.
     """
     try:
         size, resident, *_ = map(int, _read(f"{process}/statm").split())
@@ -82,10 +82,10 @@ def resident_bytes(process: str = "/proc/self") -> int | None:
 
 
 class PrivateMemory:
-    """Measures the memory that this process does not share with other processes. Thread-safe.
+    """Measures this process's memory that is not shared with other processes. Thread-safe.
 
-    Homes (processes that run tasks) share imported modules, so only private memory can be summed. To count it, the
-    kernel scans all pages (10 ms per GiB), so most calls assume that the amount of shared memory has not changed.
+    Processes that run tasks share imported modules, so only their private memory can be summed. The kernel scans all
+    pages to count it (10 ms per GiB). Most calls therefore assume that the amount of shared memory has not changed.
     """
 
     def __init__(self, process: str = "/proc/self", clock: Callable[[], float] = time.perf_counter) -> None:
@@ -109,7 +109,7 @@ class PrivateMemory:
         try:
             lines = _read(f"{self._process}/smaps_rollup").splitlines()
             return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(b"Private_"))
-        except (OSError, ValueError):  # an old kernel, or one that forbids it
+        except (OSError, ValueError):  # the kernel is old or forbids it
             return resident
 
 
@@ -134,13 +134,13 @@ def _container_memory(root: str, process: str, share: int) -> Memory | None:
 def _group_memory(group: _Group, share: int) -> Memory | None:
     try:
         used, limit = int(_read(group.used)), int(_read(group.limit))
-        # Only near the limit: the kernel adds up all processors.
+        # Only near the limit, because the kernel adds up all processors.
         if Memory(used, limit, share).is_scarce:
             named = (line.split() for line in _read(group.statistics).splitlines())
             used -= sum(int(amount) for name, amount in named if name in group.reclaimable)
     except (OSError, ValueError):
         return None
-    # The kernel counts them at different times.
+    # The kernel counts the two at different times.
     return Memory(max(used, share), limit, share)
 
 
@@ -188,7 +188,7 @@ def _is_limited(group: _Group) -> bool:
 
 
 def _read(path: str) -> bytes:
-    """Read a file, five times as fast as with Python's text files."""
+    """Read a file, five times as fast as Python's text files."""
     file = os.open(path, os.O_RDONLY)
     try:
         return os.read(file, 1 << 14)

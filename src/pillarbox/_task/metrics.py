@@ -1,4 +1,4 @@
-"""Measures the records and times of a task in an epoch."""
+"""Measures a task's records and times in an epoch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Stopwatch:
-    """Measures total time over several periods. Mailbox thread only."""
+    """Measures the total of several periods. Mailbox thread only."""
 
     __slots__ = ("_started", "total")
 
@@ -34,7 +34,7 @@ class Stopwatch:
 
 
 class TaskMetrics:
-    """Counters and times of one task in an epoch."""
+    """A task's counters and times in an epoch."""
 
     def __init__(self) -> None:
         self.records_in: int = 0

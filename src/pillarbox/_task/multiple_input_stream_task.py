@@ -1,4 +1,4 @@
-"""The task of a vertex (operator chain) after a shuffle, with an input gate, operators and a state log.
+"""The task of a vertex (operator chain) after a shuffle: an input gate, operators and a state log.
 
 Follows Flink's ``MultipleInputStreamTask`` and ``OneInputStreamTask``.
 """
@@ -33,12 +33,12 @@ from pillarbox._time.clock_log import ReplayedClock
 
 _log = logging.getLogger("pillarbox")
 
-# For writing state: a large epoch's chunks, and Arrow's copy of the output.
+# Memory for writing state: a large epoch's chunks, and Arrow's copy of the output.
 _HEADROOM = 16 * 1024 * 1024
 
 
 class MultipleInputStreamTask(StreamTask):
-    """A task that runs the operators of a vertex after a shuffle. The operators share one state log."""
+    """A task of a vertex after a shuffle, whose operators share one state log."""
 
     def __init__(
         self,
@@ -81,11 +81,9 @@ class MultipleInputStreamTask(StreamTask):
         self._is_last = False
 
     def restore(self, store: ChunkStore | None) -> bool:
-        """Load the state in ``store`` into a new task.
+        """Load the store's state into a new task, or check that a used task has the store's version.
 
-        For a used task, check that it has this version.
-
-        Returns False if the task has uncommitted changes, or if another process has run epochs since. The caller must
+        Returns False if the task has uncommitted changes or if another process has run epochs since. The caller must
         then create a new task. In batch mode, ``store`` is None.
         """
         first = self.state is TaskState.CREATED
@@ -121,7 +119,7 @@ class MultipleInputStreamTask(StreamTask):
         return "plain" if reason is None else f"pickle: {reason}"
 
     def _restore_task_state(self, task_state: dict[str, Any]) -> None:
-        # Only earlier completions are skipped.
+        # The operators are notified of this version again.
         self.latest_completed = max(0, self.log.version - 1)
         former = self.log.former_program
         event_time = task_state.get("event_time", {})
@@ -141,8 +139,7 @@ class MultipleInputStreamTask(StreamTask):
     def next_wake_up(self) -> int | None:
         """When the task next has work even without input (Unix time in ms), or None.
 
-        Returns the time of the earliest processing-time timer or timeout or, if requests are carried over, the epoch's
-        time.
+        The time of the earliest processing-time timer or timeout. If requests are carried over, the epoch's time.
         """
         times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
         times += [self.gate.next_wake_up(self._epoch_time)]
@@ -162,13 +159,13 @@ class MultipleInputStreamTask(StreamTask):
         *,
         last: bool = False,
     ) -> Iterator[list[Buffer]]:
-        """Process the buffers of an epoch. Yields the output in parts.
+        """Process an epoch's buffers, yield the output in parts, and write the state to ``store``.
 
-        Writes state to ``store``. In batch mode, ``store`` is None, and there is only one epoch.
+        In batch mode, ``store`` is None, and there is only one epoch.
 
         Args:
-            epoch_time: the time that decides the idleness of sources and the time-to-live of state (Unix time in ms).
-                It is the same in all tasks and in a repetition of the epoch. By default, the clock's time.
+            epoch_time: the time (Unix time in ms) that decides whether sources are idle and state has expired. It is
+                the same in all tasks and when the epoch is repeated. By default, the clock's time.
         """
         try:
             with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
@@ -180,7 +177,6 @@ class MultipleInputStreamTask(StreamTask):
                 self.gate.begin_epoch(epoch)
                 self.writer.begin_epoch(self.subtask, epoch)
                 if self.log.version > self.latest_completed:
-                    # Spark has committed the previous epoch.
                     self.notify_checkpoint_complete_async(self.log.version)
                 if self._replayed is not None:
                     buffers = self._replayed.feed(buffers)
@@ -194,7 +190,7 @@ class MultipleInputStreamTask(StreamTask):
         self.metrics.state.total += self._restore_seconds
         self.metrics.epoch.total += self._restore_seconds
         self._keys = KeySample(self.subtask)
-        # Also if the program is not known to use processing time.
+        # Even if the program is not known to use processing time.
         self.processor.get_main_mailbox_executor().execute(self._start_timers, "start processing-time timers")
 
     def _start_timers(self) -> None:
@@ -209,7 +205,6 @@ class MultipleInputStreamTask(StreamTask):
             self._process_buffers(item, self._batch)
 
     def _process_buffers(self, item: Iterable[Buffer], batch: BatchInput | None) -> None:
-        """Process buffers. In batch mode, records may be held back, and all watermarks except the last are ignored."""
         gate, inputs, keyings = self.gate, self.chain.head.inputs, self._keyings
         for buffer in item:
             self.metrics.buffers_in += 1
@@ -275,7 +270,7 @@ class MultipleInputStreamTask(StreamTask):
         self.metrics.state.mark_end()
 
     def _watch_memory(self) -> None:
-        """Warn if the worker's memory is nearly exhausted. Raise if not enough is left to write the state."""
+        """Warn if the worker's memory is nearly exhausted, and raise if too little is left to write the state."""
         memory = self._memory()
         if memory is None:
             return
@@ -338,7 +333,7 @@ class MultipleInputStreamTask(StreamTask):
 
 
 class _FiresOverdueTimers:
-    """A chain's input at the end of an epoch, which fires overdue timers before it becomes idle."""
+    """A chain's input at the end of an epoch. Fires overdue timers before the chain becomes idle."""
 
     def __init__(self, chain: OperatorChain) -> None:
         self._chain = chain

@@ -1,4 +1,4 @@
-"""Creates a vertex's operators and connects them, so that they call each other directly."""
+"""Creates a vertex's operators and connects them. Connected operators call each other directly."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OperatorChain:
     executor, whose priority is the operator's index in the chain.
 
     Args:
-        own_state: stores the operators' non-keyed state, or None.
+        own_state: stores non-keyed state, or None.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class OperatorChain:
 
     def process_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_WATERMARK:
-            # Later results of timers would be late downstream.
+            # Results of timers that fire after this watermark would be late downstream.
             self.fire_overdue_timers()
             quiesce(self.operators[0], self._clocks[0])
         self.head.process_watermark(timestamp)
@@ -177,9 +177,8 @@ class OperatorChain:
     def finish(self) -> None:
         """Finish the operators, head first, because a finished operator must not receive records.
 
-        For each operator, ends its input, stops its timers, runs its waiting mails, and calls ``finish``. The head
-        emits the maximum watermark after all results of its timers. (Flink emits this watermark before them, so that
-        these results are late.)
+        For each operator, end its input, stop its timers, run its waiting mails, and call ``finish``. The head emits
+        the maximum watermark after its timers' results. (Flink emits it before them, which makes them late.)
         """
         for merge in self._merges.values():
             merge.end_epoch()
@@ -210,10 +209,7 @@ class OperatorChain:
             operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
     def _in_order(self) -> Iterator[StreamOperator]:
-        """Yield the operators, head first.
-
-        Before each operator, applies pending watermarks of the merges upstream of it.
-        """
+        """Yield the operators, head first. Applies a merge's pending watermarks before yielding its operator."""
         for number, operator in enumerate(self.operators):
             if number in self._merges:
                 self._merges[number].end_epoch()
@@ -238,8 +234,8 @@ class OperatorChain:
     def snapshot_event_time(self, *, input_is_idle: bool = False) -> dict[str, Any]:
         """Return the event-time state of the operators and merges as plain data.
 
-        ``{"operators": {uid: state}, "meetings": {name: snapshot of the merge's valve}}``. If an input or operator is
-        idle, ``"heard"`` lists the operators and edges that have received the idle status.
+        ``{"operators": {uid: state}, "meetings": {name: snapshot of the merge's valve}}``. If an input, operator or
+        merge is idle, ``"heard"`` lists the edges and merge inputs that have received the idle status.
         """
         states = {operator.uid: operator.snapshot_event_time() for operator in self.operators}
         operators = {uid: state for uid, state in states.items() if state is not None}
@@ -252,11 +248,11 @@ class OperatorChain:
         }
 
     def has_receivers_of(self, state: Mapping[str, Any]) -> bool:
-        """Return whether a snapshot's chain had the same operators and edges as this one."""
+        """Return whether the snapshot was taken from a chain with the same edges and merges."""
         return state.get("heard") == self._receivers
 
     def restore_event_time(self, snapshot: Mapping[str, Any], *, repeat_status: bool = False) -> None:
-        """Restore the result of ``snapshot_event_time``. Skips operators that no longer exist.
+        """Restore the result of ``snapshot_event_time``. Ignores operators that no longer exist.
 
         With ``repeat_status``, emits idle statuses again, for operators that may not have received them.
         """
@@ -280,14 +276,14 @@ class OperatorChain:
             operator.initialize_function(is_restored=is_restored)
 
 
-#: A stream: the uid of its operator, and the tag of a side output or None.
+#: A stream: its operator's uid, and its side-output tag or None.
 _Stream = tuple[str, str | None]
 
 
 class _Wiring:
-    """Creates and connects the operators of a chain, each after the operators that consume its output.
+    """Connects the operators of a chain. An operator is added after the operators that consume its output.
 
-    Operators and edges are numbered, operators first.
+    Operators and edges share one numbering, operators first.
     """
 
     def __init__(self, vertex: Vertex, writer: RecordWriter) -> None:
@@ -320,8 +316,8 @@ class _Wiring:
     def consumers(self, stream: _Stream, consumers: Consumers, copier: Copier) -> Input:
         """Return an input that forwards to all consumers of a stream.
 
-        Edges are last and receive the original records, because edges do not change records. Without edges, the last
-        operator receives the original records. Other operators receive copies.
+        Edges are last and receive the original records, because edges do not change them. Without edges, the last
+        operator receives the originals. Other operators receive copies.
         """
         inputs = [self._input_at(stream, number, index) for number, index in self._targets_of(consumers)]
         if not inputs:
@@ -346,7 +342,7 @@ class _Wiring:
 
 
 def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
-    """Yield a name for each edge that does not depend on vertex numbers: (receiver's uid, its input, ordinal)."""
+    """Yield edge names that do not depend on vertex numbers: ("edge", receiver's uid, input index, ordinal)."""
     uids: dict[int | str, str] = {number: uid for uid, number, _ in vertex.program}
     seen: Counter[Any] = Counter()
     for edge in vertex.edges:
@@ -356,10 +352,10 @@ def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
 
 
 class _Merge:
-    """Merges several streams within a chain, for a union or for an operator's inputs.
+    """A merge of several streams within a chain, for a union or for an operator's inputs.
 
-    The merge's event time is the minimum of the streams' event times. (In Flink, the streams would be channels of the
-    input's valve.) A stream that is merged with itself counts twice.
+    Its event time is the minimum of the streams' event times. (In Flink, the streams would be channels of the input's
+    valve.) A stream that is merged with itself counts as two streams.
     """
 
     def __init__(self, name: tuple[Any, ...], target: Input, streams: Sequence[_Stream]) -> None:
@@ -399,7 +395,7 @@ class _Branch:
 def quiesce(operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
     executor = operator.context.mailbox_executor
     finished = Event()
-    # After the mails of fired timers, and then all waiting mails.
+    # Sent after the mails of fired timers. Runs after all waiting mails.
     clock.quiesce().add_done_callback(lambda _: executor.execute(finished.set, "finish %s", operator.name))
     while not finished.is_set():
         executor.yield_ignoring_deferrable()

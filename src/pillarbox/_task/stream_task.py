@@ -1,7 +1,7 @@
-"""The base class of tasks, which run a subtask, epoch by epoch, with a mailbox, a chain of operators and a writer.
+"""The base class of tasks. A task runs a subtask, epoch by epoch, with a mailbox, an operator chain and a writer.
 
-A task stays in its process between epochs. An epoch runs the mailbox loop up to the barrier, and then suspends the
-loop. Only the mailbox thread touches operators and state; other threads send mails. Follows Flink's ``StreamTask``.
+A task stays in its process between epochs. An epoch runs the mailbox loop up to the barrier and then suspends it. Only
+the mailbox thread touches operators and state; other threads send mails. Follows Flink's ``StreamTask``.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class EpochPhase(Enum):
 
     #: More input may arrive.
     READING = auto()
-    #: Operators are finished; the barrier is yet to be sent.
+    #: The operators are finished, but the barrier has not been sent.
     DATA_ENDED = auto()
-    #: The checkpoint was taken.
+    #: The checkpoint has been taken.
     DONE = auto()
 
 
 class StreamTask(ABC):
-    """Base class of source tasks and of tasks after a shuffle."""
+    """Base class of source tasks and tasks after a shuffle."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class StreamTask(ABC):
         seconds = interval / 1000
         return MailboxMetrics(probe_later, interval=seconds, clock=lambda: self.clock.relative_time_millis() / 1000)
 
-    # Life: see the table in lifecycle.py.
+    # State transitions: see the table in lifecycle.py.
 
     @property
     def state(self) -> TaskState:
@@ -127,9 +127,9 @@ class StreamTask(ABC):
 
     @contextmanager
     def _working(self, begin: TaskEvent, end: TaskEvent) -> Iterator[None]:
-        """Within the block, the calling thread holds the work lock and may run operators.
+        """Hold the work lock within the block, so that the calling thread may run operators.
 
-        The first error ends the task. The block raises this error even if another thread has reported it.
+        The first error ends the task. The block raises it even if another thread has reported it.
         """
         self.life.begin(begin)
         cause: BaseException | None = None
@@ -141,7 +141,7 @@ class StreamTask(ABC):
             self.life.enter(end)
         except BaseException as error:
             cause = self._die(error)
-            # Errors other than Exception (Ctrl-C) must reach the thread.
+            # Ctrl-C and the like must reach the thread.
             if cause is error or not isinstance(error, Exception):
                 raise
         if cause is not None:
@@ -150,7 +150,7 @@ class StreamTask(ABC):
 
     def _stop_working(self) -> None:
         self.life.give_back()
-        # Another thread has cancelled the task, and left the rest to this one.
+        # Another thread has cancelled the task. This thread must end it.
         if isinstance(self.life.cause, TaskCanceledError) and self.life.try_begin():
             raise self._end_for_its_cause()
 
@@ -171,7 +171,7 @@ class StreamTask(ABC):
         if failed is not None:
             error.at(uid=failed.uid)
         if failed is self.chain.head and "position" in where and not self.vertex.batch:
-            # The record's position in the run is known, and the run was the latest.
+            # The position is known within the latest batch of records.
             error.at(number=self.metrics.records_in - self.metrics.run + int(where["position"]) + 1)
 
     @property
@@ -184,7 +184,7 @@ class StreamTask(ABC):
         assert cause is not None
         failures = self._end(TaskEvent.CANCEL if isinstance(cause, TaskCanceledError) else TaskEvent.FAIL)
         for failure in failures:
-            if isinstance(cause, TaskCanceledError):  # the program has not failed
+            if isinstance(cause, TaskCanceledError):
                 _log.warning("the task was cancelled %s, and closing it failed: %s", self.place, failure)
             else:
                 suppress(cause, failure, "closing the operators failed as well")
@@ -194,7 +194,7 @@ class StreamTask(ABC):
     def _end(self, event: TaskEvent) -> list[Exception]:
         """End the task. Returns the errors that were raised while closing.
 
-        The caller must hold the task's work lock, which this method does not release.
+        The caller must hold the work lock. It is not released.
         """
         self.life.enter(event)
         # The operators and the mailbox now belong to this thread.
@@ -219,8 +219,7 @@ class StreamTask(ABC):
     def cancel(self) -> None:
         """Cancel the task. Thread-safe.
 
-        If a thread holds the work lock, that thread closes the operators after leaving the loop. Otherwise, this call
-        closes them.
+        If a thread holds the work lock, it closes the operators after leaving the loop. Otherwise, this call does.
         """
         if self.state.is_terminal:
             return
@@ -243,10 +242,10 @@ class StreamTask(ABC):
         try:
             self.processor.report_throwable(error)
         except MailboxClosedError:
-            pass  # it has just ended
+            pass  # the task has just ended
 
     def close(self) -> None:
-        """Close the task, between epochs. If an epoch's output has not been consumed, cancels the epoch.
+        """Close the task between epochs. If an epoch's output has not been consumed, cancel the task.
 
         Raises the first error that was reported since the last epoch or occurs while closing.
         """
@@ -272,7 +271,7 @@ class StreamTask(ABC):
         return any(operator.is_satisfied for operator in self.chain.operators)
 
     def _run_epoch(self, checkpoint_id: int, items: Iterable[Any]) -> Iterator[list[Buffer]]:
-        """Run the mailbox loop to the end of the epoch. Yields output when the writer is full, and at the end."""
+        """Run the mailbox loop to the end of the epoch. Yields output when the writer is full and at the end."""
         self._checkpoint_id = checkpoint_id
         self._phase = EpochPhase.READING
         self._mails_before = self.mailbox_metrics.mails_processed
@@ -304,7 +303,7 @@ class StreamTask(ABC):
         return IteratorReader(items, self.metrics.idle)
 
     def _hand_over(self) -> Iterator[list[Buffer]]:
-        """Yield the output. The work lock is released until the caller resumes."""
+        """Yield the output. Releases the work lock until the caller resumes."""
         buffers = self.writer.take()
         if not buffers:
             return
@@ -321,10 +320,8 @@ class StreamTask(ABC):
         if suspension is not None:
             suspension.resume()
 
-    # The default action.
-
     def process_input(self, controller: MailboxController) -> None:
-        """Process some of the input. Suspends itself if there is no input or no room for output."""
+        """Process some input. Suspends itself without input, or without room for output."""
         if not self.writer.is_available:
             self._suspension = controller.suspend_default_action()
             self.processor.suspend()
@@ -335,7 +332,6 @@ class StreamTask(ABC):
         if status is DataInputStatus.NOTHING_AVAILABLE:
             suspension = controller.suspend_default_action(self.metrics.idle)
             self._suspension = suspension
-            # Calls back at once if it has become available.
             self._reader.when_available(suspension.resume)
             return
         if status is DataInputStatus.END_OF_DATA:
@@ -377,7 +373,7 @@ class StreamTask(ABC):
             service.unschedule()
         checkpoint_id = self._checkpoint_id
         self.chain.prepare_snapshot_pre_barrier(checkpoint_id)
-        # The barrier has no time, so a retried task sends the same bytes.
+        # The barrier has no timestamp, so a retried task sends the same bytes.
         self.writer.broadcast(Barrier(checkpoint_id))
         self._write_state(self.chain.snapshot_state(checkpoint_id))
         self.chain.resume_after_snapshot()

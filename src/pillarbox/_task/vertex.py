@@ -1,4 +1,4 @@
-"""Vertices (operator chains) of a program, in the form that is pickled to workers."""
+"""A program's vertices (operator chains), as pickled to workers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pillarbox._state.keys.state_note import StateNote
 from pillarbox._task.network.partitioner import BroadcastPartitioner, Partitioner
 from pillarbox._types.codecs import time_zone
 
-# Code of buffers with a task's metrics. No subtask has a negative code.
+# Target of buffers with a task's metrics. Subtask codes are not negative.
 REPORT_TARGET = -1
 
-# Channel of empty buffers, which make Spark run their receiver.
+# Channel of empty buffers, which make Spark run the receiving task.
 WAKE_CHANNEL = -1
 
-# The lowest bits are the sending vertex, the others the ordinal.
+# The low bits of an edge's id are the sending vertex, the high bits the ordinal.
 _VERTEX_BITS = 28
 
 
@@ -46,15 +46,15 @@ Places = Sequence[tuple[str, int, int]]
 
 
 def source_numbers(places: Places) -> Iterator[int]:
-    """Yield the vertex numbers of a program's sources, then endlessly numbers for new sources."""
+    """Yield the vertex numbers of a program's sources, and then, endlessly, numbers for new sources."""
     stateful = {number for _, number, _ in places}
     return (number for number in count() if number not in stateful)
 
 
 def edge_in(places: Places, edge: int, then: Places) -> int:
-    """Translate the id of an edge in an earlier program (``then``) to a program that may have other sources.
+    """Translate an edge's id in an earlier program (``then``) to its id in a program that may have other sources.
 
-    Sources are matched by order, as Spark does when it resumes.
+    Sources are matched by order, as in Spark's checkpoints.
     """
     sender = sender_of_edge(edge)
     before = [number for _, number, _ in then]
@@ -66,7 +66,7 @@ def edge_in(places: Places, edge: int, then: Places) -> int:
 
 @dataclass(frozen=True)
 class ChainInput:
-    """An input of an operator in the same chain."""
+    """An operator input in the same chain."""
 
     node: int
     index: int = 0
@@ -82,7 +82,7 @@ class Consumers:
 
 @dataclass
 class ChainNode:
-    """An operator of a chain, which is a tree of operators. Node 0 is its head."""
+    """An operator of a chain (a tree of operators). Node 0 is the head."""
 
     name: str
     uid: str
@@ -97,8 +97,7 @@ class Edge:
 
     Attributes:
         receiver: the number of the receiving vertex, or the name of an output.
-        id: the edge's id at its receiver (:func:`edge_id`).
-        targets: the codes of the receiving subtasks, which the layout sets, or of the output.
+        targets: the codes of the receiving subtasks (set by the layout) or of the output.
     """
 
     receiver: int | str
@@ -116,9 +115,9 @@ class InputEdge:
     """An incoming edge of a vertex.
 
     Attributes:
-        parallelism: the number of sending subtasks, or 0 for a source, whose number of partitions may change.
+        parallelism: the number of sending subtasks, or 0 for a source, because its number of partitions may change.
         idle_timeout: a source without records for this time (ms) no longer holds the watermark back.
-        progress_timeout: a source without records for this time (ms) has a watermark that advances with the clock.
+        progress_timeout: the watermark of a source without records for this time (ms) advances with the clock.
     """
 
     vertex: int
@@ -151,17 +150,17 @@ class Vertex:
     """A chain of operators that runs as one task per subtask.
 
     Attributes:
-        uid: identifies the vertex's state. It is the uid of the head operator.
-        level: 0 for sources; otherwise, the highest level of the sending vertices, plus 1.
-        parallelism: number of subtasks, or 0 for a source, where Spark decides the number.
-        fires_processing_time: whether processing-time timers fire. They only do if the program declares that it needs
-            them, because Spark must then run epochs without data.
-        program: uid, number and level of all stateful vertices of the program.
-        latency_interval: interval between probes of the mailbox latency (ms), or None for no probes.
-        parallelisms: the parallelisms of all vertices of the program. A layout computes numbers of subtasks from them.
-        time_zone: name of the time zone of naive datetimes, or None to refuse them.
-        partitions: the number of concurrent tasks of a vertex after a shuffle, according to the program.
-        budget_scope: the scope of the tasks' budgets. The runtime sets it in the worker.
+        uid: the head operator's uid, which identifies the vertex's state.
+        level: number of shuffles between the sources and the vertex; 0 for a source.
+        parallelism: number of subtasks, or 0 for a source, because Spark decides the number.
+        fires_processing_time: whether processing-time timers fire. The program must declare that it needs them, because
+            Spark must then run epochs without data.
+        program: uid, number and level of all stateful vertices.
+        latency_interval: interval between probes of the mailbox latency (ms), or None.
+        parallelisms: all vertices' parallelisms. A layout computes numbers of subtasks from them.
+        time_zone: the time zone of naive datetimes, or None to refuse them.
+        partitions: the number of concurrent tasks after a shuffle, according to the program.
+        budget_scope: the scope of the tasks' budgets, set in the worker.
     """
 
     number: int
@@ -206,7 +205,7 @@ class Vertex:
 
     @property
     def channels(self) -> list[list[int]]:
-        """The channels of each incoming edge, except of edges from sources, whose channels are unknown."""
+        """The channels of each incoming edge. Edges from sources are left out, because their channels are unknown."""
         return [
             [channel_code(edge.id, subtask) for subtask in range(edge.parallelism)]
             for edge in self.inputs

@@ -13,8 +13,7 @@ class Batches:
 
     Args:
         timeout: how long an incomplete batch waits for more records (ms), or None to wait for a flush.
-        put: called with each new batch, to queue the batch at its first record's position. More records are added
-            later.
+        put: called with each new batch when its first record arrives, which sets the batch's position in the queue.
         is_due: called when an incomplete batch has timed out.
     """
 

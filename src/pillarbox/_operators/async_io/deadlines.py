@@ -12,12 +12,12 @@ from pillarbox.mailbox import MailboxExecutor
 class Deadlines:
     """A timer for the earliest deadline of an operator's requests. Mailbox thread only.
 
-    A timeout begins with the request's first attempt. The monotonic clock measures it, because the wall clock may be
-    changed. Only if another process made the first attempt does the wall clock measure it.
+    A timeout begins with the request's first attempt. It is measured with the monotonic clock, because the wall clock
+    may be changed, or with the wall clock if another process made the first attempt.
 
     Args:
         timeout: milliseconds, or None for no deadlines.
-        executor: runs ``expire`` for requests that are already overdue when they are added.
+        executor: runs ``expire`` for restored requests that are already overdue.
     """
 
     def __init__(

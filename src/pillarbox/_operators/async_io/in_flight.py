@@ -34,7 +34,7 @@ _SETTLED = RequestState.SETTLED
 
 
 class InFlight:
-    """The requests of an async operator, from their input records to the emission of their results."""
+    """An async operator's requests, from the input records to the emission of the results."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class InFlight:
         self._queue: OrderedQueue[Request] | UnorderedQueue[Request] = (
             OrderedQueue() if options.ordered else UnorderedQueue()
         )
-        # The queue's limit: the pending requests, and as many more.
+        # The queue's limit: requests that can run concurrently, and as many more.
         self._most = 2 * options.capacity
         self._batches: Batches | None = None
         if options.batch_size is not None:
@@ -72,8 +72,8 @@ class InFlight:
         self._deadlines = Deadlines(options.timeout_millis, clock, context.mailbox_executor, self._expire)
         self._counters = Counters()
         self._results = Results(context, function, options)
-        # Requests of a snapshot that timed out before they could be sent here. Their timeout begins again, and the
-        # epoch waits for them: otherwise they might never end if processes die repeatedly.
+        # Requests of a snapshot that timed out before this process could send them. Their timeout begins again, and the
+        # epoch waits for them, because they might never end if processes die repeatedly.
         self._last_chances: set[Request] = set()
         try:
             self.host: FunctionHost = FunctionHost(function, options, context, tasks=tasks, notify=self._notify)
@@ -297,7 +297,7 @@ class InFlight:
             if request.attempts:
                 self._give_up(request)
             else:
-                # Sent in another process, and still queued in this one.
+                # The request was sent by another process, and is still queued here.
                 request.started = self._context.processing_time_service.relative_time_millis()
                 self._last_chances.add(request)
         self.emit()
@@ -318,10 +318,9 @@ class InFlight:
     # -- checkpoints --
 
     def prepare_snapshot(self) -> None:
-        """Wait for the epoch's requests, or, with ``on_barrier="carry"``, carry them over.
+        """Wait for the epoch's requests or, with ``on_barrier="carry"``, carry them over.
 
-        If each epoch may run in another process, waits even with ``"carry"``, because requests might be repeated
-        forever.
+        Waits even with ``"carry"`` if each epoch may run in another process, where requests might be repeated forever.
         """
         if self._options.carries and self._context.shared.stay:
             self.flush_batch()
@@ -333,9 +332,9 @@ class InFlight:
         self._count()
 
     def snapshot(self) -> list[tuple[Any, ...]]:
-        """Return the records in the queue, in order, with the times of their first attempts.
+        """Return the queued records in order, with the times of their first attempts.
 
-        Includes the service's answers only if the operator records answers.
+        Includes answers only if the operator records them.
         """
         state: list[tuple[Any, ...]] = []
         for element in self._queue.elements():

@@ -1,4 +1,4 @@
-"""The queue of an async operator: requests (or elements), and the watermarks between them.
+"""An async operator's queue of requests (or elements), and the watermarks between them.
 
 Source: Flink's ``OrderedStreamElementQueue`` and ``UnorderedStreamElementQueue``. Mailbox thread only.
 """
@@ -27,7 +27,7 @@ E = TypeVar("E", bound=Entry)
 
 
 class OrderedQueue(Generic[E]):
-    """A queue that releases entries and events, such as watermarks, in the order of arrival."""
+    """A queue that releases entries and events, such as watermarks, in arrival order."""
 
     def __init__(self) -> None:
         self._elements: deque[E | Event] = deque()
@@ -67,7 +67,7 @@ class OrderedQueue(Generic[E]):
 
 
 class Segment:
-    """The entries between two events (such as watermarks), pending or completed but held back by an earlier event."""
+    """The entries between two events: pending, or completed but held back by an earlier event."""
 
     __slots__ = ("completed", "event", "pending")
 
@@ -78,7 +78,7 @@ class Segment:
 
 
 class UnorderedQueue(Generic[E]):
-    """A queue that releases entries in the order of completion, but not across events (such as watermarks)."""
+    """A queue that releases entries in completion order, but never across an event, such as a watermark."""
 
     def __init__(self) -> None:
         self._segments: deque[Segment] = deque([Segment()])

@@ -1,4 +1,4 @@
-"""Checks the results of user functions. Mailbox thread only."""
+"""Results of user functions. Mailbox thread only."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Results:
         return results
 
     def _one_each(self, asked: str, values: Sequence[Any], result: Any) -> Sequence[Any]:
-        # An array or a column is as good as a list.
+        # Accepts arrays and columns, too.
         countable = isinstance(result, Sized) and not isinstance(result, (str, bytes, Mapping, Set))
         if not countable or len(result) != len(values):
             what = f"{len(result)} results" if countable else shorten(result)

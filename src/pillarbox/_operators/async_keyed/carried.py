@@ -1,7 +1,7 @@
 """Stores unfinished elements (records and timers) in a snapshot.
 
-At the barrier (the end of the epoch), the state changes of running elements are undone, the state log is written, and
-the changes are redone. So the snapshot contains each key's state after its last finished element. Mailbox thread only.
+At the barrier (the end of the epoch), running elements' state changes are undone, the state log is written, and the
+changes are redone. The snapshot thus contains each key's state after its last finished element. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 
 class CarriedElements:
-    """Undoes the state changes of running elements at a barrier, and redoes them after the snapshot."""
+    """Undoes running elements' state changes at a barrier, and redoes them after the snapshot."""
 
     def __init__(self, backend: KeyedStateBackend, undo: Undo) -> None:
         self._backend = backend
         self._undo = undo
-        # Keys, rows with changes, and the steps that repeat them.
+        # Keys, rows with changes, and the steps that repeat the changes.
         self._rewound: list[tuple[Any, list[Row], list[Step]]] = []
 
     def rewind(self, element: Element) -> None:
-        """Undo an element's state changes until :meth:`repeat`."""
         if element.notes is None:
-            return  # it has not begun
+            return  # the element has not begun
         rows = element.notes.rows()
         again = self._undo.rewind(element.notes)
         if isinstance(element, Visit) and element.fired is not None:
@@ -48,7 +47,7 @@ class CarriedElements:
         for key, rows, again in rewound:
             for row in rows:
                 if backend.rows.get(key) is not row:
-                    # It held nothing without the changes, and was dropped.
+                    # The row was dropped, because it was empty without the changes.
                     backend.rows[key] = row
                     row[0] = NEW
                     backend.dirty.append(row)
@@ -70,7 +69,6 @@ def entry_of(element: Element | Event) -> tuple[Any, ...]:
 
 
 def restored_from(entry: tuple[Any, ...], runner: ElementRunner) -> Element | Event:
-    """Convert a snapshot entry to an element or event."""
     what, *content = entry
     if what == "watermark":
         return Watermark(content[0])

@@ -1,6 +1,6 @@
-"""Elements, which async keyed functions process: a record, or a visit (the firing of a key's due timers).
+"""Elements, which async keyed functions process. An element is a record or a visit (the firing of a key's due timers).
 
-Each element is also the context object for its function call, because calls run concurrently.
+Each element is the context object of its function call, because calls run concurrently.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         current: the timestamp of the record or of the current timer.
         emitted: the timestamp of the results.
         watermark: the watermark when the record arrived.
-        state: SETTLED once the element has finished or was cut off (it ignored its cancellation). Then its outputs are
-            complete, and asyncio tasks that it left running have no key.
-        is_queued: whether the element is in the operator's queue, so that its key is busy. An element whose key is free
-            is only queued when it first awaits; most never do.
-        steps: the worker that runs the element, once the element has awaited something.
-        overdue: the error of the element's timeout, once the timeout has passed, or None.
+        state: SETTLED once the element has finished or was cut off (it ignored its cancellation) and its outputs are
+            complete. Asyncio tasks that it left running then have no key.
+        is_queued: whether the element is in the operator's queue, and its key therefore busy. An element whose key is
+            free is queued only when it first awaits; most never do.
+        steps: the worker that runs the element, or None until the element has awaited something.
+        overdue: the error of the element's timeout, or None until the timeout has passed.
         original: a copy of the value, made before the function could change it.
-        notes: log of the element's state changes, to undo them. None if the operator never undoes changes.
-        arrival: the epoch when it arrived, or None for the current epoch.
+        notes: the log used to undo the element's state changes, or None if the operator never undoes changes.
+        arrival: the epoch when the element arrived, or None for the current epoch.
         calls: the element's service calls, or None before the first.
-        outputs: outputs of the function's completed calls (a visit makes one per timer), or None.
-        results: outputs of the running call of the function, or None.
+        outputs: outputs of completed function calls (a visit makes one call per timer), or None.
+        results: outputs of the running function call, or None.
     """
 
     domain = TimeDomain.EVENT_TIME
@@ -154,7 +154,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         return self.arrival
 
     def collect(self, results: Iterable[Any]) -> None:
-        """Collect results of the running call. ``(OutputTag, value)`` is a side output."""
+        """Collect results of the running call. ``(OutputTag, value)`` is for a side output."""
         if type(results) not in USUAL_RESULTS:
             check_results(results)
         emitted = self.emitted
@@ -217,15 +217,14 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
 
 class Visit(Element):
-    """The firing of a key's due timers: once the key is free, calls ``on_timer`` for each timer that still exists.
+    """The firing of a key's due timers. Once the key is free, calls ``on_timer`` for each timer that still exists.
 
     Args:
         limit: timers up to this timestamp (inclusive) are due.
 
     Attributes:
-        fired: arguments of ``put_back_timer``, which puts the running timer back into its row for a snapshot.
-        ends_key: in batch mode, whether the visit ends its key: the key's remaining timers fire, and its state is
-            dropped.
+        fired: arguments of ``put_back_timer``, which restores the running timer for a snapshot.
+        ends_key: whether, in batch mode, the visit fires the key's remaining timers and drops its state.
     """
 
     fired: tuple[Any, Row, int] | None = None

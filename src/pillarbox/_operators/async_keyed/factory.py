@@ -1,4 +1,4 @@
-"""Chooses the operator of a keyed function, depending on whether the function has ``async def``."""
+"""Chooses a keyed function's operator, depending on whether the function has ``async def``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pillarbox._time.duration import DurationLike
 
 
 class KeyedAsyncKeywords(TypedDict, total=False):
-    """Types of the options of ``process`` for functions with ``async def``, for type checkers."""
+    """The options of ``process`` for functions with ``async def``, for type checkers."""
 
     capacity: int
     timeout: DurationLike | None

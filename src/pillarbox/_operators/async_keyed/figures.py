@@ -18,7 +18,7 @@ class Figures:
     Attributes:
         running: the number of unfinished elements that have awaited something.
         longest_key: the largest number of elements that waited for one key.
-        blocked_ms: the duration of the longest step that blocked the task, or 0.
+        blocked_ms: the duration of the longest step that blocked the task.
     """
 
     __slots__ = ("_hot_key", "blocked_ms", "in_flight_max", "longest_key", "running", "timed_out")
@@ -30,11 +30,7 @@ class Figures:
         self.begin_epoch(())
 
     def begin_epoch(self, lines: Iterable[tuple[Any, int]]) -> None:
-        """Begin an epoch.
-
-        Args:
-            lines: (key, number of carried-over elements that wait for the key) pairs.
-        """
+        """Begin an epoch. ``lines`` are (key, number of carried-over elements that wait for it) pairs."""
         self.in_flight_max = self.running
         self._hot_key, self.longest_key = max(lines, key=itemgetter(1), default=(None, 0))
         self.timed_out = self.blocked_ms = 0
@@ -52,7 +48,6 @@ class Figures:
 
     @property
     def hot_key(self) -> str | None:
-        """The key that the most records waited for, as text. None if no record waited."""
         return shorten(self._hot_key, _KEY) if self.longest_key else None
 
     def counters(self) -> dict[str, int]:

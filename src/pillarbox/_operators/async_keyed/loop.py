@@ -1,6 +1,6 @@
-"""An asyncio event loop that runs in the mailbox thread whenever that thread would otherwise wait.
+"""An asyncio event loop that runs in the mailbox thread whenever the thread would otherwise wait.
 
-All tasks of the thread share the loop, so while one task waits, all tasks make progress.
+All tasks of the thread share the loop, so all make progress while one waits.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pillarbox._operators.frame.shared_resources import EVENT_LOOP, Lease
 from pillarbox._state.heap.backend import OneThread
 from pillarbox._time.clock import ProcessingTimeService
 
-# Longest wait in seconds: Python does not handle a signal that arrived just before a thread blocked.
+# Maximum wait (seconds), because Python does not handle a signal that arrived just before a thread blocked.
 _LONGEST_WAIT = 1.0
 
 
 class _Selector(selectors.DefaultSelector):
-    """A selector that releases the task's lock while it waits, so that the task's other threads can work."""
+    """A selector that releases the task's lock while it waits, so that other threads can run."""
 
     def __init__(self, resting: Callable[[], AbstractContextManager[object]]) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class _Loop(asyncio.SelectorEventLoop):
         super().__init__(selector)
 
     def read_sockets(self) -> None:
-        """Make the next turn check sockets first, because connections may have closed while the loop was paused."""
+        """Check sockets first in the next turn, because connections may have closed while the loop was paused."""
         loop: Any = self
         ready = list(loop._ready)
         loop._ready.clear()
@@ -56,7 +56,7 @@ class _Loop(asyncio.SelectorEventLoop):
         loop._ready.extend(ready)
 
     def use_real_time(self) -> None:
-        """Switch to the system's clock to close functions, because a manual clock no longer advances then."""
+        """Switch to the system's clock to close functions, because a manual clock no longer advances at that time."""
         self.time = monotonic
 
     def next_due(self) -> float | None:
@@ -71,16 +71,16 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class OwnedLoop:
-    """The event loop of one thread's tasks. Only that thread may use it, except for :meth:`wake`.
+    """The event loop of one thread's tasks. Other threads may call only :meth:`wake`.
 
     Args:
         clock: a manual clock, or None for the system's clock.
-        resting: returns a context manager to wait in, such as one that releases a lock.
+        resting: returns a context manager for waits, which may release a lock.
 
     Attributes:
         current: the element whose step runs, or None.
-        raised_by_child: the SystemExit or KeyboardInterrupt that an element's asyncio task raised, which asyncio also
-            raises from the loop.
+        raised_by_child: the SystemExit or KeyboardInterrupt of an element's asyncio task, which asyncio raises again
+            from the loop.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class OwnedLoop:
         self.loop.set_task_factory(self._new_task)
         self._threads: list[DaemonThreads] = []
         self.loop.set_default_executor(self.new_threads(min(32, (os.cpu_count() or 1) + 4), "to_thread"))
-        # The keyed state that the loop's thread may use.
+        # The keyed states that the loop's thread may use.
         self._rows: list[OneThread] = []
         self.current: Any = None
         self.raised_by_child: BaseException | None = None
@@ -133,7 +133,7 @@ class OwnedLoop:
             self._run()
 
     def wait_for_files(self, numbers: Iterable[int]) -> None:
-        """Run the loop until one of the file descriptors is readable, or until :meth:`wake`."""
+        """Run the loop until a file descriptor is readable or :meth:`wake` is called."""
         loop = self.loop
         watched = list(numbers)
         for number in watched:
@@ -179,7 +179,7 @@ class OwnedLoop:
         try:
             self.loop.call_soon_threadsafe(self.loop.stop)
         except RuntimeError:
-            pass  # it is closed
+            pass  # the loop is closed
 
     def waits_for_time(self) -> bool:
         """Return whether only a timer can wake the loop, not a socket or a thread."""
@@ -220,7 +220,7 @@ def lease_loop(context: OperatorContext) -> Lease[OwnedLoop]:
 
 @contextmanager
 def _no_outer_loop() -> Iterator[None]:
-    """Hide an event loop that is already running in this thread, such as a notebook's. asyncio allows only one."""
+    """Hide an event loop that already runs in this thread, such as a notebook's, because asyncio allows only one."""
     outer = asyncio._get_running_loop()
     if outer is None:
         yield

@@ -1,7 +1,7 @@
 """The operator of ``process`` with ``async def`` on a keyed stream, with keyed state, timers and any awaitable.
 
-The functions run in an event loop in the mailbox thread, briefly after each run (slice) of records, and whenever the
-thread would wait for mail. Plain functions have another operator.
+The functions run in an event loop in the mailbox thread, briefly after each batch of records, and whenever the thread
+would wait for mail.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from pillarbox._time.clock import ScheduledTimer
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox.mailbox import RejectedExecutionError
 
-# The longest close() of a function (seconds).
+# Maximum duration of a function's close() (seconds).
 _CLOSING = 30.0
-# The longest wait of an epoch without records for carried elements (seconds).
+# Maximum wait for carried elements in an epoch without records (seconds).
 _LINGERS = 0.1
-# Error of times in seconds (ms).
+# Rounding error of times in seconds (ms).
 _ROUNDING = 1e-3
-# Turns of the loop at the end of an epoch.
+# Maximum turns of the loop at the end of an epoch.
 TURNS = 50
 
 
@@ -74,12 +74,10 @@ class AsyncKeyedOperator(KeyedOperator):
         tag = options.on_error
         self._letters = DeadLetters(context, tag, context.side_outputs) if isinstance(tag, OutputTag) else None
         self._is_announced = False
-        # Whether the epoch has brought records.
         self._had_input = False
         self._opened: ElementRunner | None = None
-        # A manual clock's timer for the loop, its time (epoch ms), and the time of the loop's own timer.
+        # A manual clock's timer for the loop, its time (Unix time in ms), and the time of the loop's own timer.
         self._alarm: tuple[ScheduledTimer, int, float] | None = None
-        # In batch mode, the key whose records continue in the next run.
         self._last_key: Any = None
 
     @property
@@ -124,7 +122,6 @@ class AsyncKeyedOperator(KeyedOperator):
             self.runner.loop.complete(outcome if seconds is None else wait_for(outcome, seconds))
 
     def close(self) -> None:
-        """Cancel running elements, then close the user's function and the event loop."""
         if self._opened is None:
             return
         runner = self.runner
@@ -157,7 +154,7 @@ class AsyncKeyedOperator(KeyedOperator):
         pending, left = iter(values), -1
         stamps = repeat(None) if timestamps is None else timestamps
         run = zip(pending, keys, stamps)
-        # Workers take records as long as any makes progress without waiting.
+        # Workers take records themselves as long as any worker makes progress without waiting.
         runner.run = call, watermark, run
         while runner.run is not None and length_hint(pending) != left:
             left = length_hint(pending)
@@ -184,7 +181,7 @@ class AsyncKeyedOperator(KeyedOperator):
         self._set_alarm()
 
     def run_ready(self) -> None:
-        """Run ready steps of elements, for a bounded number of loop turns. A later mail emits the finished elements."""
+        """Run ready steps for a bounded number of loop turns. A later mail emits the finished elements."""
         loop = self.runner.loop
         for _ in range(TURNS):
             self.runner.start_workers()
@@ -222,7 +219,7 @@ class AsyncKeyedOperator(KeyedOperator):
         self._visit(keys, self._timers.current_processing_time(), TimeDomain.PROCESSING_TIME)
 
     def _visit(self, keys: Mapping[Any, int], limit: int, domain: TimeDomain) -> None:
-        """Fire due timers of ``keys``, and of keys with unfinished elements, which may set due timers.
+        """Fire due timers of ``keys`` and of keys with unfinished elements, because these may set due timers.
 
         Args:
             keys: maps each key to its latest due timer.
@@ -237,7 +234,6 @@ class AsyncKeyedOperator(KeyedOperator):
         self._turn()
 
     def _set_alarm(self) -> None:
-        """On a manual clock, schedule a run of the event loop for its next timer."""
         clock, loop = self.context.processing_time_service.manual, self.runner.loop.loop
         if clock is None:
             return
@@ -254,7 +250,7 @@ class AsyncKeyedOperator(KeyedOperator):
 
     @property
     def alarm_at(self) -> int | None:
-        """On a manual clock: the time of the event loop's next timer (Unix time in ms)."""
+        """The time of the event loop's next timer on a manual clock (Unix time in ms), or None."""
         return None if self._alarm is None else self._alarm[1]
 
     def _post_turn(self, timestamp: int) -> None:
@@ -267,7 +263,7 @@ class AsyncKeyedOperator(KeyedOperator):
             pass  # the task is ending
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Process a run in batch mode. Keys run concurrently, and each key ends after its last record."""
+        """Process sorted records in batch mode. Keys run concurrently, and each key ends after its last record."""
         records = Records(run.records.values, run.records.timestamps)
         for key, start, end, ended in run.stretches():
             if start < end:
@@ -289,7 +285,6 @@ class AsyncKeyedOperator(KeyedOperator):
             self._post(self.emit, "ended elements of %s")
 
     def emit(self) -> None:
-        """Emit the results of finished elements, unless they must wait for earlier elements."""
         self._is_announced = False
         if self.runner.failure is not None:
             raise self.runner.failure
@@ -334,9 +329,9 @@ class AsyncKeyedOperator(KeyedOperator):
         self.drain()
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Wait for the epoch's elements, or, with ``on_barrier="carry"``, carry them over.
+        """Wait for the epoch's elements or, with ``on_barrier="carry"``, carry them over.
 
-        If each epoch may run in another process, waits even with ``"carry"``, because elements might never finish.
+        Waits even with ``"carry"`` if each epoch may run in another process, where elements might never finish.
         """
         if self.options.carries and self.context.shared.stay:
             self.run_ready()  # answers may have arrived since the last epoch
@@ -345,7 +340,7 @@ class AsyncKeyedOperator(KeyedOperator):
                 self._linger()
         else:
             self.drain()
-            while self._timers.processing_timers.has_overdue():  # set by the elements that ended last
+            while self._timers.processing_timers.has_overdue():  # set by the last elements
                 self._timers.fire_overdue_processing_time_timers()
                 self.drain()
         self._had_input = False
@@ -356,7 +351,7 @@ class AsyncKeyedOperator(KeyedOperator):
         runner.figures.begin_epoch((key, len(line)) for key, line in runner.lines.items() if line)
 
     def _linger(self) -> None:
-        """In an epoch without records, wait briefly for an element to finish, which is cheaper than another epoch."""
+        """Wait briefly for an element to finish in an epoch without records. This is cheaper than another epoch."""
         count = len(self._queue)
         if not count or self.context.processing_time_service.manual is not None:
             return
@@ -368,10 +363,7 @@ class AsyncKeyedOperator(KeyedOperator):
         timer.cancel()
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return the queued elements, or None if the queue is empty.
-
-        A task that stays in its process continues them.
-        """
+        """Return the queued elements, or None. A task that stays in its process continues them."""
         self.runner.loop.pause()
         epoch, elements = self.context.epoch, list(self._queue.elements())
         arrivals = [

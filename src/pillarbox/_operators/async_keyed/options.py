@@ -15,7 +15,7 @@ from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_erro
 from pillarbox._operators.functions.basic import Function, OutputTag
 from pillarbox._time.duration import DurationLike, positive_millis
 
-# Elements of a subtask that may wait for their key or for a call slot, in memory.
+# Maximum number of a subtask's elements that wait in memory for their key or for a call slot.
 WAITING = 1_000
 
 
@@ -26,12 +26,9 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
     Attributes:
         capacity: the maximum number of concurrent elements in a partition.
         timeout: the maximum total time of an element (record or timer), or None.
-        on_barrier: whether, at its end, an epoch waits for unfinished elements or carries them over.
-        journal: the folder for records of service calls, or None.
-        replayed: the recorded calls, in a replay.
-
-    Raises:
-        ProgramError: an option is invalid.
+        on_barrier: whether an epoch, at its end, waits for unfinished elements or carries them over.
+        journal: the folder for recorded service calls, or None.
+        replayed: the recorded calls in a replay, or None.
     """
 
     method: str
@@ -49,7 +46,7 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
         check_on_error(self.on_error, self.method)
         if self.journal is not None and not (isinstance(self.journal, str) and self.journal):
             self.refuse("journal", "a folder, such as 's3://bucket/prefix'")
-        _ = self.timeout_seconds  # for its error
+        _ = self.timeout_seconds  # raises if it is invalid
 
     @property
     def caller(self) -> str:

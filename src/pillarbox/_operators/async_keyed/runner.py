@@ -1,7 +1,7 @@
-"""Runs elements (records and timers) in the event loop: one at a time per key, many keys concurrently.
+"""Runs elements (records and timers) in the event loop, one at a time per key and many keys concurrently.
 
-Everything runs in the mailbox thread. A step of an element neither emits records nor runs mails. Finished elements wait
-in the operator's queue until a mail emits them.
+Everything runs in the mailbox thread. An element's step neither emits records nor runs mails. Finished elements wait in
+the operator's queue until a mail emits them.
 """
 
 from __future__ import annotations
@@ -42,32 +42,32 @@ from pillarbox._time.internal_timer_service import InternalTimerService
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 _SETTLED = RequestState.SETTLED
-# Errors of an element that `concerns_record` does not know.
+# An element's errors that `concerns_record` does not cover.
 _ERRORS_OF_CALLS = (asyncio.CancelledError, BudgetExceededError, CircuitOpenError)
-# Ended elements wait up to this long (seconds) for others, while more than _PLENTY are ready: a mail is expensive.
+# Ended elements wait this long (seconds) for others if more than _PLENTY are ready, because a mail is expensive.
 _PATIENCE = 0.002
 _PLENTY = 16
-# Seconds that a worker may take before the loop looks at sockets and timers again.
+# Seconds that a worker may take before the loop checks sockets and timers again.
 _TURN = 0.01
 
 
 class ElementRunner:
-    """Runs the elements of one operator.
+    """Runs an operator's elements.
 
     Args:
-        undo: logs the elements' state changes, to undo them, or None.
+        undo: the log used to undo the elements' state changes, or None.
         calls: the function's method for each input.
         queue: the elements whose results have not been emitted.
         announce: called when there are finished elements to emit.
 
     Attributes:
-        ready: elements that only wait for a call slot.
+        ready: elements waiting only for a call slot.
         lines: maps each busy key to the elements that wait for it, or to None.
-        run: the remaining records of the current run (slice of records), or None.
+        run: the remaining records of the current batch, or None.
         get_broadcast_state: returns a read-only broadcast state. None without a broadcast stream.
-        is_turning: whether :meth:`turn` is running. The caller of ``turn`` then emits finished elements.
+        is_turning: whether :meth:`turn` is running, whose caller then emits finished elements.
         cut_off: workers whose elements ignored a cancellation. They still run, but without a key or call slot.
-        dropped_timers: in batch mode, reports timers that are set while their key ends.
+        dropped_timers: reports timers that are set while their key ends in batch mode.
         count_last_timer: called for each timer that fires after the end of the data, to limit their number.
     """
 
@@ -107,7 +107,7 @@ class ElementRunner:
         self._loop = lease_loop(context)
         self.loop: OwnedLoop = self._loop.resource
         self.loop.serve(rows)
-        # In a manual clock's time, no step takes any.
+        # With a manual clock, steps take no time.
         self.stopwatch: Callable[[], float] = self.loop.loop.time if self.clock.manual else perf_counter
         self._patience = 0.0 if self.clock.manual else _PATIENCE
         self._call_slots = context.shared.lease(("async keyed", context.uid), lambda: CallSlots(options.capacity))
@@ -116,7 +116,7 @@ class ElementRunner:
         self.run: tuple[int, int, Iterator[tuple[Any, Any, int | None]]] | None = None
         self.lines: dict[Any, deque[Element] | None] = {}
         self._workers: set[WorkerSteps] = set()
-        # Workers before their first step; the number of workers to start next: it doubles while elements wait.
+        # Number of workers before their first step, and number to start next, which doubles while elements wait.
         self._starting = 0
         self._burst = 1
         self.cut_off: set[WorkerSteps] = set()
@@ -145,17 +145,17 @@ class ElementRunner:
         self.dropped_timers = DroppedTimers(self.name)
         self.count_last_timer: Callable[[int], None] = timers.count_last_timers()
         self.figures = Figures()
-        # Each worker runs in a copy. Python's decimals keep their context in it, made at the first use.
+        # Each worker runs in a copy of this context. Creates its decimal settings now rather than at their first use.
         self._base = copy_context()
         self._base.run(getcontext)
 
     @property
     def is_full(self) -> bool:
-        """Whether the operator has no room for another record. Timers need no room."""
+        """Whether there is no room for another record. Timers need no room."""
         return len(self._queue) - self._visits >= self._most
 
     def admit(self, element: Element) -> None:
-        """Accept an element (record or timer), to run after the earlier elements of its key."""
+        """Accept an element, to run after its key's earlier elements."""
         element.is_queued = True
         self._visits += type(element) is Visit
         self._queue.put(element)
@@ -196,7 +196,7 @@ class ElementRunner:
             self._timeouts.watch(element)
 
     def end(self, element: Element) -> None:
-        """Finish a queued element, so that the next element of its key becomes ready."""
+        """Finish a queued element. The next element of its key becomes ready."""
         element.state = _SETTLED
         self.figures.running -= element.steps is not None
         element.steps = element.notes = None
@@ -270,7 +270,6 @@ class ElementRunner:
         return len(self._workers)
 
     async def work(self, steps: WorkerSteps) -> None:
-        """Run one element after another while elements are ready."""
         self._starting -= 1
         ready, stopwatch, clean = self.ready, self.stopwatch, copy_context()
         calls, line, undo = self._calls, self._call_slots.resource.line, self._undo
@@ -342,14 +341,14 @@ class ElementRunner:
                 steps.element = None
                 if element.is_queued:
                     self.end(element)
-                else:  # (the same, for an element that never waited)
+                else:  # (the same for an element that never waited)
                     element.state = _SETTLED
                     element.notes = None
                     put_settled(element)
                     if not self.is_turning:
                         self._announce_soon()
                 if (line and self._call_slots.resource.are_wanted(self)) or differs(clean):
-                    return  # the next element begins with a clean context
+                    return  # the next element needs a clean context
                 if now - steps.turn_began > _TURN:
                     await NextTurn()
         finally:
@@ -434,9 +433,9 @@ class ElementRunner:
             self._undo.enter(element.notes)
 
     def raised(self, element: Element, error: BaseException) -> None:
-        """Handle an exception raised by an element's call: emit a dead letter, or fail the task."""
+        """Emit a dead letter for an exception of an element's call, or fail the task."""
         if element.is_over:
-            return  # it was cut off
+            return  # the element was cut off
         if element.overdue is not None and (error is element.overdue or isinstance(error, asyncio.CancelledError)):
             error = element.overdue
             self.figures.timed_out += 1
@@ -474,10 +473,7 @@ class ElementRunner:
             self.release_slot(steps)
 
     def close(self) -> None:
-        """Release the shared loop.
-
-        The last task that releases the loop cancels the remaining asyncio tasks and closes it.
-        """
+        """Release the shared loop. The last task to release it cancels the remaining asyncio tasks and closes it."""
         try:
             self.loop.complete(self.caller.close())
             self.loop.leave(self.rows)

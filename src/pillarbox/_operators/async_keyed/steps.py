@@ -1,7 +1,7 @@
 """Coroutines that wrap a user's coroutine, so that its element's key is current during each step.
 
-The asyncio task only sees the wrapper, so any library's awaitables work. The wrappers are classes rather than ``async
-def``: if a task is cancelled before its first step, Python reports an ``async def`` as never awaited.
+Any library's awaitables work, because the asyncio task runs the wrapper. Wrappers are classes, because Python reports
+an ``async def`` as never awaited if its task is cancelled before the first step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# A step that takes longer (seconds) is reported.
+# Steps that take longer (seconds) are reported.
 SLOW_STEP = 1.0
 
 
@@ -29,8 +29,8 @@ class WorkerSteps(Coroutine[Any, Any, None]):
     Attributes:
         element: the running element, or None between elements and after the worker's element was cut off.
         coroutine: the coroutine or generator of the element's function, or None.
-        has_waited: whether any element of this worker has awaited something.
-        is_cut_off: whether the worker's element ignored a cancellation, so that the worker lost its call slot.
+        has_waited: whether any of the worker's elements has awaited something.
+        is_cut_off: whether the worker lost its call slot, because its element ignored a cancellation.
         turn_began: when the current step began (seconds).
         began: when the current element began, but not before ``turn_began`` (seconds).
     """
@@ -70,7 +70,7 @@ class WorkerSteps(Coroutine[Any, Any, None]):
         if element is None:
             return
         self.has_waited = True
-        if element.steps is None:  # it waits for the first time
+        if element.steps is None:  # its first wait
             runner.first_wait(element, self)
         if runner.stopwatch() - self.began > SLOW_STEP:
             report_slow_step(self, runner.stopwatch())
@@ -85,10 +85,7 @@ class WorkerSteps(Coroutine[Any, Any, None]):
 
 
 class ChildSteps(Coroutine[Any, Any, Any]):
-    """The steps of an asyncio task that an element created.
-
-    Once the element has finished, no key is current in them.
-    """
+    """The steps of an asyncio task that an element created. They have no current key after the element has finished."""
 
     __slots__ = ("_element", "_inner", "_runner")
 
@@ -124,11 +121,10 @@ class ChildSteps(Coroutine[Any, Any, Any]):
         raise TypeError("an asyncio task awaits it")
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)  # cr_frame and the like, for code that inspects the task
+        return getattr(self._inner, name)  # such as cr_frame, for code that inspects the task
 
 
 def report_slow_step(steps: WorkerSteps, now: float) -> None:
-    """Log and count a step that has blocked the task for too long."""
     context = steps._runner.context
     steps._runner.figures.add_slow_step(now - steps.began)
     frame = getattr(steps.coroutine, "cr_frame", None) or getattr(steps.coroutine, "ag_frame", None)

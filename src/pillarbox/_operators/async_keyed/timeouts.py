@@ -1,4 +1,4 @@
-"""Timeouts of elements (records and timers). The event loop's clock, which stops between epochs, measures them."""
+"""Timeouts of elements (records and timers), measured by the event loop's clock, which stops between epochs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pillarbox._operators.async_keyed.element import Element
     from pillarbox._operators.async_keyed.runner import ElementRunner
 
-# Seconds for a cancelled element to end, before it loses its call slot.
+# Seconds for a cancelled element to end before it loses its call slot.
 _HEED = 1.0
 
 
@@ -57,7 +57,7 @@ class Timeouts:
                 loop.call_later(_HEED, self._cut_off, element)
 
     def _cut_off(self, element: Element) -> None:
-        """Fail an element that ignores its cancellation. Its coroutine still runs, but without a key or call slot."""
+        """Fail an element that ignores its cancellation. Its coroutine continues without a key or call slot."""
         runner, steps = self._runner, element.steps
         if element.is_over or steps is None or runner.closing:
             return

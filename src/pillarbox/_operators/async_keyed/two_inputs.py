@@ -43,7 +43,7 @@ class AsyncKeyedCoProcessOperator(AsyncKeyedOperator):
 class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
     """Applies ``process_element``, ``process_broadcast_element`` and ``on_timer``, which may be ``async def``.
 
-    A broadcast record waits until all earlier records and timers have finished, and makes later records wait. So
+    A broadcast record waits until all earlier records and timers have finished, and makes later records wait, so that
     broadcast state never changes during a call.
     """
 

@@ -1,4 +1,4 @@
-"""The arithmetic of one budget. Reads no clock: callers pass times, in seconds of a monotonic clock."""
+"""A budget's arithmetic. Callers pass times, in seconds of a monotonic clock."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 from pillarbox._operators.budgets.budget import Limits
 
-#: A request may begin up to this time (seconds) after its slot. So in any time T, at most rate * (T + LATE) + 1
-#: requests begin, however late each process is.
+#: A request may begin up to this time (seconds) after its slot. Thus, at most rate * (T + LATE) + 1 requests begin in
+#: any time T.
 LATE = 0.04
-#: Slots are booked at most this long (seconds) ahead.
+#: Slots are booked at most this many seconds ahead.
 AHEAD = 0.1
-# A booking without slots waits until there are slots for this time (seconds), to save messages.
+# A booking without slots is retried when this many seconds of slots are free, to save messages.
 _QUANTUM = 0.01
-# After a stop, the rate is halved for this time (seconds).
+# Duration of the halved rate after a stop (seconds).
 _HALF = 1.0
-# A ceiling is charged in parts of this size, each written to a file before it is spent.
+# A ceiling is charged in parts of this fraction. Each part is written to a file before it is spent.
 _PART = 0.01
 # Tolerance for sums of fractions.
 _NEARLY = 1e-9
@@ -30,8 +30,8 @@ class Slots(NamedTuple):
     """The answer to a booking: a slot for each request.
 
     Attributes:
-        times: the earliest start of each request.
-        probes: whether the request is a probe of an open circuit breaker.
+        times: each request's earliest start.
+        probes: whether the (only) request is a probe of an open circuit breaker.
     """
 
     times: list[float]
@@ -39,14 +39,14 @@ class Slots(NamedTuple):
 
 
 class RetryAt(NamedTuple):
-    """The answer to a booking: no slot is available before a certain time."""
+    """The answer to a booking: no slot is available before ``at``."""
 
     at: float
     why: str = ""
 
 
 class Refused(NamedTuple):
-    """The answer to a booking: the budget is exceeded and has ``when_exceeded="fail"``, so the requests must fail."""
+    """The answer to a booking: the requests must fail, because the exceeded budget has ``when_exceeded="fail"``."""
 
     why: str
     is_open: bool
@@ -59,7 +59,7 @@ class Report(NamedTuple):
         units: the requests' cost minus their estimates.
         outcomes: whether each completed request succeeded, in order.
         probe: whether a probe of the circuit breaker succeeded, or None without a probe.
-        stop: the pause that the service requested (seconds), if any.
+        stop: the pause that the service requested (seconds), or None.
     """
 
     units: float = 0.0
@@ -75,8 +75,8 @@ class Period:
 
     Attributes:
         began: time of the period's first request (Unix time in ms), or -1 before that request.
-        spent: the charged units. A running request is charged its estimate.
-        clock: the latest wall-clock time of a request (Unix time in ms). Never decreases.
+        spent: the charged units, including the estimates of running requests.
+        clock: the latest wall-clock time of a request (Unix time in ms).
     """
 
     began: int = -1
@@ -84,7 +84,7 @@ class Period:
     clock: int = 0
 
     def merge(self, other: Period, length: int) -> None:
-        """Merge another checkpoint's charge: the later period wins or, in the same period, the higher charge."""
+        """Merge another checkpoint's charge. The later period wins or, in the same period, the higher charge."""
         self.clock = max(self.clock, other.clock)
         began = max(self.began, other.began)
         live = [period.spent for period in (self, other) if period.began + length > began]
@@ -92,18 +92,17 @@ class Period:
 
 
 class Account:
-    """One budget's slots, debt, ceiling and circuit breaker. Not thread-safe.
+    """A budget's slots, debt, ceiling and circuit breaker. Not thread-safe.
 
     Args:
         now: the time of the first slot.
-        written: whether charges are saved in a file. If so, requests may only spend :attr:`allowance`, the saved
-            amount.
+        written: whether charges are saved in a file. If so, requests may spend only the saved :attr:`allowance`.
     """
 
     def __init__(self, limits: Limits, now: float, *, written: bool = False) -> None:
         self.limits = limits
         self.period = Period()
-        #: Units of the period that the file allows to spend.
+        #: Units that may be spent in the period, according to the file.
         self.allowance: float = 0.0 if written else float("inf")
         self._next = now
         # End of the debt of units.
@@ -112,7 +111,7 @@ class Account:
         self._half = now
         of = limits.breaker[1] if limits.breaker else 1
         self._outcomes: deque[bool] = deque(maxlen=of)
-        # Time of an open breaker's next probe, or None if closed.
+        # Time of an open breaker's next probe, or None for a closed breaker.
         self._open: float | None = None
 
     @property
@@ -120,7 +119,6 @@ class Account:
         return self._open is not None
 
     def book(self, estimates: Sequence[float], now: float, wall: int) -> Slots | RetryAt | Refused:
-        """Book slots for the requests, or for the first few of them."""
         if now < self._stopped:
             return RetryAt(self._stopped)
         if self._open is not None and now < self._open:
@@ -143,7 +141,7 @@ class Account:
         self.period.spent += sum(estimates[: len(times)])
         if self._open is None:
             return Slots(times)
-        # If the probe's process dies, another probe follows.
+        # Allows another probe, in case the first probe's process dies.
         self._open = now + self._pause
         return Slots(times, probes=True)
 
@@ -196,16 +194,13 @@ class Account:
         return max(min(self.period.spent + part, ceiling), self.period.spent)
 
     def settle(self, report: Report, now: float) -> bool:
-        """Account for the outcome of requests.
-
-        Returns whether the outcome voids all slots that are booked but unused.
-        """
+        """Account for the outcome of requests. Returns whether it voids all slots that are booked but unused."""
         self.period.spent = max(0.0, self.period.spent + report.units)
         if self.limits.units is not None:
             self._solvent = max(self._solvent, now) + report.units / self.limits.units
         if self.limits.requests is not None:
             for at in sorted(report.unused, reverse=True):
-                # Only the last slot: slots booked after it keep their distance.
+                # Frees only the last slot. Slots booked after an unused slot do not move.
                 if self._next <= at + 1 / self.limits.requests + _NEARLY:
                     self._next = at
         if report.stop is not None:

@@ -20,12 +20,12 @@ class CircuitBreaker:
     """Stops the requests of a :class:`Budget` when most of them fail.
 
     The breaker opens when ``failures`` of the last ``of`` requests have failed. After ``pause``, one request may begin.
-    If this request succeeds, the breaker closes; otherwise, the breaker stays open for another ``pause``.
+    If it succeeds, the breaker closes; otherwise, the breaker stays open for another ``pause``.
 
     Attributes:
         failures: the number of failed requests that opens the breaker. Answers that request a pause (429,
             ``Retry-After``) do not count.
-        of: how many of the latest requests are considered.
+        of: the number of latest requests to consider.
         pause: how long the breaker stays open (an int is milliseconds).
 
     Raises:
@@ -49,11 +49,10 @@ class Limits(NamedTuple):
 
     Attributes:
         name: the budget's name, or "" for an operator's ``job_rate_limit``.
-        requests: requests per second, or None.
-        units: units per second, or None.
-        ceiling: units per period, or None.
-        period: the ceiling's period (ms).
-        holds: whether requests wait at a ceiling or an open breaker. Otherwise, they fail.
+        requests: per second, or None.
+        units: per second, or None.
+        ceiling: units per ``period`` (ms), or None.
+        holds: whether requests wait, rather than fail, at the ceiling or while the breaker is open.
         breaker: (failures, of, pause in ms), or None.
     """
 
@@ -69,7 +68,7 @@ class Limits(NamedTuple):
         return self if self.name else self._replace(name=f"\0{uid}")
 
     def shared_by(self, tasks: int) -> Limits:
-        """Return the limits of each of ``tasks`` concurrent tasks that divide these limits equally."""
+        """Return one task's limits if ``tasks`` concurrent tasks divide these limits equally."""
         requests, units = (None if rate is None else rate / tasks for rate in (self.requests, self.units))
         return self._replace(requests=requests, units=units)
 
@@ -80,18 +79,17 @@ class Budget:
 
     Args:
         name: identifies the budget. Budgets with the same name must have the same values.
-        requests: the rate of requests, such as ``"100 per second"`` or ``"5000 per hour"``. A number is per second.
-        units: the maximum cost of requests per time, such as ``"90000 per minute"``. You choose the unit, such as
-            tokens or cents.
-        unit_cost: a function of a request's result (for batches, of the list of results) that returns its cost. By
+        requests: the maximum rate, such as ``"100 per second"`` or ``"5000 per hour"``. A number is per second.
+        units: the maximum cost per time, such as ``"90000 per minute"``. You choose the unit, such as tokens or cents.
+        unit_cost: a function that returns a request's cost, given its result (for a batch, the list of results). By
             default, a request costs its estimate.
-        estimate: the units that a request reserves before it begins: a number, or a function of the record (for
-            batches, of the list of records). A failed request costs its estimate, unless its error has the
-            status 429 or ``Retry-After``.
+        estimate: the units that a request reserves before it begins: a number, or a function of the record (for a
+            batch, of the list of records). A failed request costs its estimate, unless its error has the status 429 or
+            ``Retry-After``.
         ceiling: the maximum units in a period, such as ``(5_000_000, "1 day")`` or ``("5 USD", "1 day")``. A period
             begins with the first request after the previous period.
-        when_exceeded: at the ceiling, and while the breaker is open, requests wait (``"hold"``) or fail (``"fail"``)
-            with a :class:`BudgetExceededError` or :class:`CircuitOpenError`, which ``on_failure`` handles.
+        when_exceeded: at the ceiling and while the breaker is open, ``"hold"`` makes requests wait. ``"fail"`` makes
+            them raise :class:`BudgetExceededError` or :class:`CircuitOpenError`, which ``on_failure`` handles.
         breaker: stops requests when most of them fail.
 
     Raises:
@@ -149,19 +147,11 @@ class Budget:
         )
 
     def estimate_of(self, argument: Any) -> float:
-        """Return a request's estimated cost, in units.
-
-        Raises:
-            ProgramError: ``estimate`` did not return a number of units.
-        """
+        """Return a request's estimated cost in units. Raises ``ProgramError`` if ``estimate`` returns anything else."""
         return self._amount("estimate", self.estimate, argument) if callable(self.estimate) else self.estimate
 
     def cost_of(self, result: Any, estimate: float) -> float:
-        """Return a request's cost in units.
-
-        Raises:
-            ProgramError: ``unit_cost`` did not return a number of units.
-        """
+        """Return a request's cost in units. Raises ``ProgramError`` if ``unit_cost`` returns anything else."""
         return estimate if self.unit_cost is None else self._amount("unit_cost", self.unit_cost, result)
 
     def _amount(self, option: str, function: Callable[[Any], float], argument: Any) -> float:

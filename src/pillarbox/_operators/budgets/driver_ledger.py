@@ -1,4 +1,4 @@
-"""A client of the driver's ledger (its accounts of budgets), for event loops in executors."""
+"""A client of the driver's ledger (its budget accounts), for event loops in executors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pillarbox._operators.budgets.budget import Limits
 from pillarbox._operators.budgets.ledger import Ledger, LedgerConnection, Slot
 from pillarbox._operators.budgets.wire import Connection, ForgedError
 
-# A report waits this long (seconds) for others, or for a booking.
+# A report waits this long (seconds) for others or for a booking.
 _GATHER = 0.02
-# Seconds without a connection to the driver until the task fails.
+# Seconds without a connection until the task fails.
 _UNREACHABLE = 60.0
 _CONNECT = 10.0
 _PAUSES = (0.05, 0.2, 0.5, 1.0)
-# The largest relative difference in speed of two machines' clocks.
+# The largest relative difference between the speeds of two machines' clocks.
 _DRIFT = 2e-4
 
 _log = logging.getLogger("pillarbox")
@@ -32,7 +32,7 @@ _log = logging.getLogger("pillarbox")
 
 @dataclass(frozen=True)
 class DriverLedger(Ledger):
-    """The driver's ledger, as its address and token. Only processes that receive the pickled program know the token."""
+    """The driver ledger's address and token. Only processes that receive the pickled program know the token."""
 
     host: str
     port: int
@@ -49,10 +49,7 @@ class _Offset:
         self.low, self.high, self._at = float("-inf"), float("inf"), 0.0
 
     def update(self, sent: float, driver: float, received: float) -> None:
-        """Narrow the bounds.
-
-        The driver's clock showed ``driver`` when this clock was between ``sent`` and ``received``.
-        """
+        """Narrow the bounds. The driver's clock showed ``driver`` between ``sent`` and ``received`` of this clock."""
         drift = (received - self._at) * _DRIFT
         low, high = max(self.low - drift, driver - received), min(self.high + drift, driver - sent)
         if low > high:  # one of the machines was suspended
@@ -61,7 +58,7 @@ class _Offset:
 
 
 class _DriverLedgerConnection(LedgerConnection):
-    """An event loop's access to the driver's ledger. Connects on first use, and again after a lost connection."""
+    """An event loop's access to the driver's ledger. Connects on first use, and after a connection is lost."""
 
     def __init__(self, ledger: DriverLedger) -> None:
         self._ledger = ledger
@@ -78,7 +75,6 @@ class _DriverLedgerConnection(LedgerConnection):
         self._closed = False
 
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots. Waits until the driver has a free slot."""
         while True:
             connection = await self._connected()
             number, sent = next(self._numbers), self.now()

@@ -12,10 +12,10 @@ from pillarbox._operators.budgets.account import Refused, Report
 from pillarbox._operators.budgets.budget import Budget, Limits
 from pillarbox._operators.budgets.ledger import NEARLY, LedgerConnection, Slot
 
-#: Counter of milliseconds that the next request waited for its turn.
+#: Name of the counter of milliseconds that the next request waited for its turn.
 RATE_LIMITED = "rate_limited_ms"
 
-# The most slots booked at a time.
+# Maximum number of slots in a booking.
 _MOST = 500
 
 
@@ -23,9 +23,9 @@ class BudgetGate:
     """Admits requests when their slots in a budget begin. Loop thread only.
 
     Attributes:
-        stops: number of pauses that the service requested.
-        probes: number of probes of an open circuit breaker.
-        lost: number of slots that expired unused.
+        stops: pauses that the service requested.
+        probes: requests that probed an open circuit breaker.
+        lost: slots that expired unused.
     """
 
     def __init__(self, budget: Budget, limits: Limits, end: LedgerConnection) -> None:
@@ -34,7 +34,7 @@ class BudgetGate:
         self._end = end
         self._slots: deque[Slot] = deque()
         self._booking: asyncio.Task[None] | None = None
-        # Set when a booking is answered: by slots, or by `_outcome`.
+        # Set when a booking is answered with slots or with `_outcome`.
         self._answered = asyncio.Event()
         self._outcome: Refused | Exception | None = None
         self.granted = self.refused = self.stops = self.probes = self.lost = 0
@@ -42,14 +42,14 @@ class BudgetGate:
         end.on_void(limits, self._slots.clear)
 
     async def wait(self, waiting: Callable[[], Sequence[float]]) -> None:
-        """Wait until the first request in the line may begin.
+        """Wait until the first waiting request may begin.
 
         Args:
-            waiting: returns the estimates of the waiting requests, in order; at least one.
+            waiting: returns the estimates of the waiting requests in order, at least one.
 
         Raises:
-            BudgetExceededError: the ceiling is reached, and the budget has ``when_exceeded="fail"``.
-            CircuitOpenError: the breaker is open, and the budget has ``when_exceeded="fail"``.
+            BudgetExceededError: the ceiling is reached (only with ``when_exceeded="fail"``).
+            CircuitOpenError: the breaker is open (only with ``when_exceeded="fail"``).
         """
         while not self.is_open(waiting()[0]):
             if self._slots:
@@ -69,7 +69,7 @@ class BudgetGate:
     def is_open(self, estimate: float) -> bool:
         slots, now = self._slots, self._end.now()
         while slots and (slots[0].end < now or slots[0].estimate != estimate):
-            # Too late, or a cancelled request's slot.
+            # It is too late for the slot, or its request was cancelled.
             self.lost += 1
             slot = slots.popleft()
             self._report(Report(-slot.estimate, unused=(slot.at,)))
@@ -82,12 +82,12 @@ class BudgetGate:
         return slot
 
     def book_ahead(self, waiting: Callable[[], Sequence[float]]) -> None:
-        """Book slots for half of the waiting requests in advance, before the booked slots are used up."""
+        """Book slots in advance, for at least half of the waiting requests."""
         self._start(waiting, ahead=True)
 
     def _start(self, waiting: Callable[[], Sequence[float]], *, ahead: bool) -> None:
         if (self._booking is None or self._booking.done()) and self._is_short(waiting):
-            # Its own task, so it survives the cancellation of the request that needed it.
+            # A separate task, so that it survives the cancellation of the request that needed it.
             loop = asyncio.get_running_loop()
             self._booking = Context().run(loop.create_task, self._book(waiting, ahead))
 
@@ -95,7 +95,7 @@ class BudgetGate:
         return len(waiting()) > 2 * len(self._slots)
 
     async def _book(self, waiting: Callable[[], Sequence[float]], ahead: bool) -> None:
-        # It books again at once: later, other loops would have taken the slots.
+        # Books again immediately, before other loops take the slots.
         while self._is_short(waiting) and self._outcome is None:
             try:
                 booking: list[Slot] | Refused | Exception = await self._end.book(

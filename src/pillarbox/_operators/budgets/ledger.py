@@ -1,4 +1,4 @@
-"""Counts the requests and the cost that are charged to each budget."""
+"""Counts the requests and costs charged to each budget."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pillarbox._operators.budgets.budget import Limits
 from pillarbox._time.clock import ProcessingTimeService
 from pillarbox._time.system_clock import system_clock_ms
 
-#: A time this near (seconds) is now: times are sums of fractions.
+#: A time at most this far ahead (seconds) is now, because times are inexact sums of fractions.
 NEARLY = 1e-6
 
 
@@ -44,23 +44,23 @@ class LedgerConnection(ABC):
 
     @abstractmethod
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots for the requests, or for the first few of them. Waits until a slot is free."""
+        """Book slots for some or all of the requests, from the first. Waits until a slot is free."""
 
     @abstractmethod
     def report(self, limits: Limits, report: Report) -> None: ...
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None:
-        """Sleep for ``seconds``, as measured by the slots' clock."""
+        """Sleep, as measured by the slots' clock."""
 
     def on_void(self, limits: Limits, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when slots of this budget that are booked but unused become void."""
+        """Call ``callback`` when the budget's booked but unused slots become void."""
 
     def close(self) -> None: ...
 
 
 class Ledger(ABC):
-    """Holds an account for each budget, and lets event loops wait for room in a budget."""
+    """The accounts of all budgets. Event loops book slots in them."""
 
     @abstractmethod
     def open(self) -> LedgerConnection: ...
@@ -103,7 +103,7 @@ class LocalLedger(Ledger, LedgerConnection):
 
     async def sleep(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        # A keyed function's loop follows the manual clock itself, so its harness stops at this time.
+        # An async keyed function's loop follows the manual clock itself, so its harness can stop at this time.
         if self._clock is None or loop.time() == self.now():
             await asyncio.sleep(seconds)
             return
@@ -127,10 +127,10 @@ class LocalLedger(Ledger, LedgerConnection):
 
 @dataclass(frozen=True)
 class BudgetScope:
-    """The scope of a task's budgets: all tasks of the query, with a shared ledger, or the single task.
+    """The scope of a task's budgets: all tasks of the query, with a shared ledger, or one task.
 
     Attributes:
-        ledger: the ledger that all tasks of the query share, or None if the tasks divide the limits equally.
+        ledger: the ledger that all tasks of the query share, or None if they divide the limits equally.
         partitions: the maximum number of concurrent tasks of an operator chain after the shuffle.
     """
 

@@ -1,7 +1,7 @@
 """Signed messages between executors' event loops and the driver's ledger.
 
 Both ends know a token, which is part of the pickled program. Each end first sends a nonce. The connection's key is
-derived from the token and both nonces. A message is JSON with a MAC over its number, direction and text, so other
+derived from the token and both nonces. A message is JSON with a MAC over its number, direction and text, so that other
 processes can neither forge nor replay messages.
 """
 
@@ -20,12 +20,12 @@ _LENGTH = struct.Struct("!I")
 _NUMBER = struct.Struct("!Q")
 _MAC = 16
 _NONCE = 16
-# The longest message (bytes).
+# Maximum size of a message (bytes).
 _MOST = 1 << 16
 
 
 class ForgedError(Exception):
-    """A message was not signed by a process that knows the token."""
+    """Raised for a message that no process with the token has signed."""
 
 
 def token_id(token: bytes) -> bytes:
@@ -33,7 +33,7 @@ def token_id(token: bytes) -> bytes:
 
 
 class Connection:
-    """One end of a connection. The other end has proved that it knows the token."""
+    """One end of a connection."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, *, is_driver: bool
@@ -62,7 +62,7 @@ class Connection:
     async def to_executor(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token_of: Callable[[bytes], bytes | None]
     ) -> tuple[Connection, bytes]:
-        """Accept an executor's connection. Returns (the connection, the executor's token)."""
+        """Accept an executor's connection. Returns it with the executor's token."""
         named, other = await reader.readexactly(16), await reader.readexactly(_NONCE)
         token = token_of(named)
         if token is None:

@@ -1,6 +1,6 @@
 """Makes service calls and records their answers, for async keyed functions.
 
-Everything runs in the mailbox thread's event loop, except for plain functions and file access, which use other threads.
+Plain functions and file access use other threads. Everything else runs in the mailbox thread's event loop.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class Caller:
     """Makes the service calls of one operator's elements.
 
     Args:
-        keeps_records: whether to keep the recorded calls of elements (records and timers), because elements may run
-            again.
+        keeps_records: whether to keep an element's recorded calls, because the element may run again.
         journal: saves each record before its answer is used, or None.
         replayed: the recorded calls, in a replay.
 
@@ -66,7 +65,7 @@ class Caller:
     async def call(
         self, element: CallingElement, function: Callable[..., Any], args: tuple[Any, ...], options: CallOptions
     ) -> Any:
-        """Return a call's recorded answer. If the call has no recorded answer, make the call and record its answer."""
+        """Return a call's recorded answer, or make the call and record its answer."""
         turns = None if options.budget is None else self._turns_of(options.budget)
         callee = Callee.of(function)
         needs_key = callee.takes_key or options.reconcile is not None
@@ -121,14 +120,14 @@ class Caller:
             calls.in_flight.discard(name)
 
     async def _write(self, calls: ElementCalls, name: Name, record: Record) -> None:
-        """Record a call. The next snapshot contains the record even if the journal has not been written yet."""
+        """Record a call. The next snapshot contains the record even before it is written to the journal."""
         calls.records[name] = record
         if self._journal is not None:
             assert calls.identity is not None
             await self._journal.write(calls.identity, name, record)
 
     def _identity(self, element: CallingElement, calls: ElementCalls, where: str) -> bytes:
-        """Return a digest that identifies the element, the same in each of its runs."""
+        """Return a digest that identifies the element. It is the same if the element runs again."""
         if calls.identity is None:
             context = self._context
             epoch = context.epoch if element.arrival is None else element.arrival
@@ -154,7 +153,7 @@ class Caller:
         return turns
 
     def snapshot(self, busy_keys: Collection[Any], first_arrival: int | None) -> tuple[Any, ...] | None:
-        """Return arguments for :meth:`restore` as plain data, or None if there is nothing to restore.
+        """Return arguments for :meth:`restore` as plain data, or None.
 
         Args:
             busy_keys: the keys with unfinished elements.
@@ -174,7 +173,7 @@ class Caller:
             self._journal.add(epoch, entries)
 
     def budget_awaited_by(self, element: CallingElement) -> str | None:
-        """Return the name of a budget that one of the element's calls is waiting for, or None."""
+        """Return the name of a budget that delays one of the element's calls, or None."""
         return next((name for name, turns in self._turns.items() if turns.has_request_of(element)), None)
 
     @property
@@ -195,10 +194,7 @@ class Caller:
         return counts
 
     async def close(self) -> None:
-        """Release the booked slots of budgets.
-
-        A coroutine, because the budgets' connections belong to the event loop.
-        """
+        """Release the budgets' booked slots. A coroutine, because the budgets' connections belong to the event loop."""
         for turns in self._turns.values():
             turns.close()
 

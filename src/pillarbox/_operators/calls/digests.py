@@ -1,7 +1,7 @@
-"""Digests that are the same for equal data, in every process.
+"""Digests that are the same for equal data in every process.
 
-A digest is the hash of a pickle. This pickle has sorted sets, and names instead of classes and functions. It has no
-memo, because a memo depends on the identity of objects.
+A digest is the hash of a pickle that has sorted sets, and names in place of classes and functions. It has no memo,
+because a memo depends on object identity.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from io import BytesIO
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
-# The opcodes of sets. The same bytes in other data only make the digest slower.
+# The opcodes of sets. If other data contains these bytes, its digest only takes longer.
 _SETS = (b"\x8f", b"\x91")
 
 
@@ -27,7 +27,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _SetPickler(pickle._Pickler):
-    """Pickles sets in sorted order. Extends the pickler in Python, because the C pickler does not allow this."""
+    """Pickles sets in sorted order. Extends the pickler written in Python, because the C pickler cannot do this."""
 
     dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)
     reducer_override = _Pickler.reducer_override
@@ -60,10 +60,9 @@ def numbered(parts: bytes, number: int) -> bytes:
 
 
 class Callee(NamedTuple):
-    """The description of a function to call.
+    """A function to call.
 
     Attributes:
-        is_async: whether the function returns a coroutine.
         takes_key: whether the function has a parameter ``idempotency_key``.
         added: arguments that a ``partial`` adds.
     """

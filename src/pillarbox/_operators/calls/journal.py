@@ -1,9 +1,9 @@
 """Stores recorded answers of service calls in files (a journal), which survive a failed epoch.
 
 Files are ``<journal>/<query>/<uid>/<subtask>/<epoch>/<attempt>-<number>``. Records that arrive while a file is being
-written go to the next file. Before its first call (and before it carries elements over), a task reads the files of
-uncommitted epochs. After an epoch's commit, the task removes the epoch's files. Mailbox thread only, except that
-another thread reads and writes the files.
+written are written to the next file. Before its first call, and before it carries elements over, a task reads the files
+of uncommitted epochs. After an epoch's commit, it removes the epoch's files. Mailbox thread only, but another thread
+writes and removes the files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger("pillarbox")
 
 # Bytes of the digest at the beginning of a file.
 _DIGEST = 16
-# An element's identity, the name of its call, and the record.
+# An element's identity, its call's name, and the record.
 Entry = tuple[bytes, Name, tuple[Any, ...]]
 
 
@@ -37,7 +37,7 @@ class Journal:
 
     Args:
         location: a folder in a file system, such as ``s3://bucket/prefix``.
-        threads: a pool for reading and writing files. Separate from the loop's pool, which user functions may exhaust.
+        threads: a pool for writing and removing files, because user functions may exhaust the loop's pool.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Journal:
         self._location = location
         self._context = context
         self._loop = loop
-        # Without a query's id no other process can resume the task, and another run must not find its files.
+        # Without a query id, no other process can resume the task, and other runs must not find its files.
         self._place = _path_of(context.shared.query or uuid4().hex, context.uid, context.subtask)
         self._attempt = uuid4().hex[:12]
         self._threads = threads
@@ -55,7 +55,7 @@ class Journal:
         self._file_system: Any = None
         self._folder = ""
         self._has_folders = False
-        # Of earlier attempts, until their elements take them: by the elements' identities.
+        # Records of earlier attempts, by element identity, until their elements take them.
         self._records: dict[bytes, dict[Name, Record]] = {}
         self._last_epoch = 0
         self._waiting: list[tuple[Entry, asyncio.Future[None]]] = []
@@ -99,8 +99,8 @@ class Journal:
         return self._records.pop(identity, {})
 
     def snapshot(self, first_arrival: int | None) -> tuple[int, list[Entry]]:
-        """Return arguments for :meth:`add`: the records of elements that have not run again yet."""
-        # Later records belong to the next epoch: the commit of this one removes its files.
+        """Return the arguments for :meth:`add`: the records of elements that have not run again."""
+        # Later records belong to the next epoch, because this epoch's commit removes its files.
         self._ended = self._context.epoch
         if first_arrival is None or first_arrival > self._last_epoch:
             self._records.clear()
@@ -115,7 +115,7 @@ class Journal:
         written: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(((identity, name, tuple(record)), written))
         if self._writing is None or self._writing.done():
-            # Not by the loop's factory, whose tasks belong to the element that runs.
+            # Not created by the loop's factory, whose tasks belong to the running element.
             self._writing = asyncio.Task(self._write_waiting(), loop=self._loop)
         await written
 
@@ -140,7 +140,7 @@ class Journal:
             finally:
                 self._writes_to = None
             for _, written in batch:
-                if written.done():  # its element was cancelled
+                if written.done():  # the element was cancelled
                     continue
                 if failure is None:
                     written.set_result(None)
@@ -174,10 +174,10 @@ class Journal:
         for epoch in epochs:
             folder = f"{self._folder}/{epoch}"
             try:
-                # Not file by file: an object store would get an empty object for each folder.
+                # Not file by file, because an object store would create an empty object for the folder.
                 self._file_system.delete_dir(folder)
             except FileNotFoundError:
-                pass  # its write was interrupted
+                pass  # writing was interrupted
             except Exception as error:
                 task = place_of_task(self._context.name)
                 _log.warning("the journal's folder %s remains: %s %s", folder, describe(error), task)
@@ -196,7 +196,7 @@ def _path_of(query: str, uid: str, subtask: int) -> str:
 
 
 def _folder_at(location: str, path: str) -> tuple[Any, str]:
-    from pyarrow import fs  # its libraries take time, and few programs have a journal
+    from pyarrow import fs  # loading its libraries takes time, and few programs have a journal
 
     file_system, root = fs.FileSystem.from_uri(location)
     return file_system, f"{root.rstrip('/')}/{path}"
@@ -213,7 +213,7 @@ def _files_in(file_system: Any, folder: str) -> Iterator[tuple[int, str]]:
 def _entries_in(file_system: Any, path: str) -> list[Entry] | None:
     """Return the entries of a file, or None if it is incomplete.
 
-    An incomplete file can be ignored: the task died while writing it, and did not use its entries.
+    An incomplete file can be ignored, because the task died while writing it and did not use its entries.
     """
     with file_system.open_input_stream(path) as stream:
         digest, content = stream.read(_DIGEST), stream.read()

@@ -9,18 +9,18 @@ from pillarbox._elements import dumps
 from pillarbox._errors import ProgramError, describe
 from pillarbox._unpickle import loads
 
-# The user's key of a call; or the digest of its function and arguments, and the number of equal calls before it.
+# The user's key for a call, or (digest of the function and arguments, number of equal calls before it).
 Name = str | tuple[bytes, int]
 
-# Outcomes, as snapshots and journals have them.
+# Outcomes, as stored in snapshots and journals.
 _BEGUN, _RESULT, _ERROR = "begun", "result", "error"
 
 
 class Record(NamedTuple):
-    """The record of a call. Snapshots and journals contain it as a tuple.
+    """The record of a call, stored in snapshots and journals as a tuple.
 
     Attributes:
-        fingerprint: the digest of the call's function and arguments.
+        fingerprint: the digest of the function and arguments.
         outcome: "begun", "result" or "error".
     """
 
@@ -34,12 +34,12 @@ class Record(NamedTuple):
 
     @staticmethod
     def of(fingerprint: bytes, answer: Any, call: str) -> Record:
-        """Return the record of an answer: a result or an exception. Raises if it cannot be pickled."""
+        """Return the record of an answer (a result or an exception). Raises if the answer cannot be pickled."""
         is_error = isinstance(answer, BaseException)
         try:
             payload = dumps(answer)
             if is_error:
-                loads(payload)  # fails for an exception whose class takes other arguments
+                loads(payload)  # fails if the exception's class takes other arguments
         except Exception as error:
             raise ProgramError(
                 f"{call}: its {'exception' if is_error else 'result'}, of type {type(answer).__name__}, cannot be"
@@ -59,13 +59,13 @@ class Record(NamedTuple):
 
 
 class ElementCalls:
-    """The service calls of one element (a record or timer), kept until it finishes.
+    """An element's service calls, kept until the element finishes.
 
     Args:
         identity: a digest that identifies the element, or None until it is needed.
 
     Attributes:
-        in_flight: the names of calls that are running.
+        in_flight: the names of running calls.
     """
 
     __slots__ = ("_used", "identity", "in_flight", "records")
@@ -74,7 +74,7 @@ class ElementCalls:
         self.identity = identity
         self.records: dict[Name, Record] = {name: Record(*record) for name, record in records}
         self.in_flight: set[Name] = set()
-        # The names of this run's calls, except for failed calls.
+        # The names of the calls since the element began, except failed calls.
         self._used: set[Name] = set()
 
     def next_name(self, fingerprint: bytes) -> Name:
@@ -85,7 +85,7 @@ class ElementCalls:
         return fingerprint, occurrence
 
     def release(self, name: Name) -> None:
-        """Release a failed call's name. The next call with equal arguments then counts as a repetition."""
+        """Release a failed call's name, so that the next call with equal arguments counts as its repetition."""
         self._used.discard(name)
 
     def snapshot(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Answers service calls in a replay from the recording of the query."""
+"""Service calls in a replay."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pillarbox._operators.calls.records import Name, Record
 
 @dataclass(frozen=True)
 class ReplayedCalls:
-    """The service calls of an operator, in a replay of a recorded epoch.
+    """An operator's recorded service calls, for the replay of an epoch.
 
     Attributes:
-        entries: maps each epoch to its entries of the call journal. None if the query had no journal.
-        refuse: raises an error, for a call without a recorded answer. If None, the service is called instead.
-        may_carry: whether running calls may be carried into the next epoch. If so, a call without a recorded answer was
-            still running at the end of the epoch.
+        entries: maps each epoch to its journal entries, or None if the query had no journal.
+        refuse: raises an error for a call without a recorded answer, or None to call the service.
+        may_carry: whether the epoch may have carried calls over. If so, a call without a recorded answer was still
+            running at the end of the epoch.
     """
 
     entries: Mapping[int, list[Entry]] | None
@@ -29,10 +29,7 @@ class ReplayedCalls:
     may_carry: bool
 
     async def before_call(self, callee: Callee, args: tuple[Any, ...]) -> None:
-        """Return immediately if the call may be made.
-
-        Otherwise, raise or, with ``may_carry``, wait until the epoch ends.
-        """
+        """Return if the call may be made. Otherwise, raise or, with ``may_carry``, wait until the epoch ends."""
         if self.refuse is None:
             return
         if not self.may_carry:
@@ -41,7 +38,7 @@ class ReplayedCalls:
 
 
 class ReplayedJournal(Journal):
-    """A read-only journal with the recorded answers of the epoch."""
+    """A read-only journal with an epoch's recorded answers."""
 
     def __init__(self, entries: Mapping[int, list[Entry]], *arguments: Any) -> None:
         super().__init__("", *arguments)

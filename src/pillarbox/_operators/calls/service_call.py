@@ -1,4 +1,4 @@
-"""One service call: its attempts, budget and timeout."""
+"""A service call, with its attempts, budget and timeout."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ class ServiceCall:
         self._strategy = retry_strategy(options.retry)
 
     async def answer(self, *, was_begun: bool) -> Any:
-        """Call the service and return its answer. Raises ``TimeoutError`` if the answer does not arrive in time.
+        """Call the service and return its answer, or raise ``TimeoutError``.
 
-        If the call may have been made before (``was_begun``), asks ``reconcile`` first.
+        If the call may have been made before (``was_begun``), calls ``reconcile`` first.
         """
         timeout = self._options.timeout
         if self._options is NO_OPTIONS and self._callee.is_async:

@@ -1,5 +1,5 @@
-"""Columnar windows and joins, which group rows with Arrow before and after the shuffle, not with Python for each row.
+"""Columnar windows and joins, which group rows with Arrow, before and after the shuffle, rather than one by one.
 
-Imports `frame` and `windowing`. Start with `program.py`, then `accumulators.py` and `window_operator.py`. Weak spot:
-each aggregate handles null, NaN and overflow itself, and only tests check that the results equal Spark's.
+Imports `frame` and `windowing`. Start with `program.py`, `accumulators.py` and `window_operator.py`. Weak spot: each
+aggregate handles null, NaN and overflow itself, and only tests ensure that the results equal Spark's.
 """

@@ -1,7 +1,6 @@
 """Computes aggregates in two steps: partial results of rows, then merges of partial results.
 
-Arrow's grouping kernels merge the partial results of most aggregates. Functions that receive each row's group number
-merge the others.
+Arrow's grouping kernels merge most aggregates. Functions that receive each row's group number merge the others.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class PartialColumn(NamedTuple):
 
     Attributes:
         kernel: the Arrow kernel that merges the column: ``"sum"`` (fails on overflow), ``"count"``, ``"min"`` or
-            ``"max"``; ``""`` if the aggregate merges all its columns together.
+            ``"max"``. Empty if the aggregate merges all its columns together.
     """
 
     kind: pa.DataType
@@ -51,7 +50,7 @@ class PartialColumn(NamedTuple):
 
 
 class Overflow(Exception):
-    """A result does not fit its type. ``index`` is the group's number."""
+    """Raised for a result that does not fit its type. ``index`` is the group number."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -59,7 +58,7 @@ class Overflow(Exception):
 
 
 class Accumulator(ABC):
-    """An aggregate for columns of certain types. ``parts`` are the columns of its partial results."""
+    """An aggregate for columns of certain types. ``parts`` are its partial results' columns."""
 
     result_type: spark.DataType
     parts: tuple[PartialColumn, ...]
@@ -67,7 +66,7 @@ class Accumulator(ABC):
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
         """Return the results, by default the first part. The caller casts them to the result type.
 
-        ``rows`` is the number of rows in each group. Raises :class:`Overflow` if a result does not fit its type.
+        ``rows`` is the number of rows in each group. Raises :class:`Overflow`.
         """
         return parts[0]
 
@@ -84,7 +83,7 @@ class ByGroups(Accumulator):
 
     @abstractmethod
     def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return partial results of rows: arrays of ``size`` values, one per group. ``times`` are Unix times in ms."""
+        """Return the rows' partial results, as arrays with one value per group. ``times`` are Unix times in ms."""
 
     @abstractmethod
     def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]: ...
@@ -146,7 +145,7 @@ class Average(ByKernels):
         )
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
-        # Rounds integers of more than 53 bits, which Arrow would refuse.
+        # An unsafe cast rounds integers of more than 53 bits, which Arrow would otherwise refuse.
         total = columns[0].cast(self.parts[0].kind, safe=not pa.types.is_floating(self.parts[0].kind))
         return [total, columns[0].is_valid().cast(pa.int64())]
 
@@ -165,8 +164,7 @@ class Average(ByKernels):
 
 
 def _half_up(sums: npt.NDArray[Any], factor: int, counts: Numbers, limit: int) -> npt.NDArray[Any]:
-    """Return ``sums * factor / counts``, rounded half up as in Spark."""
-    # The smallest 64-bit integer is its own absolute value.
+    # Not abs(), because the smallest 64-bit integer is its own absolute value.
     largest = max(-int(sums.min()), int(sums.max())) if len(sums) else 0
     if sums.dtype != object and largest <= (2**62) // (2 * factor):
         divisors = np.maximum(counts, 1)
@@ -202,7 +200,7 @@ class MinOrMax(ByKernels):
 
 
 class FirstOrLast(ByGroups):
-    """The value of the row with the first or last event time. For several such rows, the smallest value."""
+    """The value of the row with the first or last event time. If several rows have this time, the smallest value."""
 
     def __init__(self, kind: spark.DataType, *, latest: bool) -> None:
         _check_compared(kind, "last_" if latest else "first_", "it has no order, for rows of one time")
@@ -331,10 +329,7 @@ def _sum_type(kind: spark.DataType, name: str) -> spark.DataType:
 
 
 def _added_as(kind: spark.DataType) -> pa.DataType:
-    """Return the type for adding a column's values.
-
-    Arrow cannot add intervals, so they become microseconds.
-    """
+    """Return the type for adding a column's values. Intervals become microseconds, because Arrow cannot add them."""
     return pa.int64() if isinstance(kind, spark.DayTimeIntervalType) else arrow_type(kind)
 
 
@@ -362,7 +357,7 @@ _MAGNITUDE = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 def _ordered(column: pa.Array) -> pa.Array:
-    """Convert floats to integers in the same order: -0.0 is just below 0.0, NaN is greatest."""
+    """Convert floats to integers in the same order. -0.0 is just below 0.0, and NaN is greatest."""
     numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy()
     bits = np.where(np.isnan(numbers), _NAN, numbers.view(np.int64))
     return pa.array(bits ^ ((bits >> 63) & _MAGNITUDE), mask=_nulls(column))
@@ -379,10 +374,7 @@ def _nulls(column: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def int128_values(column: pa.Array) -> npt.NDArray[Any]:
-    """Return the unscaled values of 128-bit decimals as int64, or as objects if any value does not fit.
-
-    Null becomes 0.
-    """
+    """Return 128-bit decimals' unscaled values as int64, or as objects if any does not fit. Null becomes 0."""
     words = np.frombuffer(column.buffers()[1], np.uint64)[2 * column.offset : 2 * (column.offset + len(column))]
     low, high = words[0::2], words[1::2].view(np.int64)
     nulls = _nulls(column)

@@ -1,4 +1,4 @@
-"""The aggregates for columns. Nulls, overflow and decimals are handled as in Spark SQL's ANSI mode."""
+"""Column aggregates, which handle nulls, overflow and decimals as in Spark SQL's ANSI mode."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from pillarbox._types.type_information import TypeInformation
 
 
 class ColumnAggregate(ABC):
-    """An aggregate of columns, for ``aggregate(name=...)`` and ``window_aggregate()``."""
+    """A column aggregate, for ``aggregate(name=...)`` and ``window_aggregate()``."""
 
     columns: tuple[str, ...]
 
     @abstractmethod
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
-        """Return the accumulator for columns of these types."""
+        """Return the accumulator for these column types."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def _of(name: str, *columns: str) -> ColumnAggregate:
 def sum_(column: str) -> ColumnAggregate:
     """Sum a column's non-null values. Without values, the sum is null.
 
-    Integers give a LONG, floats a DOUBLE, ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)`` of at most 38 digits, and day-time
-    intervals an interval. A sum that exceeds its type fails the task, as in Spark's ANSI mode.
+    The sum of integers is a LONG, of floats a DOUBLE, of ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)`` of at most 38
+    digits, and of day-time intervals an interval. A sum that exceeds its type fails the task.
 
     Example:
         >>> sum_("amount")
@@ -112,8 +112,8 @@ def max_(column: str) -> ColumnAggregate:
 def avg_(column: str) -> ColumnAggregate:
     """Compute the mean of a column's non-null values. Without values, the mean is null.
 
-    The mean is a DOUBLE. ``DECIMAL(p, s)`` gives a ``DECIMAL(p + 4, s + 4)`` of at most 38 digits, and day-time
-    intervals give an ``INTERVAL DAY TO SECOND``, both rounded half up.
+    The mean of integers and floats is a DOUBLE. The mean of ``DECIMAL(p, s)`` is a ``DECIMAL(p + 4, s + 4)`` of at most
+    38 digits, and of day-time intervals an ``INTERVAL DAY TO SECOND``, both rounded half up.
 
     Example:
         >>> avg_("amount")
@@ -125,7 +125,7 @@ def avg_(column: str) -> ColumnAggregate:
 def first_(column: str) -> ColumnAggregate:
     """Take a column's value from the row with the first event time.
 
-    If several rows have this time (in ms), takes their smallest value, or null if all their values are null.
+    If several rows have this time (in ms), the smallest value is taken, or null if all values are null.
 
     Example:
         >>> first_("amount")
@@ -135,7 +135,7 @@ def first_(column: str) -> ColumnAggregate:
 
 
 def last_(column: str) -> ColumnAggregate:
-    """Take a column's value from the row with the last event time. Handles ties and nulls like :func:`first_`.
+    """Take a column's value from the row with the last event time. Ties and nulls are as in :func:`first_`.
 
     Example:
         >>> last_("amount")
@@ -147,8 +147,7 @@ def last_(column: str) -> ColumnAggregate:
 def approx_count_distinct_(column: str) -> ColumnAggregate:
     """Estimate the number of a column's distinct non-null values. The result is a LONG.
 
-    The number is exact below 1,024 values. For more values, the relative standard error is 3.1 %, and each key stores 8
-    KiB per window.
+    The number is exact below 1,024. Above, the relative standard error is 3.1 %, and each key stores 8 KiB per window.
 
     Example:
         >>> approx_count_distinct_("shop")
@@ -160,9 +159,9 @@ def approx_count_distinct_(column: str) -> ColumnAggregate:
 class ArrowAggregateFunction(ColumnAggregate):
     """Base class of user-defined aggregates, which compute with Arrow arrays.
 
-    Each call processes many groups (key and window). ``groups`` is an Arrow array of each row's group number; each
-    number from 0 to ``size - 1`` occurs. Partial results are several arrays with one value per group. The arrays' types
-    must only depend on the columns' types. Arrays may be empty.
+    Each call processes many groups (key and window). ``groups`` is an Arrow array of each row's group number, from 0 to
+    ``size - 1``; every number occurs. Partial results are one or more arrays with one value per group. Their types must
+    depend only on the columns' types. Arrays may be empty.
 
     Example:
         >>> import numpy as np, pyarrow as pa
@@ -190,15 +189,15 @@ class ArrowAggregateFunction(ColumnAggregate):
 
     @abstractmethod
     def partial(self, groups: Any, size: int, /, *columns: Any) -> Sequence[Any]:
-        """Return partial results: arrays with ``size`` values, one per group. ``columns`` are Arrow arrays of rows."""
+        """Return partial results, as arrays with one value per group. ``columns`` are Arrow arrays of rows."""
 
     @abstractmethod
     def merge(self, groups: Any, size: int, /, *partials: Any) -> Sequence[Any]:
-        """Merge the partial results of each group. Returns arrays of the same types, with one value per group."""
+        """Merge each group's partial results. Returns arrays of the same types, with one value per group."""
 
     @abstractmethod
     def result(self, /, *partials: Any) -> Any:
-        """Convert partial results to results. Returns an array with one result per group."""
+        """Convert partial results to an array with one result per group."""
 
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
         declared: Any = getattr(self, "output_type", None)

@@ -1,7 +1,7 @@
 """State of operators that store the rows of all keys together.
 
-The state store requires a key. Such an operator uses the smallest integer whose key group its subtask owns. Namespaces,
-called *addresses*, divide the state. Each epoch adds Arrow streams to an address; streams of similar length are merged,
+The state store requires a key, so the state uses the smallest integer whose key group its subtask owns. Namespaces,
+called *addresses*, divide the state. Each epoch adds Arrow streams to an address. Streams of similar length are merged,
 as in a log-structured merge tree.
 """
 
@@ -21,7 +21,7 @@ T = TypeVar("T", bound=Sized)
 
 
 class AllKeysState:
-    """A state with one value per address (see module)."""
+    """A state with one value per address."""
 
     def __init__(self, context: OperatorContext, backend: KeyedStateBackend, descriptor: StateDescriptor) -> None:
         self._backend = backend
@@ -38,7 +38,7 @@ class AllKeysState:
 
 
 def streams_to_merge(older: Iterable[T], rows: int, longest: Callable[[T], int] | None = None) -> list[T]:
-    """Return which stored streams, latest first, to merge with a new stream of ``rows`` rows."""
+    """Return the stored streams, latest first, to merge with a new stream of ``rows`` rows."""
     merged: list[T] = []
     for stream in older:
         if len(stream) > 2 * rows or (longest is not None and rows + len(stream) > longest(stream)):

@@ -1,7 +1,7 @@
-"""Converts keys of columnar aggregates to columns that Arrow can group by. A struct becomes one column per field.
+"""Converts keys of columnar aggregates to columns that Arrow can group by.
 
-For example, ``part: STRUCT<a: INT, b: STRING>`` becomes the columns ``part?`` (whether it is not null), ``part.a`` and
-``part.b``.
+A struct becomes several columns. For example, ``part: STRUCT<a: INT, b: STRING>`` becomes ``part?`` (whether it is not
+null), ``part.a`` and ``part.b``.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ def grouped_fields(fields: Iterable[spark.StructField]) -> Iterator[spark.Struct
 
 
 def grouped_arrays(name: str, key: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """Yield (name, column) pairs that represent a key.
-
-    In float columns, -0.0 becomes 0.0, and all NaNs become equal.
-    """
+    """Yield a key's (name, column) pairs. In float columns, -0.0 becomes 0.0, and NaNs become equal."""
     kind = key.type
     if pa.types.is_struct(kind):
         yield f"{name}?", key.is_valid()

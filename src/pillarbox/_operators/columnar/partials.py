@@ -1,6 +1,6 @@
-"""Partial results of aggregates: record batches with keys, row counts, and columns for each aggregate.
+"""Partial results of aggregates: record batches with keys, row counts, and each aggregate's columns.
 
-Partial results are sent through the shuffle, stored as state, and merged into results.
+They are sent through the shuffle, stored as state, and merged into results.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AggregateColumns:
 
     Attributes:
         keys: the key columns with their types, or :data:`ALL` for windows over all rows.
-        inputs: the non-key columns that aggregates read.
+        inputs: non-key columns that aggregates read.
         sessions: whether each partial result has its own start and end.
     """
 
@@ -120,12 +120,12 @@ class Partials:
         starts: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64] | None = None,
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Aggregate rows into partial results, one per key and start. Returns (the partial results, the start of each).
+        """Aggregate rows into partial results, one per key and start. Returns (partial results, their starts).
 
         Args:
             times: Unix times in ms.
             starts: the start of each row's pane or session.
-            ends: for sessions, where each row's session ends unless another row extends it.
+            ends: for sessions, each row's time plus the gap.
         """
         elements: dict[str, pa.Array] = {name: columns[name] for name in self._keys}
         elements[ROWS] = pa.array(np.ones(len(times), np.int64))
@@ -156,9 +156,9 @@ class Partials:
     def merged_apart(
         self, groups: Sequence[Sequence[pa.RecordBatch]], starts: Sequence[int]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Merge the partial results of several windows, separately but in one pass.
+        """Merge the partial results of each of several windows, which may share batches, in one pass.
 
-        Windows may share batches. Returns one partial result per window and key, and the index of its window.
+        Returns one partial result per window and key, and its window's index.
         """
         lengths = [sum(batch.num_rows for batch in batches) for batches in groups]
         numbers = np.repeat(np.arange(len(groups)), lengths)
@@ -168,7 +168,7 @@ class Partials:
         return merged, columns[_GROUP].to_numpy()
 
     def of_keys(self, batches: Sequence[pa.RecordBatch], others: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Return the partial results whose keys are in ``others``, and possibly some with other keys."""
+        """Return the partial results whose keys are in ``others``, and possibly some others."""
         values = self._different_keys(others)
         return [batch.filter(self._among(batch, values)) for batch in batches]
 
@@ -201,7 +201,7 @@ class Partials:
         return merged, columns[_MARK].to_numpy(zero_copy_only=False)
 
     def by_key(self, columns: Mapping[str, pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return row positions grouped by key, in order within each key, and the key's number at each position."""
+        """Return row positions, grouped by key and in order within a key, and each position's key number."""
         positions, lengths = positions_by_key([columns[name] for name in self._keys])
         return positions, np.repeat(np.arange(len(lengths)), lengths)
 
@@ -227,7 +227,7 @@ class Partials:
             kernels[_MARK] = PartialColumn(pa.bool_(), "max")
         for bound, by_kernels in self._by_kernels:
             kernels.update(zip(bound.names, by_kernels.parts))
-        # Numbers as names, because users' names may be any.
+        # Columns are named by numbers, because users may choose any names.
         count = len(columns[ROWS])
         arrays = [columns[name] for name in by]
         names = [str(index) for index in range(len(by))]
@@ -350,10 +350,10 @@ def _array(column: Any) -> pa.Array:
 
 
 def _wide(column: Any, part: PartialColumn, count: int) -> Any:
-    """Cast numbers to a type that fits their sum, because Arrow's sums wrap around silently."""
+    """Cast numbers to a type that can hold their sum, because Arrow's sums overflow silently."""
     kind = part.kind
     if pa.types.is_floating(kind) or (pa.types.is_decimal(kind) and kind.precision < 38):
-        return column  # only 10**10 rows could make a sum of decimals that exceeds it
+        return column  # a sum of decimals could exceed it only with 10**10 rows
     bounds = pc.min_max(column).as_py()
     if bounds["min"] is None:
         return column

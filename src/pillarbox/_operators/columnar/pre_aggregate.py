@@ -1,4 +1,4 @@
-"""Aggregates rows before the shuffle, into one partial result for each key and pane (slice of time) or session."""
+"""Aggregates rows before the shuffle, into one partial result per key and pane (slice of time) or session."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST = (2**63 - 1) // 1000
 
 
 class PreAggregateOperator(GatheringOperator):
-    """Buffers the rows of an epoch, and emits partial results."""
+    """Buffers an epoch's rows, and emits partial results."""
 
     def __init__(self, context: OperatorContext, program: ColumnarProgram) -> None:
         super().__init__(context)
@@ -39,7 +39,7 @@ class PreAggregateOperator(GatheringOperator):
         self._watermark: int | None = None
         assigner = program.assigner
         longest = assigner.gap if isinstance(assigner, EventTimeSessionWindows) else 0
-        # Largest distance of times from the epoch whose window bounds are valid TIMESTAMPs.
+        # The largest absolute time whose window bounds are valid TIMESTAMPs.
         self._farthest = _MOST - (longest if self._panes is None else self._panes.longest)
 
     def process_records(self, records: Records) -> None:

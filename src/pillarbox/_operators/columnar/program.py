@@ -1,4 +1,4 @@
-"""``ColumnarProgram``, and the conversion of runs of records to columns."""
+"""``ColumnarProgram``, and the conversion of records to columns."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from pillarbox._types.row_encoder import RowEncoder
 
 @dataclass(frozen=True)
 class ColumnarProgram:
-    """The windows and aggregates of a columnar operator.
+    """A columnar operator's windows and aggregates.
 
     Attributes:
-        lateness: allowed lateness, in milliseconds of event time.
+        lateness: allowed lateness (ms).
         encoder: converts Python rows to columns. None if the rows are columnar.
     """
 
@@ -48,7 +48,7 @@ class ColumnarProgram:
 def columns_of_run(
     records: Records, fields: Iterable[spark.StructField], encoder: RowEncoder | None, operator: str
 ) -> dict[str, pa.Array]:
-    """Convert a run of records to columns. Raises if a column is missing, or a value does not fit its column."""
+    """Convert records to columns. Raises if a column is missing or a value does not fit its column."""
     if isinstance(records, ArrowRecords):
         batch = records.batch
     elif encoder is None:

@@ -1,7 +1,7 @@
 """Columnar session windows, which merge a key's partial sessions that overlap or touch.
 
 All open sessions are in one batch in memory. Each epoch appends the changed sessions to the state. A later session
-replaces the stored sessions that it overlaps. There are no timers: the operator checks all sessions at each watermark.
+replaces the stored sessions that it overlaps. The operator checks all sessions at each watermark and needs no timers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 _ADDRESS = "sessions"
-# The state is rewritten when its rows exceed twice the open sessions plus this, or at this many batches.
+# The state is rewritten when its rows exceed twice the open sessions plus _SLACK, or its batches reach _MOST.
 _SLACK = 1 << 13
 _MOST = 256
 _PIECE = 1 << 16
@@ -81,7 +81,7 @@ class ColumnarSessionOperator(ColumnarOperator):
         return self._open
 
     def _over(self, sessions: pa.RecordBatch, watermark: int) -> _Masks:
-        # The sum of an end and a lateness might exceed 64 bits.
+        # Not end + lateness, which might exceed 64 bits.
         over: _Masks = _column(sessions, END) - 1 <= max(watermark - self._lateness, MIN_TIMESTAMP)
         return over
 
@@ -101,7 +101,7 @@ class ColumnarSessionOperator(ColumnarOperator):
         marks = np.arange(both.num_rows) >= sessions.num_rows
         merged, touched = self._partials.merged_by(both, self._numbered(both), marks)
         over = self._over(merged, watermark)
-        # Open sessions are not over, so a session that is over is late.
+        # Open sessions are not over, so a session that is over has only late rows.
         self._drop(_chosen(merged, over))
         self._changed.append(_chosen(merged, touched & ~over))
         ended = _column(merged, END) - 1 <= watermark
@@ -125,7 +125,7 @@ class ColumnarSessionOperator(ColumnarOperator):
         if not stored:
             return self._nothing()
         sessions = _together(stored)
-        # Overlapping open sessions were one session when the latest of them was stored.
+        # Of overlapping open sessions, only the last is valid, because they had merged when it was stored.
         sessions = _chosen(sessions, ~self._over(sessions, self._timers.current_watermark))
         numbers = self._numbered(sessions)
         latest = np.zeros(len(numbers), np.int64)

@@ -1,7 +1,7 @@
 """Columnar tumbling, sliding and cumulating windows, which merge the partial results of panes.
 
-A pane's partial results are stored at the address of its start. A firing timer only notes that its window is due. After
-the last timer of a watermark, all due windows fire, and the partial results of small windows are merged in one pass.
+A pane's partial results are stored at the address of its start. A firing timer only marks its window as due. After a
+watermark's last timer, all due windows fire, and the partial results of small windows are merged in one pass.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-# Windows fire together, and panes are stored together, up to this many partial results. A larger window than `_ALONE`
-# is processed alone.
+# Windows fire together, and panes are stored together, up to this many partial results. Windows and panes with more
+# than `_ALONE` are processed alone.
 _TOGETHER = 1 << 16
 _ALONE = 1 << 12
 
@@ -40,14 +40,14 @@ class ColumnarWindowOperator(ColumnarOperator):
         panes = panes_of(program.assigner)
         assert panes is not None
         self._panes = panes
-        # Starts of panes with partial results; starts of panes whose windows have timers; this epoch's batches by
-        # start; batches of windows that have fired.
+        # Starts of panes with partial results, starts of panes whose windows have timers, this epoch's batches by
+        # pane start, and late batches by window that has fired.
         self._starts: set[int] = set()
         self._timed: set[int] = set()
         self._fresh: dict[int, list[pa.RecordBatch]] = {}
         self._late: dict[TimeWindow, list[pa.RecordBatch]] = {}
         self._stacks = None if panes.tumbling else ColumnStacks(self._partials, self._merged)
-        # Windows that the current watermark ends, and the maximum end of windows to remove.
+        # Windows that end at the current watermark, and the latest end of windows to remove.
         self._due: list[TimeWindow] = []
         self._over = MIN_TIMESTAMP
 
@@ -118,11 +118,11 @@ class ColumnarWindowOperator(ColumnarOperator):
         window = TimeWindow(*namespace)
         if timestamp == window.end - 1:
             self._due.append(window)
-        if timestamp >= self._cleanup_time(window.end):  # kept by another version of the program
+        if timestamp >= self._cleanup_time(window.end):  # later if another version of the program set the timer
             self._over = max(self._over, window.end)
 
     def flush(self) -> None:
-        # Days may end together if a time zone omits one.
+        # If a time zone omits a day, two days have the same end.
         due, self._due = sorted(self._due, key=_order), []
         if len(due) == 1:
             self._fire(due[0])

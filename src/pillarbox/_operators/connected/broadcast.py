@@ -1,7 +1,6 @@
 """``process`` on a stream and a broadcast stream.
 
-Each subtask has a copy of the broadcast state. Source: Flink's ``CoBroadcastWithNonKeyedOperator`` and
-``CoBroadcastWithKeyedOperator``.
+Source: Flink's ``CoBroadcastWithNonKeyedOperator`` and ``CoBroadcastWithKeyedOperator``.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class _Side(EmittingContext):
-    """The context for records of one of the streams. Holds the broadcast states by name."""
+    """The context for one stream's records. Holds the broadcast states by name."""
 
     _instead: str
     _view: type[ReadOnlyBroadcastState[Any, Any]] = ReadOnlyBroadcastState
@@ -90,13 +89,13 @@ class _Writable(_Side, BroadcastProcessFunction.Context):
 
 
 class KeyedReadOnly(_Side, KeyedTimedContext, KeyedBroadcastProcessFunction.OnTimerContext):
-    """The context for records and timers of the keyed stream, which can only read broadcast state."""
+    """The context for the keyed stream's records and timers. Can only read broadcast state."""
 
     _instead = "the states of all keys are changed in process_broadcast_element() only, which runs in every subtask"
 
 
 class KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
-    """The context for records of the broadcast stream, which may change broadcast state."""
+    """The context for broadcast records. Can change broadcast state."""
 
     _instead = "a record of the broadcast stream has no key; apply_to_keyed_state(...) reaches the state of all keys"
     _view = BroadcastState
@@ -118,8 +117,6 @@ class KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
 
 
 class _BroadcastOperator(FunctionOperator):
-    """Base class of the keyed and the non-keyed operator. Processes the broadcast stream."""
-
     _broadcast: _Side
 
     def process_broadcast(self, records: Records) -> None:

@@ -39,7 +39,7 @@ class CoFlatMapOperator(TwoInputs, FlatMapOperator):
 
 
 class CoMapOperator(CoFlatMapOperator):
-    """Applies ``map1`` and ``map2``. As in PyFlink, results that are None are dropped."""
+    """Applies ``map1`` and ``map2``. Drops None results, as PyFlink does."""
 
     def _methods(self, function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return _at_most_one(function.map1), _at_most_one(function.map2)

@@ -27,17 +27,17 @@ OnError = Literal["fail"] | OutputTag[Any]
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record or timer that a function failed to process, emitted to a side output.
+    """A record or timer that a function failed to process, emitted to the side output of ``on_error=OutputTag(...)``.
 
-    ``on_error=OutputTag(...)`` enables it. The function's changes to keyed state, timers and output are undone.
+    The function's changes to keyed state, timers and output are undone.
 
     Attributes:
-        value: the record, as it was before the call; for a window function, the window's elements; None for a timer.
-        key: the key of the record or timer. None on a non-keyed stream.
+        value: the record before the call. For a window function, the window's elements. For a timer, None.
+        key: the key of the record or timer, or None on a non-keyed stream.
         timestamp: the time of the record or timer (Unix time in ms), or None.
-        error: type and message of the error.
+        error: the type and message of the error.
         traceback: the traceback of the error and its causes, with only the frames of user code.
-        timer: the timer's kind of time (event time or processing time). None for a record.
+        timer: the timer's clock, or None for a record.
         COLUMNS: the columns of :meth:`as_text`.
 
     Example:
@@ -60,9 +60,7 @@ class DeadLetter:
     )
 
     def as_text(self) -> tuple[str, str | None, int | None, str, str, str, str | None]:
-        """Return the dead letter as a row of text columns.
-
-        The value and the key are ``repr()``, cut to 10,000 characters.
+        """Return the values of :attr:`COLUMNS`. Value and key are a ``repr()``, cut to 10,000 characters.
 
         Example:
             >>> DeadLetter({"id": 3}, "k", None, "parse", "ValueError: bad", "").as_text()
@@ -78,11 +76,10 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """Writes and counts the dead letters of one operator.
+    """Writes and counts an operator's dead letters.
 
     Args:
-        has_key: whether letters contain the key. False if the program has not specified a key, so that the key is
-            internal.
+        has_key: whether letters contain the key. False if the program has no key, so that the key is internal.
     """
 
     def __init__(
@@ -125,7 +122,7 @@ class DeadLetters:
 def cause_of(error: PillarboxError) -> Exception:
     """Return the error for a dead letter: the exception that user code raised, or an error about the record.
 
-    Raises ``error`` if it is not about a record, but about the program or environment.
+    Raises ``error`` if it is about the program or environment.
     """
     if not isinstance(error, OperatorError):
         return error
@@ -147,13 +144,13 @@ def sort_out(
     *,
     in_halves: bool,
 ) -> Iterator[tuple[range, T]]:
-    """Split a run of records at its bad records. Yields (positions, result of ``check``) for each part, in order.
+    """Split records at bad records. Yields (positions, result of ``check``) for each good part, in order.
 
     Args:
         check: raises one of ``errors`` if a record is bad.
         letters: receives the bad records.
-        in_halves: whether to check many records together, and to bisect them after an error, which suits columns. If
-            False, checks each record alone, which suits user functions.
+        in_halves: whether to check many records together and bisect them after an error (for columns), rather than
+            check each record alone (for user functions).
     """
     pending = [range(len(records))] if in_halves else [range(at, at + 1) for at in reversed(range(len(records)))]
     while pending:

@@ -1,7 +1,4 @@
-"""An operator that turns records whose function raises into dead letters, and undoes their effects.
-
-The operator wraps another operator, which it passes one record at a time.
-"""
+"""An operator that passes one record at a time to another operator, and emits dead letters for it."""
 
 from __future__ import annotations
 
@@ -48,9 +45,9 @@ def guarded(
     keying: Keying | None = None,
     unchanged: Collection[str] = (),
 ) -> OperatorFactory:
-    """Return the operator's factory, or if the program requests dead letters, a factory of a :class:`GuardedOperator`.
+    """Return the factory or, if the program requests dead letters, a factory of a :class:`GuardedOperator`.
 
-    Arguments are as in that class. If dead letters are requested, ``factory`` must create a :class:`FunctionOperator`.
+    Arguments are as in that class. To guard an operator, ``factory`` must create a :class:`FunctionOperator`.
     """
     check_on_error(on_error, method)
     if not isinstance(on_error, OutputTag):
@@ -65,12 +62,12 @@ class GuardedOperator(StreamOperator):
     The wrapped operator has the same context, but its output is held back until the function has returned.
 
     Args:
-        keying: computes the keys of records, if the wrapped operator does not.
-        unchanged: names of states that the function cannot change, so they need no undoing.
+        keying: computes the keys of records if the wrapped operator does not.
+        unchanged: names of states that need no undoing, because the function cannot change them.
         has_key: whether dead letters contain the key.
 
     Raises:
-        ProgramError: the function has operator state, which cannot be undone.
+        ProgramError: the function has operator state, whose changes cannot be undone.
     """
 
     def __init__(
@@ -157,7 +154,7 @@ class GuardedOperator(StreamOperator):
         self.emit_timers()
 
     def emit_timers(self) -> None:
-        """Emit the results of timers, if there are many. Fewer results are emitted after the last timer."""
+        """Emit the results of timers if there are many. Otherwise, they are emitted after the last timer."""
         if len(self._main) >= RUN_LIMIT:
             self.emit()
 
@@ -214,7 +211,7 @@ class _GuardedTimers:
 
 
 class _Held:
-    """An output that holds records back until :meth:`release`. ``len()`` is the number of records."""
+    """An output that holds records back until :meth:`release`. ``len()`` counts them."""
 
     def __init__(self, output: Input) -> None:
         self._output = output

@@ -1,4 +1,4 @@
-"""Removes records without a valid key before they reach the partitioner, which computes each key again."""
+"""Removes records without a valid key before they reach the partitioner, which computes keys again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pillarbox._operators.functions.basic import OutputTag
 
 
 class KeyGuardOperator(StreamOperator):
-    """Forwards records with a valid key; other records become dead letters. A columnar run stays columnar.
+    """Forwards records with a valid key. Other records become dead letters. Columnar records stay columnar.
 
-    A key is invalid if the key function raises, if the key does not have the declared type, or if the key cannot be
-    assigned to a subtask (NaN, or an unhashable value).
+    A key is invalid if the key function raises, if the key does not have the declared type, or if it cannot be assigned
+    to a subtask (NaN or an unhashable value).
     """
 
     def __init__(self, context: OperatorContext, keying: Keying, tag: OutputTag[Any]) -> None:

@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# By name: ``dataclasses`` compares it by identity, and a class of ``__main__`` is pickled with it.
+# Pickled by name, because ``dataclasses`` compares it by identity, and classes of ``__main__`` are pickled with it.
 copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
@@ -38,8 +38,8 @@ class Pickled:
     """The pickle of a user object, including classes and functions that workers cannot import.
 
     Attributes:
-        broadcasts: Spark's broadcast variables that the object refers to. Spark only sends variables that it finds when
-            it pickles a function itself.
+        broadcasts: the object's references to Spark's broadcast variables. Spark sends a variable only if it finds the
+            variable while pickling a function itself.
     """
 
     __slots__ = ("broadcasts", "payload")
@@ -54,7 +54,7 @@ class Pickled:
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler that prefers this process's classes to pickled classes, whose globals would be copies."""
+    """An unpickler that prefers this process's classes to pickled classes, because their globals would be copies."""
 
     def find_class(self, module: str, name: str) -> Any:
         named = super().find_class(module, name)
@@ -88,7 +88,7 @@ def load(payload: bytes) -> Any:
 class BroadcastReferences:
     """References to Spark's broadcast variables. When Spark pickles this object, it sends the variables to the worker.
 
-    In the worker, the object becomes an empty tuple, without importing pillarbox: user objects find the variables by
+    In the worker, it becomes an empty tuple, which does not import pillarbox. User objects find the variables by
     number.
     """
 
@@ -104,11 +104,11 @@ class BroadcastReferences:
 class Captured(Generic[P, R]):
     """A function, pickled as soon as the program receives it, as in PyFlink and PySpark.
 
-    So the function may refer to a loop variable. Each operator calls its own copy. If the function cannot be pickled,
-    the error is raised when the program runs, with the operator's name.
+    The function may therefore refer to a loop variable. Each operator calls its own copy. If the function cannot be
+    pickled, running the program raises an error with the operator's name.
 
     Attributes:
-        pickled: the function's pickle. None if the function cannot be pickled, and after unpickling.
+        pickled: None if the function cannot be pickled, and after unpickling.
     """
 
     __slots__ = ("function", "pickled")
@@ -129,7 +129,6 @@ class Captured(Generic[P, R]):
 
 
 def uncaptured(function: Any) -> Any:
-    """Return the original function of a :class:`Captured`. Return any other function unchanged."""
     return function.function if isinstance(function, Captured) else function
 
 

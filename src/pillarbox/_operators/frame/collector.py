@@ -1,4 +1,4 @@
-"""Collects an operator's results into runs (slices) of records, each emitted in one call."""
+"""Collects an operator's results into batches of records, each emitted in one call."""
 
 from __future__ import annotations
 
@@ -15,19 +15,16 @@ from pillarbox._operators.frame.operator import Input, OperatorContext
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._state.types.sizes import size_of
 
-# A collector emits its run at this size, so that a record with many results does not fill memory.
+# Maximum number of results in an emitted batch, so that a record with many results does not fill memory.
 RUN_LIMIT = 8192
-# Size in bytes of an emitted run. It is measured at FIRST_LOOK results, and whenever their number has quadrupled.
+# Size in bytes of an emitted batch, measured at FIRST_LOOK results and whenever their number has quadrupled.
 _RUN_BYTES = 8 * 1024 * 1024
 FIRST_LOOK = 64
 _SAMPLE = 4
 
 
 def emit_run(output: Input, values: list[Any], timestamps: Sequence[int | None] | None) -> None:
-    """Emit a run of results.
-
-    In a traceback, this function's frame shows that a downstream operator raised the error.
-    """
+    """Emit results. In a traceback, this function's frame shows that a downstream operator raised the error."""
     output.process_records(Records(values, timestamps))
 
 
@@ -41,11 +38,7 @@ def is_from_downstream(error: BaseException) -> bool:
 
 
 def next_look(values: list[Any], limit: int = 2**63) -> int:
-    """Return the number of results before the next check of the run's size, or 0 to emit the run now.
-
-    Args:
-        limit: the maximum number of results in a run.
-    """
+    """Return when to check the batch's size next (a number of results), or 0 to emit the batch now."""
     if len(values) >= limit:
         return 0
     sample = values[:: len(values) // _SAMPLE]
@@ -107,7 +100,7 @@ class _SideRun:
 class Collector:
     """Collects a function's results for the main output and the side outputs.
 
-    Values are copied as soon as they are emitted, because consumers may keep them and the function may change them.
+    Values are copied immediately, because consumers may keep them and the function may change them.
     """
 
     __slots__ = ("_context", "_copied", "_emitted", "_look", "_side", "timestamps", "values")
@@ -122,7 +115,7 @@ class Collector:
         self._side: dict[str, _SideRun] = {}
 
     def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
-        """Collect the results of one call. All get the same timestamp. ``(OutputTag, value)`` is a side output."""
+        """Collect a call's results, all with the same timestamp. ``(OutputTag, value)`` is for a side output."""
         values = self.values
         timestamps = self.timestamps
         if type(results) not in USUAL_RESULTS:
@@ -131,7 +124,7 @@ class Collector:
         for result in results:
             kind = type(result)
             if kind in TUPLES:
-                # Inline, as in map.py: most records are tuples of immutable values.
+                # Inlined as in map.py, because most records are tuples of immutable values.
                 for field in result:
                     if type(field) not in FIXED:
                         result = self._unfixed_tuple(result, timestamp)  # noqa: PLW2901
@@ -161,7 +154,7 @@ class Collector:
         return _TO_SIDE
 
     def collect_side(self, tag: OutputTag, value: Any, timestamp: int | None) -> None:
-        """Collect a value for a side output. Drops the value if the output has no consumer."""
+        """Collect a value for a side output, or drop it if the output has no consumer."""
         check_tag(self._context.name, tag)
         if tag.tag_id not in self._context.side_outputs:
             return

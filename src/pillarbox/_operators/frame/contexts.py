@@ -1,4 +1,4 @@
-"""The context objects of functions: one per function, which the operator updates before each call."""
+"""The context objects of functions. Each function has one, which the operator updates before each call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 
 class Clocks(TimerService):
-    """A timer service for non-keyed streams. It only has clocks: setting a timer raises."""
+    """A timer service for non-keyed streams, which has only clocks. Setting a timer raises."""
 
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
@@ -39,7 +39,7 @@ class Clocks(TimerService):
 
 
 class EmittingContext:
-    """Base class of contexts: has an event time, and emits to side outputs."""
+    """Base class of contexts. Has an event time, and emits to side outputs."""
 
     def __init__(self, collector: Collector) -> None:
         self.collector = collector

@@ -89,29 +89,28 @@ class FunctionOperator(StreamOperator):
 
     @property
     def call(self) -> Callable[..., Any]:
-        # By type, not by attribute: another kind of class or callable may have a method of this name.
+        # Checks the type rather than the attribute, because any callable may have a method with this name.
         call: Any = self.function
         if isinstance(call, Function):
             call = getattr(call, self._method, call)
         return call  # type: ignore[no-any-return]
 
     def each(self, records: Records, keying: Keying | None, *, timeless: bool = False) -> Pass:
-        """Return an iteration over a run's values. With ``keying``, each value's key is made current."""
+        """Return an iteration over a batch's values. With ``keying``, each value's key becomes the current key."""
         values = records.values
         pending = iter(values)
-        # A function without states does not need the current key.
         if keying is None or self.keyed is None or not self.keyed.backend.is_declared:
             return Pass(self, values, pending, pending, timeless=timeless)
         return Pass(self, values, pending, under_keys(self.keyed.backend, keying.keys_of(records), pending))
 
 
 class Pass:
-    """An iteration over records for user code. As a context manager, adds operator, key and record to errors.
+    """An iteration over records for user code. As a context manager, adds the operator, key and record to errors.
 
     ``with operator.each(records, operator.keying) as values: for value in values: ...``
 
     Args:
-        pending: an iterator over ``values``. Its position shows which record is being processed.
+        pending: an iterator over ``values``, whose position shows which record is being processed.
     """
 
     __slots__ = ("_operator", "_pending", "_taken", "_timeless", "_values")
@@ -146,7 +145,7 @@ class Pass:
 
 
 def _misses_a_timestamp(error: BaseException) -> bool:
-    """Return whether an error was probably caused by a missing timestamp: a TypeError that mentions ``NoneType``."""
+    """Return whether a missing timestamp probably caused the error, a TypeError that mentions ``NoneType``."""
     if not isinstance(error, TypeError) or "NoneType" not in str(error):
         return False
     *_, (frame, _) = walk_tb(error.__traceback__)

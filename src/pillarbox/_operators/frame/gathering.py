@@ -1,4 +1,4 @@
-"""Operators that buffer records, because it is faster to process many records in one call."""
+"""Operators that buffer records, because processing many records in one call is faster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pillarbox._operators.frame.operator import StreamOperator
 
 
 class GatheringOperator(StreamOperator):
-    """An operator that buffers records until there are many, or a watermark, status change or barrier arrives.
+    """An operator that buffers records until it has many or a watermark, status change or barrier arrives.
 
     In a list of base classes, it must precede the class that forwards watermarks and status changes.
     """

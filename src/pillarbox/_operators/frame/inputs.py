@@ -1,4 +1,4 @@
-"""Inputs of operators with two input streams."""
+"""Inputs of operators with two streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StreamInput:
 
 
 class TwoInputs(StreamOperator):
-    """A mix-in for operators with two inputs. Another base class of the operator must process the records."""
+    """A mix-in for operators with two inputs. Another base class must process the records."""
 
     def process_records(self, records: Records) -> None:
         raise AssertionError("an operator with two inputs has a method for each input")

@@ -18,7 +18,7 @@ LATE_RECORDS_DROPPED = "late_records_dropped"
 
 
 class KeyedOperator(FunctionOperator):
-    """An operator with keyed state, and possibly timers."""
+    """An operator with keyed state and possibly timers."""
 
     keying: Keying
     drops_late: bool = False

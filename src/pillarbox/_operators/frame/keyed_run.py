@@ -9,15 +9,13 @@ from pillarbox._elements import Records
 
 
 class KeyedRun(NamedTuple):
-    """A run (slice) of one input's records in batch mode, grouped by key, and by time within a key.
+    """A batch of consecutive records of one input in batch mode, grouped by key and sorted by time within a key.
 
-    The first key's records may have begun in the previous run, and the last key's may continue in the next.
+    The first key's records may have begun in the previous run, and the last key's may continue in the next run.
 
     Attributes:
-        input_index: the index of the input.
         keys: the keys, in order; empty for a non-keyed stream.
-        ends: the end position of each key whose last record is in this run. Position 0 means that the previous run's
-            last key has no more records.
+        ends: the end position of each key whose records end in this run. Position 0 ends the previous run's last key.
     """
 
     input_index: int
@@ -26,7 +24,7 @@ class KeyedRun(NamedTuple):
     ends: Sequence[int] = ()
 
     def stretches(self) -> Iterator[tuple[Any, int, int, bool]]:
-        """Yield (key, start position, end position, whether the key has no more records) for each key.
+        """Yield ``(key, start position, end position, whether the key ends)`` for each key.
 
         The key is None if the run only ends the previous run's last key.
         """

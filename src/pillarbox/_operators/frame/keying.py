@@ -1,4 +1,4 @@
-"""Computes the keys and subtasks of whole runs of records."""
+"""Computes the keys and subtasks of whole batches of records."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from pillarbox._types.conversion import value_converter
 from pillarbox._types.schema import resolve_schema
 from pillarbox._types.type_information import TypeInformation
 
-# Maximum number of cached key routes. A larger cache costs more memory than it saves time.
+# Maximum number of cached key routes. A larger cache saves too little time for its memory.
 _REMEMBERED = 1 << 17
 _METHODS = frozenset({*dir(dict), *dir(Row)})
 
 
 class Keying:
-    """Computes the keys of a run of records: with a function, or from a column. Several columns give tuples."""
+    """Computes the keys of a batch of records, with a function or from columns. Several columns give tuples."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Keying:
     ) -> None:
         self.operator = operator
         self.key_type = key_type
-        # Whether NaN is a key like any other, as in SQL. Only if no state is looked up by a Python object.
+        # Whether NaN is a key like any other, as in SQL. Possible only if no state is looked up by a Python object.
         self.nan_is_key = False
         self._convert = None if key_type is None else value_converter(key_type, f"operator {operator!r}: a key")
         self.columns: tuple[str, ...] | None = None
@@ -84,7 +84,7 @@ class Keying:
         return [field.dataType.simpleString() for field in resolve_schema(self.key_type).fields]
 
     def keeps_keys(self, records: Records) -> bool:
-        """Return whether the keys are column values, so that they are the same before and after the shuffle."""
+        """Return whether the keys are column values. Such keys are the same before and after the shuffle."""
         return self.columns is not None and isinstance(records, ArrowRecords)
 
     def keys_of(self, records: Records) -> list[Any]:
@@ -106,9 +106,9 @@ class Keying:
         return parts[0] if len(parts) == 1 else list(zip(*parts))
 
     def hashes_of_columns(self, records: Records, hashes: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
-        """Return the hash of each row's key in a columnar run, or None if the caller must hash the keys one by one.
+        """Return the hash of each row's key, or None if the caller must hash the keys one by one.
 
-        Adds the hashes of new values to ``hashes``, which is a cache.
+        Adds hashes to the cache ``hashes``.
         """
         if self.key_type is not None or self.columns is None or not isinstance(records, ArrowRecords):
             return None
@@ -129,7 +129,7 @@ class Keying:
         return batch.column(position)
 
     def _column_of_records(self, values: list[Any], name: str) -> list[Any]:
-        # In a mixture of kinds, one kind may have a method with the column's name.
+        # Among records of several types, one type may have a method with the column's name.
         if name not in _METHODS or len(set(map(type, values))) == 1:
             try:
                 keys = list(map(self._getter(values[0], name), values))
@@ -141,7 +141,7 @@ class Keying:
 
     def _getter(self, value: Any, name: str) -> Callable[[Any], Any]:
         if isinstance(value, Row):
-            # Attributes are faster, but some attributes of rows, such as `count`, are not columns.
+            # Attributes are faster, but some row attributes, such as `count`, are not columns.
             return attrgetter(name) if name in value._fields and hasattr(type(value), name) else itemgetter(name)
         if isinstance(value, dict):
             return itemgetter(name)
@@ -160,7 +160,7 @@ class Keying:
 
 
 class Router:
-    """Computes the subtask that each record of a run is sent to, from its key group."""
+    """Computes the receiving subtask of each record from its key group."""
 
     def __init__(self, keying: Keying, parallelism: int, max_parallelism: int) -> None:
         self._keying = keying
@@ -210,7 +210,7 @@ class Router:
 
 
 def _nan_as_null(key: Any) -> Any:
-    """Replace NaN by None in a key, because NaN and null have the same hash in a column."""
+    """Replace NaN with None in a key, because NaN and null have the same hash in a column."""
     if isinstance(key, tuple):
         return tuple(map(_nan_as_null, key))
     return None if isinstance(key, float) and key != key else key

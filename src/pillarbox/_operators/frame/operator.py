@@ -1,7 +1,7 @@
-"""The base class of operators, which receive records, watermarks and status changes, and emit them.
+"""The base class of operators, which receive and emit records, watermarks and status changes.
 
-Operators of a chain call each other directly, and pass *runs* (slices) of records, so that the user's function is the
-only call per record. A factory creates an operator in the worker. Only the mailbox thread uses operators.
+Operators of a chain call each other directly and pass *runs* (batches of consecutive records), so that the user's
+function is the only call per record. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from pillarbox.mailbox import MailboxExecutor
 
 
 class RecordInput(Protocol):
-    """Receives the records of one stream."""
+    """Receives a stream's records."""
 
     def process_records(self, records: Records) -> None: ...
 
 
 class Input(RecordInput, WatermarkReceiver, Protocol):
-    """Receives an operator's output: the next operator, or a shuffle."""
+    """The receiver of an operator's output: the next operator or a shuffle."""
 
 
 class Discard:
@@ -56,7 +56,7 @@ class Fanout:
     """Sends every element to several consumers.
 
     Args:
-        owners: the first ``owners`` consumers receive copies, the others the original records.
+        owners: number of consumers, from the first, that receive copies. The others receive the original records.
     """
 
     def __init__(self, inputs: Sequence[Input], copier: Copier, owners: int) -> None:
@@ -83,7 +83,7 @@ class MicroBatch(NamedTuple):
     """Spark's data about an epoch, for operators that use Spark's watermark and clock.
 
     Attributes:
-        number: the micro-batch's id, or None in a batch query.
+        number: the micro-batch id, or None in a batch query.
         time: Unix time in ms.
         watermark: Spark's watermark (Unix time in ms), or -1.
     """
@@ -120,20 +120,17 @@ class OperatorContext:
     """An operator's view of its task.
 
     Attributes:
-        uid: identifies the operator's stored state.
         subtask: the subtask's index. In a source, the index may differ from epoch to epoch.
-        parallelism: number of subtasks, or 0 upstream of the first shuffle, where Spark chooses it.
+        parallelism: number of subtasks, or 0 upstream of the first shuffle, because Spark chooses the number there.
         processing_time_service: clock and timers. Callbacks run as mails.
         side_outputs: maps the tag of each side output that the program uses to its receiver.
-        keyed: keyed state and timers, if the :class:`OperatorFactory` is keyed.
-        job_parallelism: number of subtasks after the shuffle.
+        keyed: keyed state and timers, or None.
         micro_batch: the current or latest micro-batch, or None if unknown, as in a replay.
         operator_state: declares operator state. None before the first shuffle.
-        epoch_time: returns the epoch's processing time (Unix time in ms), which is the same in all tasks and in a
-            repetition of the epoch. None before the first shuffle.
-        shared: resources shared by the vertex's tasks in this process.
-        read_elsewhere: tags of side outputs that another query may read, so that ``side_outputs`` may lack them.
-        zone: the time zone of naive datetimes, or None to refuse them as times.
+        epoch_time: returns the epoch's processing time (Unix time in ms), which is the same in all tasks and when the
+            epoch is repeated. None before the first shuffle.
+        read_elsewhere: tags of side outputs that another query reads. ``side_outputs`` lacks them.
+        zone: the time zone of naive datetimes, or None to refuse them.
     """
 
     name: str
@@ -170,13 +167,13 @@ class StreamOperator:
 
     An operator is created after its downstream operators. Its task calls ``open``, which opens the user's function, and
     ``restore_state``, then processes records. At the end of each epoch, the task calls
-    ``prepare_snapshot_pre_barrier``, then ``snapshot_state``. At the end of bounded input, the task calls
-    ``end_input``, then ``finish``. If the task has called ``open``, it finally calls ``close``.
+    ``prepare_snapshot_pre_barrier`` and ``snapshot_state``. At the end of bounded input, it calls ``end_input`` and
+    ``finish``. An operator that was opened is finally closed (``close``).
 
     Attributes:
-        by_key: whether batch mode processes one key after the other. False if the operator stores all keys' state
+        by_key: whether batch mode processes one key after another. False if the operator stores all keys' state
             together.
-        hot_key: the key that the most records waited for in the epoch, as text, or None.
+        hot_key: the key (as text) with the longest queue of waiting records in the epoch, or None.
     """
 
     by_key: bool = True
@@ -204,25 +201,22 @@ class StreamOperator:
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
-        """The operator's inputs, one per stream.
-
-        The operator receives the inputs' combined watermark (their minimum) and combined status.
-        """
+        """The operator's inputs, one per stream. The operator receives their minimum watermark and combined status."""
         return self._inputs or (self,)
 
     def open(self) -> None: ...
 
     def begin_epoch(self) -> None:
-        """Begin an epoch of a source, which may read a different partition than in the previous epoch."""
+        """Begin a source's epoch, which may read a different partition than the previous epoch."""
 
     def end_key(self) -> None:
-        """In batch mode, fire a key's remaining timers after its last record. The key's state is dropped afterwards."""
+        """Fire a key's remaining timers after its last record in batch mode. The caller then drops the key's state."""
 
     def end_input(self) -> None:
-        """Wait for pending requests at the end of bounded input. Timers still fire. Flink's ``endInput``."""
+        """Wait for pending requests at the end of bounded input. Timers can still fire. Flink's ``endInput``."""
 
     def finish(self) -> None:
-        """Emit the last records. Afterwards, no timer fires and no mail runs."""
+        """Emit the last records. No timer fires and no mail runs after this call."""
 
     def close(self) -> None:
         """Release all resources. Called once, even after a failure."""
@@ -231,7 +225,7 @@ class StreamOperator:
         raise NotImplementedError
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Process a run in batch mode: each key's records, then the key's end, which drops its state."""
+        """Process a run in batch mode. For each key, process its records and, at its end, drop its state."""
         process = self.inputs[run.input_index].process_records
         if not run.ends:
             process(run.records)
@@ -258,12 +252,12 @@ class StreamOperator:
 
     @property
     def has_close(self) -> bool:
-        """Whether the user's function overrides ``close()``, so that it may hold resources."""
+        """Whether the user's function overrides ``close()`` and so may hold resources."""
         return False
 
     @property
     def next_wake_up(self) -> int | None:
-        """When the operator must run next even without input (Unix time in ms), or None. Ignores keyed timers."""
+        """When the operator next has work even without input (Unix time in ms), or None. Ignores keyed timers."""
         return None
 
     def take_event_times(self) -> list[Any] | None:
@@ -272,7 +266,7 @@ class StreamOperator:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether requests are pending, so that the next epoch must follow immediately."""
+        """Whether requests are pending. The next epoch must then follow immediately."""
         return False
 
     @property
@@ -283,7 +277,7 @@ class StreamOperator:
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None: ...
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return the operator's state other than keyed state, or None for a stateless operator."""
+        """Return the operator's non-keyed state, or None for a stateless operator."""
         return None
 
     def resume_after_snapshot(self) -> None: ...
@@ -298,14 +292,14 @@ class StreamOperator:
             )
 
     def snapshot_event_time(self) -> dict[str, Any] | None:
-        """Return the operator's event time and idleness as plain data, without timers, or None if it tracks neither.
+        """Return the operator's event time and idleness (without timers) as plain data, or None if it tracks neither.
 
-        A task after a shuffle stores this data with the epoch, so that its watermarks continue.
+        A task after a shuffle stores this data with the epoch, so that its watermarks continue after a restart.
         """
         return None
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Restore the result of ``snapshot_event_time``, before ``restore_state``."""
+        """Restore the result of ``snapshot_event_time``. Called before ``restore_state``."""
 
     def initialize_function(self, *, is_restored: bool) -> None: ...
 
@@ -319,13 +313,13 @@ class OperatorFactory:
     """Creates an operator, and describes it in advance (Flink's ``StreamOperatorFactory``).
 
     Attributes:
-        make: creates the operator from its context. An operator class, or a ``partial`` of it.
+        make: creates the operator from its context: an operator class, or a ``partial`` of it.
         wakes_up: whether the operator may have work in an epoch without records.
-        stateful: whether ``snapshot_state`` returns a state, which needs a shuffle before the operator.
+        stateful: whether ``snapshot_state`` returns a state. The operator then needs a shuffle before it.
         result_types: maps a side output's tag, or None for the main output, to the type or column names of its results.
         asked_tags: tags of all side outputs that the program reads.
         state_depends_on: maps subjects to settings that stored state requires (``_state/keys/state_note.py``).
-        keeps_records: whether the operator emits its input records unchanged, so that the results have known columns.
+        keeps_records: whether the operator emits its input records unchanged. The results then have known columns.
         keeps_columns: whether columnar input stays columnar.
         sides_are_fixed: whether the inputs must not be swapped, because the operator stores records by input.
     """

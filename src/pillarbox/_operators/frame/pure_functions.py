@@ -1,4 +1,4 @@
-"""Recognizes functions that cannot keep a reference to their results, so that results need no copy."""
+"""Recognizes functions whose results need no copy, because the functions cannot keep references to them."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ _REACHES_FURTHER = ("STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "LOAD_BUILD_
 
 
 def is_pure(function: Any) -> bool:
-    """Return whether a function with immutable arguments surely keeps no reference to its results.
+    """Return whether a function, given immutable arguments, certainly keeps no reference to its results.
 
-    True for a plain function without closure that only uses builtins and constants.
+    True for a plain function without a closure that uses only builtins and constants.
     """
     if type(function) is not FunctionType or function.__closure__:
         return False
@@ -95,8 +95,5 @@ def _is_pure_code(code: CodeType, names: Mapping[str, Any]) -> bool:
 
 
 def _is_constant(value: Any) -> bool:
-    """Return whether a value only refers to immutable values.
-
-    False for functions and classes, which have attributes.
-    """
+    """Return whether a value refers only to immutable values. Functions and classes do not, as they have attributes."""
     return not isinstance(value, type) and not hasattr(value, "__dict__") and is_fixed(value)

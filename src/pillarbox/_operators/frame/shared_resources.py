@@ -1,6 +1,6 @@
 """Resources that tasks in a process share, such as event loops and rate limits.
 
-Flink creates them once per subtask. Here, a Spark partition runs many subtasks one after another in one process.
+Flink creates them once per subtask. Here, one process runs a Spark partition's many subtasks, one after another.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 R = TypeVar("R")
 
-#: The event loop of async keyed functions, a resource of a thread's tasks.
+#: The resource name of the event loop of async keyed functions, which a thread's tasks share.
 EVENT_LOOP = "event loop of keyed functions"
 
 
@@ -27,8 +27,8 @@ class SharedResources:
     Attributes:
         stay: whether all epochs of the tasks run in this process.
         resting: returns a context manager for waits of the mailbox thread. Within it, other threads can run functions.
-        query: the id of the query, or empty if unknown.
-        of_thread: resources that all vertices' tasks in this mailbox thread share.
+        query: the query's id, or empty if unknown.
+        of_thread: the resources that all vertices' tasks in this mailbox thread share.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Adds the operator, the key and the record to exceptions that user code raises."""
+"""Adds the operator, key and record to exceptions that user code raises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 def raise_at_record(
     error: BaseException, where: str, values: Sequence[Any], pending: Iterator[Any], hint: str = "", **details: Any
 ) -> NoReturn:
-    """Raise an OperatorError for an exception in user code. The message has ``where``, the record and ``hint``."""
+    """Raise an OperatorError for a user-code exception. The message contains ``where``, the record and ``hint``."""
     position = len(values) - length_hint(pending) - 1
     at = f"{where} {failed(error)}"
     if 0 <= position < len(values):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class OutputTag(Generic[T]):
     """Names a side output whose records have type ``T``.
 
-    ``yield tag, value`` in a process function, or ``ctx.output(tag, value)``, emits to the side output.
+    In a process function, ``yield tag, value`` and ``ctx.output(tag, value)`` emit to the side output.
     ``DataStream.get_side_output(tag)`` reads it. Tags with the same id are equal.
 
     Args:
@@ -69,20 +69,20 @@ class TimeDomain(Enum):
 class Function:
     """Base class of functions. ``open`` and ``close`` are called once per task.
 
-    With a batch DataFrame, a task ends with its partition; a function without ``close`` stays open for the worker's
+    With a batch DataFrame, a task ends with its partition, but a function without ``close`` stays open for the worker's
     next partitions. In async operators and in ``process`` on a keyed stream, ``open`` and ``close`` may be ``async
     def``.
 
     Attributes:
-        uses_processing_time: whether the function sets processing-time timers. If so, a streaming query also runs
-            epochs without new data. (Flink's tasks always run.) If None, pillarbox searches the function's code, and
-            the functions that this code calls, for such timers. The search cannot find calls through ``getattr()``.
+        uses_processing_time: whether the function sets processing-time timers. If so, a streaming query runs epochs
+            even without new data. (Flink's tasks always run.) If None, pillarbox searches the function's code, and the
+            functions that it calls, for such timers. The search does not find calls through ``getattr()``.
     """
 
     uses_processing_time: bool | None = None
 
     def open(self, runtime_context: RuntimeContext, /) -> Awaitable[None] | None:
-        """Declare states and open connections, before the first record."""
+        """Declare states and open connections. Called before the first record."""
         return None
 
     def close(self) -> Awaitable[None] | None:
@@ -107,7 +107,7 @@ class KeySelector(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     def get_key(self, value: In, /) -> Out:
-        """Return the record's key, whose hash must be the same in all processes."""
+        """Return the record's key. Its hash must be the same in all processes."""
 
 
 class Partitioner(Function, ABC, Generic[Key]):
@@ -123,10 +123,7 @@ class Partitioner(Function, ABC, Generic[Key]):
 
     @abstractmethod
     def partition(self, key: Key, num_partitions: int, /) -> int:
-        """Return the index of a key's subtask, below ``num_partitions``.
-
-        Every call must return the same index for a key.
-        """
+        """Return the index of a key's subtask, below ``num_partitions``. It must always be the same for a key."""
 
 
 class MapFunction(Function, ABC, Generic[In, Out]):
@@ -158,7 +155,7 @@ class FlatMapFunction(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     def flat_map(self, value: In, /) -> Iterable[Out] | None:
-        """Return or ``yield`` the record's results. None means no results."""
+        """Return or ``yield`` the record's results, or return None."""
 
 
 class FilterFunction(Function, ABC, Generic[In]):
@@ -178,7 +175,7 @@ class FilterFunction(Function, ABC, Generic[In]):
 
 
 class ReduceFunction(Function, ABC, Generic[T]):
-    """Combines two records into one of the same type.
+    """Combines two records into one record of the same type.
 
     Example:
         >>> class Larger(ReduceFunction[int]):
@@ -190,12 +187,12 @@ class ReduceFunction(Function, ABC, Generic[T]):
 
     @abstractmethod
     def reduce(self, value1: T, value2: T, /) -> T:
-        """Combine the key's result so far (initially its first record) with another record."""
+        """Combine the key's result so far, initially its first record, with another record."""
 
 
 SideOutput: TypeAlias = tuple[OutputTag[Any], Any]
 
-# A keyed function's results: of a ``def``, or of an ``async def`` that yields or returns them.
+# The results of a keyed function, which may be an ``async def`` that yields or returns them.
 Results: TypeAlias = (
     Iterable[T | SideOutput] | AsyncIterable[T | SideOutput] | Awaitable[Iterable[T | SideOutput] | None] | None
 )
@@ -214,7 +211,7 @@ class RecordContext(ABC):
 
 
 class ProcessFunction(Function, ABC, Generic[In, Out]):
-    """Maps each record to any number of results and side outputs. Has no key, state or timers.
+    """Maps each record to any number of results and side outputs, without key, state or timers.
 
     Example:
         >>> REFUND = OutputTag[int]("refund")
@@ -241,9 +238,7 @@ class ProcessFunction(Function, ABC, Generic[In, Out]):
     def process_element(self, value: In, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
         """Process a record. Return an iterable of results or None, or ``yield`` the results.
 
-        A result ``(tag, value)`` sends ``value`` to the side output ``tag``.
-
-        ``ctx`` is only valid during the call.
+        A result ``(tag, value)`` sends ``value`` to the side output ``tag``. ``ctx`` is valid only during the call.
         """
 
 
@@ -289,17 +284,17 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
 
     @abstractmethod
     def process_element(self, value: In, ctx: KeyedProcessFunction.Context[Key], /) -> Results[Out]:
-        """Process a record, with the state of its key. May be an ``async def``.
+        """Process a record with its key's state. May be an ``async def``.
 
         Return an iterable of results or None, or ``yield`` the results. A result ``(tag, value)`` sends ``value`` to
-        the side output ``tag``. ``ctx`` is only valid during the call.
+        the side output ``tag``. ``ctx`` is valid only during the call.
         """
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /) -> Results[Out]:
-        """Process a timer when it fires, with the state of its key. May be an ``async def``.
+        """Process a timer when it fires, with its key's state. May be an ``async def``.
 
-        Results are as in ``process_element``. The results of an event-time timer get its ``timestamp`` (Unix time in
-        ms) as event time; other results have no event time. ``ctx`` is only valid during the call.
+        Returns results as ``process_element`` does. The results of an event-time timer have its ``timestamp`` (Unix
+        time in ms); the results of a processing-time timer have no event time. ``ctx`` is valid only during the call.
         """
         return None
 
@@ -308,7 +303,7 @@ def check_call(function: Any, names: Sequence[str], what: str) -> None:
     """Raise ProgramError if a function has the wrong number of parameters.
 
     Args:
-        what: the beginning of the error message, such as ``"map() got f, which"``.
+        what: the beginning of the message, such as ``"map() got f, which"``.
     """
     try:
         signature = inspect.signature(function)
@@ -328,8 +323,8 @@ def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False
 
     Args:
         method: the method to check, if ``function`` is an object.
-        asked_by: the method that received the function, for the error message, such as ``"map()"``.
-        many: whether a generator is allowed.
+        asked_by: the method that received the function, such as ``"map()"``, for the message.
+        many: whether a generator function is allowed.
     """
     called = getattr(function, method, function)
     while isinstance(called, partial):

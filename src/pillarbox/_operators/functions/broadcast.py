@@ -22,7 +22,7 @@ class ReadOnlyBroadcastState(Generic[K, V]):
         self._state = state
 
     def get(self, key: K) -> V | None:
-        """Return the value at ``key``, or None. Do not change this value."""
+        """Return the value at ``key``, or None. Do not change the value."""
         return self._state.get(key)
 
     def contains(self, key: K) -> bool:
@@ -77,8 +77,8 @@ class ReadOnlyBroadcastState(Generic[K, V]):
 class BroadcastState(ReadOnlyBroadcastState[K, V], Generic[K, V]):
     """Broadcast state that can be changed, for functions that process broadcast records.
 
-    All subtasks receive the same broadcast records and must compute the same state, so the state must depend only on
-    these records. For a large map, an epoch stores only the changed entries.
+    All subtasks must compute the same state, so it must depend only on the broadcast records. For a large map, an epoch
+    stores only the changed entries.
     """
 
     def put(self, key: K, value: V) -> None:
@@ -117,7 +117,7 @@ class _Context(RecordContext):
 class _ReadOnlyContext(_Context):
     @abstractmethod
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor[K, V]) -> ReadOnlyBroadcastState[K, V]:
-        """Return a broadcast state. The state is read-only, because all subtasks' copies must be equal.
+        """Return a broadcast state, which is read-only, because all subtasks' copies must be equal.
 
         Raises:
             ProgramError: the stream was broadcast without this descriptor.
@@ -137,8 +137,8 @@ class _BroadcastContext(_Context):
 class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     """Processes a non-keyed stream connected to a broadcast stream.
 
-    Each subtask receives every broadcast record once, and may store it in broadcast state. The order between the two
-    streams is undefined. If records must wait for a broadcast record, the function has to store them in state.
+    Each subtask receives every broadcast record once, and may store it in broadcast state. The relative order of the
+    streams' records is undefined. If records must wait for a broadcast record, the function must store them in state.
 
     Example:
         >>> RULES = MapStateDescriptor[str, int]("rules")
@@ -177,7 +177,7 @@ class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     ) -> Iterable[Out | SideOutput] | None:
         """Process a broadcast record. Every subtask calls this method and emits the results.
 
-        ``ctx`` is only valid during the call.
+        ``ctx`` is valid only during the call.
         """
 
 
@@ -228,14 +228,14 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
 
         @abstractmethod
         def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
-            """Call a function for each of the subtask's keys that has a certain state (Flink's ``applyToKeyedState``).
+            """Call a function for each of the subtask's keys that has the given state (Flink's ``applyToKeyedState``).
 
-            The keys are collected before the first call of ``function``, and their order depends only on the keys.
+            The keys are collected before the first call, and their order depends only on the keys.
 
             Args:
                 descriptor: a keyed state that ``open`` has declared.
-                function: ``f(key, state)``. The function can change the key's states and emit to side outputs, but
-                    cannot set timers.
+                function: ``f(key, state)``, which can change the key's states and emit to side outputs, but cannot set
+                    timers.
 
             Example:
                 >>> SPENT = ValueStateDescriptor("spent", int, default=0)
@@ -266,7 +266,7 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
     def process_broadcast_element(self, value: In2, ctx: KeyedBroadcastProcessFunction.Context, /) -> Results[Out]:
         """Process a broadcast record. Every subtask calls this method and emits the results.
 
-        ``ctx`` gives access to the keyed state of all keys, and is only valid during the call.
+        ``ctx`` gives access to the state of all keys, and is valid only during the call.
         """
 
     def on_timer(self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext[Key], /) -> Results[Out]:

@@ -41,25 +41,25 @@ class CallContext:
     ) -> Awaitable[Any]:
         """Call a service and record its answer, as in ``await ctx.call(charge, order, cents)``.
 
-        Only in an ``async def``. If the record or timer is processed again after a failure, returns the recorded answer
-        instead of calling the service. With ``on_barrier="carry"`` or ``journal=...``, answers are stored until the
-        record or timer has finished. A call is identified by its function and arguments, so calls may be concurrent.
+        Requires an ``async def``. If the record or timer is processed again after a failure, the recorded answer is
+        returned, and the service is not called. With ``on_barrier="carry"`` or ``journal=...``, answers are stored
+        until the record or timer has finished. A call is identified by its function and arguments, so calls may be
+        concurrent.
 
         Args:
             function: an ``async def``, or a plain function, which runs in a thread. Its parameter ``idempotency_key``,
                 if any, receives a string that is the same whenever the call is repeated, in any process.
-            args: the function's arguments. They must be picklable plain data.
-            key: identifies the call, as its idempotency key. Required for a lambda, and for arguments that cannot be
-                pickled. Using the key again for another function or other arguments is an error.
+            args: the function's arguments, which must be picklable plain data.
+            key: the call's idempotency key, which then identifies the call. Required for a lambda and for arguments
+                that cannot be pickled. Using the key for another function or other arguments is an error.
             retry: a strategy or a number of retries, as in ``map_async``.
-            timeout: the maximum total time, including retries and waits for the budget. Afterwards, raises
+            timeout: the maximum total time, including retries and waits for the budget. A call that exceeds it raises
                 ``TimeoutError``.
-            budget: one of the budgets of ``process(..., budgets=[...])``. If the budget's ``estimate`` is a function,
-                that function receives the tuple of arguments.
-            record_errors: exception types that count as answers, such as ``Declined``. They are recorded, and never
-                retried.
+            budget: one of the budgets of ``process(..., budgets=[...])``. If its ``estimate`` is a function, that
+                function receives the tuple of arguments.
+            record_errors: exception types that count as answers, such as ``Declined``. They are recorded, not retried.
             reconcile: ``f(idempotency_key, *args)``, which asks the service for the outcome of a call that may have
-                reached the service. Returns the result or ``CALL_AGAIN``. Called before a retry, and after a failure if
-                no answer was recorded.
+                reached it, and returns the result or ``CALL_AGAIN``. Called before a retry, and after a failure if no
+                answer was recorded.
         """
         raise ProgramError("ctx.call() needs an async def, which awaits it: await ctx.call(...)")

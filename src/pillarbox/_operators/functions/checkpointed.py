@@ -1,4 +1,4 @@
-"""Functions with operator state, which belongs to a subtask instead of a key, as in Flink."""
+"""Functions with operator state, which belongs to a subtask rather than to a key, as in Flink."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class OperatorStateStore:
         self._uid = uid
 
     def get_list_state(self, descriptor: ListStateDescriptor[V]) -> ListState[V]:
-        """Return a list state. On rescaling, its elements are split among the new subtasks.
+        """Return a list state. Rescaling divides its elements among the new subtasks.
 
         Args:
-            descriptor: the state's descriptor, whose name must be unique among the function's states.
+            descriptor: its name must be unique among the function's states.
 
         Raises:
-            ProgramError: the descriptor is not a ``ListStateDescriptor``, or has a time-to-live.
+            ProgramError: the descriptor is not a ``ListStateDescriptor`` or has a time-to-live.
         """
         return self._declared(descriptor, union=False)
 
     def get_union_list_state(self, descriptor: ListStateDescriptor[V]) -> ListState[V]:
-        """Return a list state. On rescaling, each new subtask receives all elements.
+        """Return a list state. After rescaling, each new subtask has all subtasks' elements.
 
-        Without rescaling, each subtask only receives its own elements (in Flink, all elements). Arguments and errors
+        A restart without rescaling restores each subtask's own elements. (In Flink, all elements.) Arguments and errors
         are as in :meth:`get_list_state`.
         """
         return self._declared(descriptor, union=True)
@@ -55,7 +55,7 @@ class OperatorStateStore:
     def delete_if_exists(self, name: str) -> None:
         """Delete a list that the checkpoint contains but the function no longer declares (Spark's ``deleteIfExists``).
 
-        Needed as long as the program may start from checkpoints or savepoints that contain the list.
+        Keep the call while the program may start from a checkpoint or savepoint that contains the list.
 
         Raises:
             ProgramError: the function declares the list.
@@ -83,7 +83,7 @@ class FunctionInitializationContext:
         return self._is_restored
 
     def get_operator_state_store(self) -> OperatorStateStore:
-        """Return the store, whose methods declare states."""
+        """Return the store, which declares states."""
         return self._store
 
 
@@ -94,12 +94,12 @@ class FunctionSnapshotContext:
         self._checkpoint_id = checkpoint_id
 
     def get_checkpoint_id(self) -> int:
-        """Return the number of the current epoch and its checkpoint, counted from 1."""
+        """Return the number of the current epoch and of its checkpoint, from 1."""
         return self._checkpoint_id
 
 
 class CheckpointedFunction(ABC):
-    """A mix-in that adds operator state to a function, keyed or not.
+    """A mix-in that adds operator state to a keyed or non-keyed function.
 
     Requires a shuffle before the function, because Spark's source tasks have no identity across epochs.
 
@@ -123,5 +123,5 @@ class CheckpointedFunction(ABC):
         """Declare and read the states. Called once, after ``open()`` and before the first record."""
 
     def snapshot_state(self, context: FunctionSnapshotContext, /) -> None:
-        """Update the states before the epoch stores them. By default, does nothing."""
+        """Update the states before the epoch stores them."""
         return

@@ -34,7 +34,7 @@ class RuntimeContext:
     """A function's access to its task: name, subtask, metrics and keyed state.
 
     The ``get_*state`` methods declare a state. They raise ``ProgramError`` if the descriptor is for another kind of
-    state, if another kind of state has the same name, or if the stream has no key.
+    state, another kind of state has the same name, or the stream has no key.
 
     Example:
         >>> class Tag(MapFunction[str, str]):
@@ -63,7 +63,7 @@ class RuntimeContext:
         return self._context.subtask
 
     def get_number_of_parallel_subtasks(self) -> int:
-        """Return the number of subtasks, or 0 upstream of the first shuffle, where Spark chooses it."""
+        """Return the number of subtasks, or 0 upstream of the first shuffle, because Spark chooses the number there."""
         return self._context.parallelism
 
     def get_max_number_of_parallel_subtasks(self) -> int:
@@ -71,7 +71,7 @@ class RuntimeContext:
         return self._context.max_parallelism
 
     def get_task_name_with_subtasks(self) -> str:
-        """Return the operator's name, the subtask's number (from 1) and the number of subtasks, as Flink does."""
+        """Return the operator's name, the subtask's number (from 1) and the number of subtasks."""
         return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism or '?'})"
 
     def get_metrics_group(self) -> MetricGroup:
@@ -82,7 +82,7 @@ class RuntimeContext:
         """Return a logger that adds the operator, the subtask (from 0) and the epoch to each message and log record.
 
         Args:
-            name: the name of the standard logger to log to.
+            name: the name of the standard-library logger that receives the messages.
 
         Example:
             >>> class Check(MapFunction[int, int]):
@@ -110,23 +110,23 @@ class RuntimeContext:
         return self._declared(state_descriptor, "get_map_state", MapStateDescriptor)  # type: ignore[no-any-return]
 
     def get_reducing_state(self, state_descriptor: ReducingStateDescriptor[V]) -> ReducingState[V]:
-        """Declare a state with one value per key. A reduce function combines all added values into this value."""
+        """Declare a state with one value per key. A reduce function adds values to it."""
         return self._declared(state_descriptor, "get_reducing_state", ReducingStateDescriptor)  # type: ignore[no-any-return]
 
     def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor[T, Acc, U]) -> AggregatingState[T, U]:
-        """Declare a state with an accumulator per key. An aggregate function adds values to the accumulator."""
+        """Declare a state with an accumulator per key. An aggregate function adds values to it."""
         return self._declared(state_descriptor, "get_aggregating_state", AggregatingStateDescriptor)  # type: ignore[no-any-return]
 
     def delete_if_exists(self, name: str) -> None:
         """Delete a keyed state that the checkpoint contains but no function declares (Spark's ``deleteIfExists``).
 
-        Call this method in ``open()``. Without it, pillarbox refuses such a checkpoint. The first epoch removes the
-        state, and keys that had no other state. Afterwards, only starts from older checkpoints and savepoints need the
-        call.
+        Call this method in ``open()``. Without the call, pillarbox refuses such a checkpoint. The first epoch removes
+        the state, and removes keys without other state. Keep the call while the program may start from an older
+        checkpoint or savepoint.
 
         Raises:
-            ProgramError: the program declares a state with this name or has renamed a state from this name, the task
-                has already processed records, or the stream has no key.
+            ProgramError: the program declares a state with this name, or has renamed such a state; or the task has
+                already processed records; or the stream has no key.
         """
         self._backend_for(name).delete_if_exists(name)
 
@@ -154,10 +154,10 @@ class RuntimeContext:
 
 
 class TimerService(ABC):
-    """The clocks, and the timers of the current key. All times are Unix times in ms.
+    """The clocks, and the current key's timers. All times are Unix times in ms.
 
-    A key has at most one timer per timestamp and clock: registering a timer again has no effect. Timers are part of the
-    state.
+    A key has at most one timer per timestamp and clock, so registering a timer again has no effect. Timers are part of
+    the state. Without a key, registering a timer raises ``ProgramError``.
 
     Example:
         >>> class Remind(KeyedProcessFunction[str, str, tuple[str, int]]):
@@ -186,10 +186,7 @@ class TimerService(ABC):
     def register_event_time_timer(self, timestamp: int) -> None:
         """Call ``on_timer`` once when the watermark reaches ``timestamp``.
 
-        If the watermark has already passed that time, the timer fires with the next watermark.
-
-        Raises:
-            ProgramError: the stream has no key.
+        If the watermark has already reached it, the timer fires with the next watermark.
         """
 
     @abstractmethod
@@ -198,11 +195,7 @@ class TimerService(ABC):
 
     @abstractmethod
     def register_processing_time_timer(self, timestamp: int) -> None:
-        """Call ``on_timer`` once when the wall clock has passed ``timestamp``. A timer in the past fires soon.
-
-        Raises:
-            ProgramError: the stream has no key.
-        """
+        """Call ``on_timer`` once when the wall clock has passed ``timestamp``. A timer in the past fires soon."""
 
     @abstractmethod
     def delete_processing_time_timer(self, timestamp: int) -> None:

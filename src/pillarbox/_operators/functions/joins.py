@@ -31,11 +31,11 @@ class JoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
 
 class FlatJoinFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Joins each pair of records into any number of results. See :class:`JoinFunction`."""
+    """Joins each pair of records into any number of results."""
 
     @abstractmethod
     def join(self, first: In1, second: In2, /) -> Iterable[Out] | None:
-        """Return or ``yield`` the pair's results, or None."""
+        """Return or ``yield`` the pair's results, or return None."""
 
 
 class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
@@ -55,11 +55,11 @@ class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def co_group(self, firsts: Sequence[In1], seconds: Sequence[In2], /) -> Iterable[Out] | None:
-        """Return or ``yield`` results, or None. Both sequences are in order of arrival."""
+        """Return or ``yield`` results, or return None. Both sequences are in arrival order."""
 
 
 class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Processes pairs of records of two keyed streams whose event times are close. For ``interval_join``.
+    """Processes pairs of records with close event times, from two keyed streams. For ``interval_join``.
 
     Example:
         >>> class Delay(ProcessJoinFunction[int, int, int]):
@@ -85,7 +85,7 @@ class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
         @abstractmethod
         def timestamp(self) -> int:
-            """Return the event time of the pair's results: the later of the two event times."""
+            """Return the event time of the pair's results, the later of the two event times."""
 
         @abstractmethod
         def get_current_key(self) -> Any:
@@ -93,7 +93,7 @@ class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
         @abstractmethod
         def output(self, tag: OutputTag[V], value: V) -> None:
-            """Emit a value to a side output, with the event time of the pair."""
+            """Emit a value to a side output, with the pair's event time."""
 
     @abstractmethod
     def process_element(
@@ -101,7 +101,5 @@ class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
     ) -> Iterable[Out | SideOutput] | None:
         """Process a pair. Return an iterable of results or None, or ``yield`` the results.
 
-        A result ``(tag, value)`` sends ``value`` to the side output ``tag``.
-
-        ``ctx`` is only valid during the call.
+        A result ``(tag, value)`` sends ``value`` to the side output ``tag``. ``ctx`` is valid only during the call.
         """

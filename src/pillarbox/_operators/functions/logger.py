@@ -1,4 +1,4 @@
-"""A task's logger, which adds the operator, the subtask and the epoch to messages."""
+"""A task's logger."""
 
 from __future__ import annotations
 
@@ -17,20 +17,17 @@ else:
 
 
 class TaskLogger(_Adapter):
-    """A logger that adds operator, subtask and current epoch. Thread-safe."""
+    """A logger that adds the operator, the subtask and the current epoch to messages. Thread-safe."""
 
     def __init__(self, logger: logging.Logger, context: OperatorContext) -> None:
         super().__init__(logger, {})
         self._context = context
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Add the task to the message and to the log record's fields.
-
-        Does not overwrite the caller's fields.
-        """
+        """Add the task to the message and to the log record's fields. The caller's fields have precedence."""
         context = self._context
         task = {"operator": context.name, "subtask": context.subtask, "epoch": context.epoch}
         kwargs["extra"] = {**task, **(kwargs.get("extra") or {})}
-        # The message may be a format; an operator's name is not.
+        # The message may be a format string, but the operator's name is not.
         suffix = place_of_task(context.name, context.subtask, context.epoch).replace("%", "%%")
         return f"{msg} {suffix}", kwargs

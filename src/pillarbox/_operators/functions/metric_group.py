@@ -1,7 +1,7 @@
 """Metrics of user functions, as in PyFlink: counters, meters, distributions and gauges.
 
-Metrics are reported at the end of each epoch and then reset, so totals must be kept in state. Functions of async
-operators may use metrics from their threads.
+Metrics are reported and reset at the end of each epoch, so totals must be kept in state. Functions of async operators
+may use metrics from their threads.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Meter:
 class Distribution:
     """Reports the number, sum, minimum, maximum and mean of the values in an epoch.
 
-    The number is reported as the counter ``<name>.count``. If there are values, the others are reported as the gauges
+    The number is reported as the counter ``<name>.count``. If it is not 0, the others are reported as the gauges
     ``<name>.sum``, ``<name>.min``, ``<name>.max`` and ``<name>.mean``.
     """
 
@@ -104,10 +104,11 @@ class _Gauge:
 
 
 class MetricGroup:
-    """Creates metrics by name. ``runtime_context.get_metrics_group()`` returns it.
+    """Creates metrics by name. Returned by ``runtime_context.get_metrics_group()``.
 
-    Methods raise ``ProgramError`` if a name is not a string, or is already used for another kind of metric.
-    ``pillarbox.metrics(progress)`` reports the metrics, prefixed with the operator's uid.
+    Methods return the same object for the same name. They raise ``ProgramError`` if a name is not a string or is
+    already used for another kind of metric. ``pillarbox.metrics(progress)`` reports the metrics, prefixed with the
+    operator's uid.
 
     Example:
         >>> class Check(FilterFunction[int]):
@@ -127,35 +128,35 @@ class MetricGroup:
         self._prefix = prefix
 
     def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
-        """Return a group of metrics whose names start with ``name`` and a dot.
+        """Return a group whose metrics' names start with ``name`` and a dot.
 
         Args:
-            extra: if set, returns a group with this name inside the new group.
+            extra: the name of a group inside that group, which is then returned.
         """
         parts = [_checked(part) for part in (name, extra) if part is not None]
         return MetricGroup(self._metrics, "".join([self._prefix, *(f"{part}." for part in parts)]))
 
     def counter(self, name: str) -> Counter:
-        """Return the counter with this name. Calls with the same name return the same object."""
+        """Return the counter with this name."""
         return self._metrics.get(self._prefix + _checked(name), Counter)
 
     def meter(self, name: str, time_span_in_seconds: int = 60) -> Meter:
-        """Return the meter with this name. Calls with the same name return the same object.
+        """Return the meter with this name.
 
         Args:
-            time_span_in_seconds: ignored; exists for compatibility with PyFlink. The rate covers the epoch.
+            time_span_in_seconds: ignored; for compatibility with PyFlink. The rate covers the epoch.
         """
         return self._metrics.get(self._prefix + _checked(name), Meter)
 
     def distribution(self, name: str) -> Distribution:
-        """Return the distribution with this name. Calls with the same name return the same object."""
+        """Return the distribution with this name."""
         return self._metrics.get(self._prefix + _checked(name), Distribution)
 
     def gauge(self, name: str, obj: Callable[[], int | float]) -> None:
-        """Report the result of a function at the end of each epoch, in ``TaskReport.gauges``.
+        """Report a function's result at the end of each epoch, in ``TaskReport.gauges``.
 
         Args:
-            obj: a function that returns a number. Called in the mailbox thread. If it raises, the task fails.
+            obj: a function that returns a number. Called in the mailbox thread; if it raises, the task fails.
 
         Raises:
             ProgramError: another metric has this name, or ``obj`` is not callable.
@@ -166,7 +167,7 @@ class MetricGroup:
 
 
 class UserMetrics:
-    """The metrics that a user's function has created, by name."""
+    """A user function's metrics, by name."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator

@@ -29,11 +29,11 @@ class CoMapFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def map1(self, value: In1, /) -> Out | None:
-        """Return the result for a record of the first stream, or None for no result."""
+        """Return the result for a record of the first stream, or None."""
 
     @abstractmethod
     def map2(self, value: In2, /) -> Out | None:
-        """Return the result for a record of the second stream, or None for no result."""
+        """Return the result for a record of the second stream, or None."""
 
 
 class CoFlatMapFunction(Function, ABC, Generic[In1, In2, Out]):
@@ -60,17 +60,17 @@ class CoFlatMapFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def flat_map1(self, value: In1, /) -> Iterable[Out] | None:
-        """Return or ``yield`` the results for a record of the first stream. None means no results."""
+        """Return or ``yield`` the results for a record of the first stream, or return None."""
 
     @abstractmethod
     def flat_map2(self, value: In2, /) -> Iterable[Out] | None:
-        """Return or ``yield`` the results for a record of the second stream. None means no results."""
+        """Return or ``yield`` the results for a record of the second stream, or return None."""
 
 
 class CoProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     """Processes the records of two streams, with side outputs. Has no key, state or timers.
 
-    Each subtask has its own instance, whose attributes are not checkpointed.
+    Each subtask has its own instance. Attributes are not checkpointed.
 
     Example:
         >>> class Both(CoProcessFunction[str, int, tuple[str, int]]):
@@ -118,7 +118,7 @@ class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
     """
 
     if TYPE_CHECKING:
-        # Some checkers reject an alias of a generic class as a type.
+        # Some type checkers reject an alias of a generic class.
         class Context(KeyedProcessFunction.Context[KeyOut], Generic[KeyOut]):
             """The current record and its key."""
 

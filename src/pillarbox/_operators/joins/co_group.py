@@ -1,6 +1,6 @@
 """``join`` and ``co_group``, which combine two streams' records with equal keys in the same window.
 
-A window's elements are (index of the stream, record) pairs. Source: Flink's ``CoGroupedStreams`` and ``JoinedStreams``.
+A window's elements are (stream index, record) pairs. Source: Flink's ``CoGroupedStreams`` and ``JoinedStreams``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CoGroups(WindowFunction[Any, Any, Any, Any]):
 
 
 class Pairs(WindowFunction[Any, Any, Any, Any]):
-    """Calls ``f(first, second)`` with each pair of records in a window, and emits its result."""
+    """Calls ``f(first, second)`` with each pair of records in a window, and emits the result."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -59,7 +59,7 @@ class Pairs(WindowFunction[Any, Any, Any, Any]):
 
 
 class FlatPairs(Pairs):
-    """Calls ``f(first, second)`` with each pair of records in a window, and emits any number of results."""
+    """Like :class:`Pairs`, but emits any number of results per pair."""
 
     def apply(self, key: Any, window: Any, inputs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
         for results in super().apply(key, window, inputs):

@@ -1,7 +1,7 @@
 """``interval_join``, which pairs records of two keyed streams that have equal keys and close event times.
 
-Source: Flink's ``IntervalJoinOperator``, which drops a record when the watermark reaches the time of its last possible
-partner. Here, the watermark must have passed that time: a partner with exactly that time is not late.
+Source: Flink's ``IntervalJoinOperator``, which drops a record when the watermark reaches its last possible partner's
+time. Here, the watermark must have passed that time, because a partner with exactly that time is not late.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 _MANY = 32
-# Records may stay longer than needed by this fraction of their interval: then timers of many keys have equal, cheap
-# times.
+# Records may stay up to 1/8 of their interval longer than needed. This gives many keys' timers equal, cheap times.
 _PART = 8
 _TIME = itemgetter(0)
 
@@ -62,7 +61,7 @@ class JoinContext(EmittingContext, ProcessJoinFunction.Context):
 
 
 class _Side:
-    """The stored records of one stream, by event time."""
+    """One stream's stored records, by event time."""
 
     def __init__(self, operator: IntervalJoinOperator, name: str, keying: Keying, reach: Interval) -> None:
         self._operator = operator
@@ -73,7 +72,7 @@ class _Side:
         self.wait: int = max(reach.upper, 0) + 1
         self.state: MapState[int, Sequence[Any]] = self._backend.get_state(MapStateDescriptor(name))
         self.late: OutputTag | None = None
-        # Sorted event times of keys with many. Read from the state again after a restart.
+        # Sorted event times of each key with many records. Read from the state again after a restart.
         self._ordered: dict[Any, list[int]] = {}
 
     def process_records(self, records: Records) -> None:
@@ -83,7 +82,6 @@ class _Side:
         state = self.state
         values = state.get(timestamp)
         if values is None:
-            # A tuple takes half the memory of a list.
             state.put(timestamp, (value,))
             ordered = self._ordered.get(self._backend.key)
             if ordered is not None:
@@ -108,7 +106,6 @@ class _Side:
     def drop(self, watermark: int) -> int | None:
         """Drop records that can no longer match. Returns the watermark that next drops a record, or None."""
         state, times = self.state, self._in_order()
-        # At the end of the data, also records whose last partner could still follow.
         over = len(times) if watermark == MAX_WATERMARK else bisect_left(times, watermark - self.wait + 1)
         if over == len(times):
             state.clear()
@@ -134,7 +131,7 @@ class _Side:
 
 
 class IntervalJoinOperator(TwoInputs, KeyedOperator):
-    """Applies a ``ProcessJoinFunction`` to each pair of records whose event times are close."""
+    """Applies a ``ProcessJoinFunction`` to each pair of records with close event times."""
 
     own_states: Collection[str] = ("left", "right")
     drops_late = True

@@ -1,6 +1,6 @@
 """``deduplicate`` on a keyed stream.
 
-Sources: Spark's ``dropDuplicatesWithinWatermark``, and deduplication in Flink's SQL.
+Sources: Spark's ``dropDuplicatesWithinWatermark``, and deduplication in Flink SQL.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pillarbox._types.type_information import Types
 
 
 class DeduplicateOperator(KeyedOperator):
-    """Emits a record unless its key is stored. Stores the key of an emitted record for ``within`` ms of event time.
+    """Emits a record unless its key is stored, and stores the key for ``within`` ms of event time.
 
-    A record that is late by more than ``within`` is emitted, but its key is not stored.
+    If a record is late by ``within`` or more, its key is not stored.
     """
 
     def __init__(self, context: OperatorContext, keying: Keying, within: int) -> None:
@@ -45,7 +45,7 @@ class DeduplicateOperator(KeyedOperator):
                 first.append(position)
                 forget_at = min(timestamp + self._within, MAX_WATERMARK)
                 if forget_at <= watermark:
-                    continue  # its timer would fire with the next watermark, and hide on-time records until then
+                    continue  # the key would hide on-time records until the next watermark fires its timer
                 self._seen.update(True)
                 if self.context.batch:
                     self._forget_at = forget_at

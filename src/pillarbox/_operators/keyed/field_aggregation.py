@@ -20,11 +20,10 @@ Method = Literal["sum", "min", "max", "min_by", "max_by"]
 
 
 class FieldAggregation(ReduceFunction[Any]):
-    """Aggregates the records of a key by one field.
+    """Aggregates a key's records by one field.
 
     ``sum``, ``min`` and ``max`` return the key's first record, with the aggregated value in the field. ``min_by`` and
-    ``max_by`` return the whole record with the extreme value, or the first of several. NaN is greater than all numbers,
-    as in Flink and Spark.
+    ``max_by`` return the first record with the extreme value. NaN is greater than all numbers, as in Flink and Spark.
 
     Args:
         field: the field's position (in tuples and rows) or name (in rows, dicts and objects). Any other record is its

@@ -21,12 +21,12 @@ from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimer
 
 
 class _KeyTimers(Clocks):
-    """The timers that the user's function has set for the current key, without a namespace."""
+    """The user function's timers for the current key."""
 
     def __init__(self, context: OperatorContext, internal: InternalTimerService) -> None:
         super().__init__(context)
         self._internal = internal
-        # Saves a call on the hottest path: the user's methods are the timers' own.
+        # Binds the timers' own methods, to save a call on the hottest path.
         self.register_event_time_timer = internal.event_timers.register  # type: ignore[method-assign]
         self.delete_event_time_timer = internal.event_timers.delete  # type: ignore[method-assign]
         register, delete = internal.register_processing_time_timer, internal.delete_processing_time_timer
@@ -58,7 +58,7 @@ class KeyedProcessOperator(KeyedOperator):
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
         with Pass(self, values, pending, pending, timeless=records.timestamps is None):
             for value, key, timestamp in zip(pending, keys, stamps):
-                # Inlined set_current_key: this is the hottest loop.
+                # Inlined set_current_key, because this is the hottest loop.
                 backend.row = rows[key]
                 backend.key = key
                 ctx.current = timestamp
@@ -91,11 +91,9 @@ class KeyedProcessOperator(KeyedOperator):
         collector.flush()
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Call ``on_timer``. Results have the timer's timestamp."""
         self._call_on_timer(timestamp, timestamp)
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """Call ``on_timer``. Results have no timestamp."""
         self._ctx.domain = TimeDomain.PROCESSING_TIME
         try:
             self._call_on_timer(timestamp, None)

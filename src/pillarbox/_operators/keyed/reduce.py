@@ -1,7 +1,7 @@
-"""``reduce`` on a keyed stream. Emits the new value after every record or, in batch mode, only each key's last value.
+"""``reduce`` on a keyed stream. Emits the new value after every record or, in batch mode, only a key's last value.
 
-Source: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``. In batch mode, Flink's results have
-the timestamp 2**63 - 1; here, they have the last record's timestamp.
+Source: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``. In batch mode, results have the last
+record's timestamp; in Flink, they have the timestamp 2**63 - 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MANY = 1024
 class ReduceOperator(KeyedOperator):
     """Applies ``f(previous, value) -> value`` per key. Emits a key's first record unchanged.
 
-    A field aggregation also checks the field in a key's first record, because a wrong type there would make all later
+    For a field aggregation, the field in that first record is checked, because a wrong type would make all later
     records fail.
     """
 
@@ -71,7 +71,7 @@ class ReduceOperator(KeyedOperator):
         return reduced
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Reduce a run of records in batch mode. Only a key that continues in the next run needs state."""
+        """Reduce a batch of sorted records. Only a key that continues in the next batch needs state."""
         backend, state, fold = self.backend, self._state, self._fold_one
         values, timestamps = run.records.values, run.records.timestamps
         pending = iter(values)

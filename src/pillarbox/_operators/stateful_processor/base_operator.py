@@ -1,7 +1,4 @@
-"""Base class of the operators that run Spark's ``StatefulProcessor`` and ``GroupState`` functions.
-
-Rows are buffered until the end of the micro-batch. Spark's watermark decides which rows are late.
-"""
+"""Base class of the operators that run Spark's ``StatefulProcessor`` and ``GroupState`` functions."""
 
 from __future__ import annotations
 
@@ -42,10 +39,10 @@ class ProcessorSettings:
 
 
 class MicroBatchOperator(KeyedOperator):
-    """Buffers the rows of a micro-batch, and processes them key by key at its end (barrier).
+    """Buffers a micro-batch's rows, and processes them key by key at its end (barrier).
 
     Attributes:
-        kind: the name of the Spark method, which is also the operator's uid.
+        kind: the name of the Spark method, and the operator's uid.
     """
 
     by_key = False
@@ -90,15 +87,13 @@ class MicroBatchOperator(KeyedOperator):
         return {"watermark": watermark, "idle": None, "quiet_since": None, "silent": False, "batch": batch}
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Restore the watermark. After rescaling, the micro-batch that the watermark belongs to is unknown."""
+        """Restore the watermark. After rescaling, its micro-batch is unknown."""
         self._last = None if state is None else (state.get("batch"), state["watermark"])
 
     def _late_watermark(self, batch: MicroBatch) -> int:
-        """Return the watermark that decides which rows are late.
+        """Return the watermark that decides which rows are late: the previous micro-batch's, as in Spark.
 
-        As in Spark, this is the previous micro-batch's watermark.
-
-        If this operator did not run in the previous micro-batch, returns the current watermark.
+        Returns 0 in the first micro-batch, and the current watermark if the operator did not run in the previous one.
         """
         last, self._last = self._last, (batch.number, batch.watermark)
         if last is None:

@@ -1,6 +1,6 @@
 """Converts rows to pandas frames, and emitted frames to Arrow columns, like PySpark.
 
-All keys' rows are converted together if this gives the same types as a conversion key by key.
+All keys' rows are converted together if this gives the same types as converting them key by key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def has_conversions() -> bool:
 
 @dataclass(frozen=True)
 class FrameOptions:
-    """Settings of the conversion, from the program and the session."""
+    """Conversion settings of the program and the session."""
 
     columns: tuple[str, ...]
     key: pa.Schema
@@ -66,7 +66,7 @@ class SortedFrames:
     """Converts the rows of each key to a frame.
 
     Args:
-        keeps_types: whether frames have the columns' types, as in ``applyInPandasWithState``. If False, pandas infers
+        keeps_types: whether frames have the columns' types, as in ``applyInPandasWithState``. Otherwise, pandas infers
             types from values.
     """
 
@@ -75,7 +75,7 @@ class SortedFrames:
         self._options, self._batch, self._keeps_types = options, rows.batch, keeps_types
         self.frame: Any = options.to_frame(rows.batch)
         nulls = [field.type for field, column in zip(rows.batch.schema, rows.batch.columns) if column.null_count]
-        # A column's type depends on whether there are nulls, or on the type of its values.
+        # A column's type depends on whether it has nulls, or on the types of its values.
         self._by_key = options.int_extension or any(is_.is_boolean(kind) for kind in nulls)
         if keeps_types:
             self._by_key = options.int_extension or any(is_.is_boolean(kind) or is_.is_integer(kind) for kind in nulls)
@@ -105,7 +105,7 @@ class SortedFrames:
 
 
 class FrameResults:
-    """Converts emitted frames to Arrow columns. First concatenates consecutive frames with equal columns and types."""
+    """Converts emitted frames to Arrow columns, after concatenating consecutive frames with equal columns and types."""
 
     def __init__(self, schema: pa.Schema, options: FrameOptions) -> None:
         self._schema = schema

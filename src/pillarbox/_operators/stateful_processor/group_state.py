@@ -1,6 +1,6 @@
 """The operator of ``applyInPandasWithState``, whose function has a state and a timeout per group.
 
-A timeout is stored as a timer one millisecond later, because a group expires after its timeout, and not at the timeout.
+A timeout is stored as a timer one millisecond later, because a group expires after its timeout rather than at it.
 Source: Spark's ``FlatMapGroupsInPandasWithStateExec``.
 """
 
@@ -28,7 +28,7 @@ TIMEOUTS = {"none": "NoTimeout", "processingtime": "ProcessingTimeTimeout", "eve
 
 
 class GroupStateOperator(MicroBatchOperator):
-    """Calls a function with each key's frames, and once for each key that has timed out."""
+    """Calls a function with each key's frames, and once for each key that timed out."""
 
     kind = "applyInPandasWithState"
 
@@ -59,7 +59,7 @@ class GroupStateOperator(MicroBatchOperator):
             schema = self._options.key
             columns = [pa.array(column, kind) for column, kind in zip(zip(*values), schema.types)]
             keys = self._keys(pa.RecordBatch.from_arrays(columns, schema=schema))
-            # pandas takes twenty times as long to create an empty frame as to copy it.
+            # Creating an empty frame takes pandas twenty times as long as copying it.
             empty = pd.DataFrame(columns=self._options.columns)
             for (timestamp, owner), key in zip(due, keys):
                 self.backend.set_current_key(owner)
@@ -99,7 +99,7 @@ class GroupStateOperator(MicroBatchOperator):
             self._emit()
 
     def _store(self, state: Any, timed_out: int | None) -> None:
-        """Store the state and the timeout. As in Spark, if the function changes neither, both remain."""
+        """Store the state and the timeout. If the function changes neither, both remain, as in Spark."""
         timeout = int(state._timeout_timestamp)
         if not (state._updated or state._removed or timeout != -1):
             if timed_out is not None:

@@ -1,7 +1,7 @@
 """The handle that ``StatefulProcessor.init`` receives: a ``DriverHandle`` on the driver, a ``TaskHandle`` in tasks.
 
 Tasks use the declarations that the driver's handle recorded, because workers cannot parse DDL. Method names, arguments,
-conditions and error texts are the same as in Spark.
+conditions and error messages are as in Spark.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Declarations:
 
 
 class _Handle:
-    """Base class of both handles. ``phase`` is the handle's state, with Spark's name."""
+    """Base class of both handles. ``phase`` is Spark's name of the handle's state."""
 
     def __init__(self, time_mode: str, phase: str, timers: HeapTimers | None = None) -> None:
         self._time_mode, self._phase, self._timers = time_mode, phase, timers
@@ -131,7 +131,7 @@ class _Handle:
 
 
 class DriverHandle(_Handle):
-    """Records which states ``init`` declares. Raises if ``init`` uses states or timers."""
+    """Records the states that ``init`` declares. Raises if ``init`` uses states or timers."""
 
     def __init__(self, time_mode: str, parse: Callable[[str], StructType]) -> None:
         super().__init__(time_mode, "PRE_INIT")

@@ -1,6 +1,6 @@
 """The operator of a ``StatefulProcessor``, with pillarbox's state and timers and Spark's order of events.
 
-In each micro-batch, a new copy of the processor receives the rows, then expired timers in time order, then ``close()``.
+In each micro-batch, a new copy of the processor receives the rows, then expired timers in time order, and is closed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ class StatefulProcessorOperator(MicroBatchOperator):
         processor.close()
 
     def _handle_initial_state(self, processor: Any, table: pa.Table, times: TimerValues) -> None:
-        """Process the initial state's rows whose keys belong to this subtask, in the first micro-batch."""
         key = tuple(table.column_names[: len(self.settings.key)])
         keying, context = Keying(key[0] if len(key) == 1 else key, self.name), self.context
         for batch in table.combine_chunks().to_batches():
@@ -96,7 +95,7 @@ class StatefulProcessorOperator(MicroBatchOperator):
         return zip(keys, (islice(pending, count) for count in rows.counts))
 
     def _handle_timers(self, processor: Any, batch: MicroBatch, times: TimerValues) -> None:
-        """Call the processor for expired timers. A timer set in such a call fires in the next micro-batch or later."""
+        """Call the processor for expired timers. Timers set in these calls fire in the next micro-batch or later."""
         limit = self._limit(batch)
         if limit is None:
             return
@@ -105,7 +104,7 @@ class StatefulProcessorOperator(MicroBatchOperator):
             backend.set_current_key(key)
             emitted = call(key=self._timer_key(key), timerValues=times, expiredTimerInfo=ExpiredTimerInfo(timestamp))
             results.take(emitted)
-            # Also if the function has registered it again, as in Spark.
+            # Even if the processor has registered the timer again, as in Spark.
             self.timers.delete(timestamp)
             if len(results) >= RUN_LIMIT:
                 self._emit()

@@ -1,4 +1,4 @@
-"""The rows of a micro-batch, which are buffered as columns, then ordered by key at the barrier, as in Spark."""
+"""A micro-batch's rows, which are buffered as columns and ordered by key at the barrier, as in Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def values_of(column: pa.Array) -> list[Any]:
 
 
 def without_late(table: pa.Table, column: str, watermark: int) -> pa.Table:
-    """Return the rows whose event time is null or after ``watermark`` (Unix time in ms)."""
+    """Return the rows whose event time is null or after ``watermark`` (ms)."""
     times = table.column(column)
     if pa.types.is_struct(times.type):
         times = pc.struct_field(times, "end")
@@ -58,9 +58,9 @@ class SortedRows:
 
 
 def _sorted_by(table: pa.Table, columns: Sequence[str]) -> tuple[pa.Table, list[tuple[str, str]]]:
-    """Return the key columns, and an Arrow sort order for them.
+    """Return the key columns and an Arrow sort order.
 
-    Before each key column, inserts a column of null flags, because Arrow sorts nulls last.
+    Null flags precede a key column that has nulls, because Arrow sorts nulls last.
     """
     keys = {}
     for position, name in enumerate(columns):
@@ -77,7 +77,7 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 class RowResults:
-    """Converts emitted rows to columns, by name like PySpark; missing columns become null."""
+    """Converts emitted rows to columns by name, like PySpark. Missing columns become null."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema

@@ -23,7 +23,7 @@ from pillarbox._state.slots import NEW, STAMPS, STATE
 from pillarbox._state.types.plain_types import type_of_state
 from pillarbox._types.type_information import Types
 
-#: Row columns after ``key``: per state a struct of its values, and an array of timestamps.
+#: The columns after ``key`` are a column per state and an array of timer timestamps.
 STATE_COLUMN = "state_{}"
 TIMERS_COLUMN = "timers"
 
@@ -32,12 +32,11 @@ TIMERS_COLUMN = "timers"
 class SparkStateTable:
     """Converts Spark's state rows to the rows of a savepoint table.
 
-    For a state with a time-to-live, Spark stores the value and its expiry time; a savepoint stores the value and its
-    last access time.
+    For a state with a time-to-live, Spark stores the expiry time, and a savepoint the last access time.
 
     Attributes:
         operator: the operator's entry in the manifest.
-        variables: maps names to states, in the order of their columns.
+        variables: maps names to states, in column order.
     """
 
     operator: OperatorTable

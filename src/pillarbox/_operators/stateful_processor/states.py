@@ -1,4 +1,4 @@
-"""The states of a ``StatefulProcessor``: Spark's interface to pillarbox's state. Mailbox thread only."""
+"""A ``StatefulProcessor``'s states: Spark's interface to pillarbox's state. Mailbox thread only."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _decoded(codec: Codec, stored: Iterable[Any]) -> list[Any]:
 
 
 class UnusableState:
-    """A state whose methods raise: it is on the driver, or was deleted with ``deleteIfExists``."""
+    """A state whose methods raise, because it is on the driver or was deleted with ``deleteIfExists``."""
 
     def __init__(self, error: Callable[[str], Exception]) -> None:
         self._error = error

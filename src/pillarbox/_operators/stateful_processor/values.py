@@ -1,7 +1,7 @@
-"""Converts values according to their schema to the stored form, and back, like Spark.
+"""Converts values to their stored form (plain data) and back, according to their schema.
 
-Stored values are plain data. Sources: PySpark's ``StructType.toInternal`` and Spark's ``EvaluatePython``, which turn
-values of a wrong type into null.
+Sources: PySpark's ``StructType.toInternal`` and Spark's ``EvaluatePython``, which turn values of a wrong type into
+null.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TAKEN = frozenset(dir(spark.Row))
 
 @cache
 def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
-    """Return a function that creates PySpark ``Row`` objects. Their class has fast access to columns."""
+    """Return a function that creates PySpark ``Row`` objects, whose class has fast column access."""
     columns = {
         name: property(itemgetter(position))
         for position, name in enumerate(names)
@@ -45,7 +45,7 @@ def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
 
 
 class Codec(NamedTuple):
-    """Converts values of a type for storage, and back. ``decode`` is None if no conversion back is needed."""
+    """Converts a type's values for storage and back. ``decode`` is None if no conversion back is needed."""
 
     encode: Function
     decode: Function | None = None
@@ -54,7 +54,7 @@ class Codec(NamedTuple):
 def struct_codec(schema: spark.StructType, *, hashable: bool = False) -> Codec:
     """Return the codec of a struct, which is stored and returned as a plain tuple.
 
-    ``hashable`` is True if stored values must be usable as dictionary keys.
+    With ``hashable``, stored values can be dictionary keys.
     """
     codecs = [_codec(field.dataType, hashable) for field in schema]
     encoders, count = [codec.encode for codec in codecs], len(codecs)

@@ -17,7 +17,7 @@ _BOOLEANS = frozenset({bool, np.bool_})
 
 
 class FilterOperator(FunctionOperator):
-    """Applies ``f(value) -> bool``. With ``keying``, the function can use the state of the record's key."""
+    """Applies ``f(value) -> bool``. With ``keying``, the function can use the record's keyed state."""
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
         super().__init__(context, function, "filter", keying)
@@ -37,10 +37,7 @@ class FilterOperator(FunctionOperator):
         return keep
 
     def _judge_each(self, records: Records) -> Records:
-        """Filter mutable records.
-
-        Copies each immediately, because the function may keep a record and change it later.
-        """
+        """Filter mutable records, and copy each immediately, because the function may change it later."""
         call, copied = self.call, self.context.copier.copied
         values: list[Any] = []
         keep: list[Any] = []
@@ -57,10 +54,7 @@ class FilterOperator(FunctionOperator):
             self._refuse(values, keep)
 
     def _refuse(self, values: list[Any], keep: list[Any]) -> None:
-        """Raise if a result is not a bool.
-
-        A coroutine would count as true, and None may mean a forgotten ``return``.
-        """
+        """Raise if a result is not a bool. A coroutine would count as true, and None may mean a missing ``return``."""
         position = next(index for index, answer in enumerate(keep) if type(answer) not in _BOOLEANS)
         answer = keep[position]
         for result in keep:

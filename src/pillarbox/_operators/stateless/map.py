@@ -16,7 +16,7 @@ from pillarbox._operators.frame.pure_functions import is_pure
 
 
 class MapOperator(FunctionOperator):
-    """Applies ``f(value) -> value``. With ``keying``, the function can use the state of the record's key."""
+    """Applies ``f(value) -> value``. With ``keying``, the function can use the record's keyed state."""
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
         super().__init__(context, function, "map", keying)
@@ -49,7 +49,7 @@ class MapOperator(FunctionOperator):
             self.output.process_records(Records(out, rest))
 
     def _call_each(self, values: Iterable[Any], out: list[Any]) -> None:
-        """Apply the function to values. Copies each mutable result before the next call."""
+        """Apply the function to values, and copy each mutable result before the next call."""
         call, emitted, append = self.call, self.context.copier.emitted, out.append
         for value in values:
             result = call(value)

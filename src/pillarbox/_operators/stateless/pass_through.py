@@ -1,4 +1,4 @@
-"""An operator that forwards its input, as the head of a source's chain or as a sink of Python objects."""
+"""The head of a source's chain, or a sink for Python objects."""
 
 from __future__ import annotations
 

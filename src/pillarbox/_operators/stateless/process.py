@@ -44,7 +44,6 @@ class ProcessOperator(FunctionOperator):
 
 
 def process_each(operator: FunctionOperator, records: Records, call: Callable[..., Any], ctx: Any) -> None:
-    """Apply ``call(value, ctx)`` to each record, without a current key, and emit the results."""
     collector = operator._collector
     stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
     with operator.each(records, None, timeless=records.timestamps is None) as values:

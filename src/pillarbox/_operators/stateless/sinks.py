@@ -1,4 +1,4 @@
-"""The sinks of a program: one converts records to columns of a DataFrame, one prints records."""
+"""A program's sinks: one converts records to DataFrame columns, one prints records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PrintOperator(StreamOperator):
         self.identifier = identifier
 
     def process_records(self, records: Records) -> None:
-        """Print records like Flink: ``identifier:subtask> record``, without a number if there is one subtask."""
+        """Print records like Flink, as ``identifier:subtask> record``, without a number if there is one subtask."""
         parallelism = self.context.parallelism or self.context.job_parallelism
         subtask = str(self.context.subtask + 1) if parallelism > 1 else ""
         prefix = ":".join(part for part in (self.identifier, subtask) if part)

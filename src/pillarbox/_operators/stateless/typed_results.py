@@ -1,8 +1,7 @@
 """Outputs that convert results to a declared type before emitting them.
 
-As in PyFlink, values of a ROW become named rows, FLOAT is rounded to 32 bits, and a value that does not have the
-declared type fails the job. If the declared type is a Spark schema, tuples become named rows, and values are not
-converted.
+As in PyFlink, ROW values become named rows, FLOAT values are rounded to 32 bits, and a value of another type fails the
+job. If a Spark schema is declared, tuples become named rows, and values are not converted.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class TypedReduce:
 
 
 def typed(output: Input, declared: TypeInformation[Any] | tuple[str, ...] | None, operator: str) -> Input:
-    """Wrap an output to convert results to ``declared`` (a type or column names), if this is needed."""
+    """Wrap an output so that it converts results to ``declared`` (a type or column names), if necessary."""
     if declared is None or isinstance(output, Discard):
         return output
     if isinstance(output, ColumnsOperator) and (isinstance(declared, tuple) or output.encoder.is_of(declared)):

@@ -1,4 +1,4 @@
-"""Base class of all window operators: calls user functions, and handles late elements, results and errors."""
+"""Base class of all window operators. Calls user functions, and handles late elements, results and errors."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class WindowProgram:
 
     @property
     def depends_on(self) -> dict[str, str]:
-        """The windows' properties. A program can only resume from state that was stored with the same properties.
+        """The windows' properties. A program can resume only from state that was stored with the same properties.
 
-        Windows on the same clock are compatible, because each window's end is stored. User-defined assigners are not
-        checked.
+        Time windows on the same clock are compatible, because each window's end is stored. User-defined assigners are
+        not checked.
         """
         assigner, fold = self.assigner, self.contents.fold if isinstance(self.contents, FoldedContents) else None
         properties: dict[str, str] = {}
@@ -79,7 +79,7 @@ class BaseWindowOperator(KeyedOperator):
     """Calls a window function with a window's elements.
 
     Attributes:
-        namespaced: whether each window has its own timers. Otherwise, each key has its own timers.
+        namespaced: whether timers belong to a window of a key rather than to a key.
         shared: whether all keys share windows and their timers.
     """
 
@@ -147,7 +147,7 @@ class BaseWindowOperator(KeyedOperator):
         return self._is_event_time and self._cleanup_time(window) <= self._timers.current_watermark
 
     def _drop_if_late(self, value: Any, timestamp: int | None) -> None:
-        """Handle an element without a window: it is late, unless its time is in a gap between windows."""
+        """Handle an element without a window, which is late unless its time is between two windows."""
         if not self._is_event_time or timestamp is None or timestamp + self._lateness > self._timers.current_watermark:
             return
         self.take_late(value, timestamp, self._program.late_tag)

@@ -1,7 +1,6 @@
-"""Buffers columnar runs (slices) of records, so that all records of a key are processed together.
+"""Buffers columnar records, to process all records of a key together, in order.
 
-With many keys, looking up a key's state is the slowest step, because the processor waits for memory. Each key's records
-stay in order.
+With many keys, looking up a key's state is the slowest step, because the processor waits for memory.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class GroupedRecords(NamedTuple):
 
 
 class RunBuffer:
-    """Buffers runs of records. Mailbox thread only."""
+    """Buffers batches of records. Mailbox thread only."""
 
     def __init__(self, keying: Keying) -> None:
         self._keying = keying
@@ -41,7 +40,7 @@ class RunBuffer:
         self._bytes = 0
 
     def takes(self, records: Records) -> bool:
-        """Return whether a run can be buffered: it has timestamps, and Arrow can group by its keys."""
+        """Return whether a batch has timestamps, the buffer's schema, and keys that Arrow can group."""
         columns = self._keying.columns
         if columns is None or not isinstance(records, ArrowRecords) or records.stamps is None:
             return False
@@ -95,7 +94,7 @@ def _grouping(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArr
 
 
 def positions_by_key(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return row positions grouped by key, in order within a key, and the size of each group."""
+    """Return the row positions, grouped by key and in order within a key, and each group's size."""
     names = [str(number) for number in range(len(columns) + 1)]
     table = pa.table([*map(with_one_zero, columns), pa.array(np.arange(len(columns[0])))], names=names)
     groups = table.group_by(names[:-1], use_threads=False).aggregate([(names[-1], "list")])
@@ -104,7 +103,7 @@ def positions_by_key(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], np
 
 
 def with_one_zero(column: pa.Array) -> pa.Array:
-    """Give -0.0 and 0.0 the same bits, and all NaNs, because Arrow groups floats by their bits."""
+    """Make the bits of -0.0 and 0.0 equal, and the bits of all NaNs, because Arrow groups floats by their bits."""
     kind = column.type
     if not pa.types.is_floating(kind):
         return column

@@ -23,12 +23,12 @@ Call = Callable[[tuple[Any, ...]], None]
 
 @dataclass(frozen=True)
 class Fold:
-    """Folds elements into an accumulator, and computes a result from the accumulator.
+    """Folds elements into an accumulator, and computes a result from it.
 
     Attributes:
         first: creates an accumulator from the first element.
         add: adds an element to an accumulator, possibly in place.
-        merge: merges two accumulators, possibly in place. None if accumulators cannot be merged.
+        merge: merges two accumulators, possibly in place. None if they cannot be merged.
     """
 
     descriptor: StateDescriptor
@@ -73,7 +73,7 @@ def _itself(value: Any) -> Any:
 
 
 class FoldedContents:
-    """Contents that are one accumulator per window. One object serves all windows: its methods receive the state."""
+    """Contents of one accumulator per window. Methods receive the state, because one object serves all windows."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
@@ -92,7 +92,7 @@ class FoldedContents:
 
 
 class ListContents:
-    """Contents that are all elements of a window, in order of arrival."""
+    """Contents of all elements of a window, in arrival order."""
 
     def __init__(self, fold: Fold | None = None, evictor: Evictor | None = None) -> None:
         self.descriptor: StateDescriptor = ListStateDescriptor(_NAME)
@@ -100,7 +100,7 @@ class ListContents:
         self.evictor = evictor
 
     def add(self, state: Any, value: Any, timestamp: int | None) -> None:
-        # A tuple, because list states refuse None.
+        # In a tuple, because list states refuse None.
         state.add((value,) if self.evictor is None else (value, timestamp))
 
     def elements(self, state: Any) -> Sequence[Any]:

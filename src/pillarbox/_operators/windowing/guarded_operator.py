@@ -1,4 +1,4 @@
-"""Window operators that emit a dead letter when a user function raises, and continue."""
+"""Dead letters for window operators."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pillarbox._operators.windowing.operator import WindowOperator
 class GuardedWindowOperator(GuardedOperator):
     """Wraps a :class:`WindowOperator`, and emits dead letters for failures in user functions.
 
-    If adding a record fails, the record is in no window. If the window function raises, the window emits nothing, and
-    is purged and removed as usual. Other errors at that time, such as in a user-defined trigger, fail the task.
+    If adding a record fails, the record is not added to any window. If the window function raises, the window emits
+    nothing, and is purged and removed as usual. Other errors while firing, such as in a user-defined trigger, fail the
+    task.
     """
 
     _guarded: WindowOperator
@@ -36,7 +37,7 @@ class GuardedWindowOperator(GuardedOperator):
         assert self._backend is not None and self._undo is not None
         key = self._backend.key
         self._guarded.flush()
-        # A record may fire a window and then be added to others.
+        # A record that fires a window may then be added to other windows.
         marks, mark = self._marks(), self._undo.mark()
         try:
             fire()

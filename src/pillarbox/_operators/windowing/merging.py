@@ -1,6 +1,6 @@
 """Tracks a key's merging windows (such as sessions), like Flink's ``MergingWindowSet``.
 
-When windows merge, their state stays in the namespace of the first of them, the *state window*.
+When windows merge, their state is stored in the namespace of one of them, the *state window*.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _MergeRecorder(MergeCallback):
 
 
 class MergingWindowSet:
-    """The windows of the current key."""
+    """The current key's windows."""
 
     def __init__(self, assigner: MergingWindowAssigner, state: MapState[Any, Any]) -> None:
         self._assigner = assigner
@@ -51,8 +51,7 @@ class MergingWindowSet:
     def _near(self, window: Any) -> list[Any]:
         """Return the windows that may merge with ``window``, as plain tuples.
 
-        For sessions, these are the windows that overlap it, directly or through other windows. Stored windows may
-        overlap each other if another version of the program stored them.
+        Sessions merge if they overlap, directly or through other windows.
         """
         near: list[Any] = list(self._state)
         if not self._merges_overlapping or not near:

@@ -1,7 +1,7 @@
 """The general window operator. Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator``.
 
-When windows merge, their elements are stored under the first of them (the *state window*), but trigger state and timers
-under the merged window.
+When windows merge, their elements are stored under one of them (the *state window*), but trigger state and timers are
+stored under the merged window.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class WindowOperator(BaseWindowOperator):
     """Adds records to their windows, and calls the window function when the trigger fires.
 
     Attributes:
-        guard: calls the window function and handles its errors. Receives the call, the window's last timestamp, and the
-            namespace of its elements.
+        guard: ``f(call, timestamp, namespace)``, which calls the window function and handles its errors. ``timestamp``
+            is the window's largest, and ``namespace`` holds its elements.
     """
 
     namespaced = True
@@ -70,7 +70,7 @@ class WindowOperator(BaseWindowOperator):
         self._collector.flush()
 
     def _add(self, value: Any, timestamp: int | None, windows: Any) -> bool:
-        """Add an element to its windows, which may merge. Returns False if the element was too late for all of them."""
+        """Add an element to its windows, and return False if it is too late for all of them."""
         added, merging, ends = False, self._merging, self._is_event_time
         if self._shares_elements:
             windows = list(windows)
@@ -166,7 +166,7 @@ class WindowOperator(BaseWindowOperator):
         self._react(ask(timestamp, window, self._enter(window)), window, state_window)
         if by_event_time != self._is_event_time:
             return
-        # Another version of the program may have kept windows for another time.
+        # Another version of the program may have had another allowed lateness.
         over = self._cleanup_time(window)
         if timestamp == over or (timestamp > over and self._has_contents(state_window)):
             self._end(window, state_window)
@@ -176,7 +176,7 @@ class WindowOperator(BaseWindowOperator):
     def _state_window(self, window: Any, merging: MergingWindowSet) -> Any:
         state_window = merging.state_window(window)
         if state_window is None and not merging.is_state_window(window) and self._has_contents(window):
-            return window  # from another version of the program, whose windows did not merge
+            return window  # stored by another version of the program, whose windows did not merge
         return state_window
 
     def _has_contents(self, state_window: Any) -> bool:

@@ -1,8 +1,7 @@
 """Overlapping (sliding or cumulating) windows, divided into panes (slices of time) to fold each element only once.
 
 A checkpoint has one row per key and pane, and timers per key. When a window fires, two stacks merge its panes
-(`two_stacks.py`). The stacks are a cache in memory, which is rebuilt after a restart, and partly rebuilt when a pane
-changes.
+(`two_stacks.py`). The stacks are a cache, rebuilt after a restart and partly rebuilt when a pane changes.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 
 class _KeyPanes:
-    """A key's panes."""
-
     __slots__ = ("stacks", "starts", "timer")
 
     def __init__(self, starts: list[int]) -> None:
@@ -37,8 +34,6 @@ class _KeyPanes:
 
 
 class _PaneTime(NamedTuple):
-    """The pane and windows that contain a time."""
-
     time: int
     window: tuple[int, int] | None
     next_start: int
@@ -57,7 +52,7 @@ class PaneWindowOperator(SharedWindowOperator):
         assert isinstance(panes, EvenPanes) and self._fold.merge is not None
         self._panes = panes
         self._merge = self._fold.merge
-        # Named after the layout of the panes: a checkpoint with another layout is refused.
+        # Named after the pane layout, so that a checkpoint with another layout is refused.
         descriptor = copy.copy(self._fold.descriptor)
         descriptor.name = panes.name
         self._state = self.backend.get_state(descriptor, namespaced=True)
@@ -75,7 +70,7 @@ class PaneWindowOperator(SharedWindowOperator):
         else:
             now = int(times[0])
             if now <= self._clock_was:
-                self._by_key.clear()  # the clock was set back: merged panes may change
+                self._by_key.clear()  # merged panes may change, because the clock was set back
             self._clock_was = now - 1
         ahead = times > self._clock_was
         outside = self._panes.outside(times)
@@ -94,7 +89,7 @@ class PaneWindowOperator(SharedWindowOperator):
 
     def _add(self, value: Any, timestamp: int | None) -> None:
         if not self._is_event_time:
-            return  # with a processing-time clock, the element is not late but between windows
+            return  # in processing time, an element is never late, so it is between windows
         windows = [
             window
             for window in self._assigner.assign_windows(value, timestamp, self._assigner_context)
@@ -137,7 +132,7 @@ class PaneWindowOperator(SharedWindowOperator):
         key = self.backend.key
         panes = self._by_key.get(key)
         if panes is None:
-            # Other rows belong to the window function.
+            # Other namespaces belong to the window function.
             starts = sorted(start for start in self.backend.get_namespaces() if type(start) is int)
             panes = self._by_key[key] = _KeyPanes(starts)
         return panes

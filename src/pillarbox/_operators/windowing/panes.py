@@ -1,6 +1,6 @@
 """Panes: slices of time between window boundaries. Each window consists of whole panes.
 
-All times are Unix times in ms. A pane is identified by its start, a window by its end (but see `DayPanes`).
+All times are Unix times in ms. A pane is identified by its start and, except in `DayPanes`, a window by its end.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ _NO_CLOCK: Any = None
 
 
 class EvenPanes:
-    """The panes of all windows except windows of days.
+    """The panes of all windows except day windows.
 
-    Every start or end of a window is a boundary of panes. If each end is also a start, all panes have the same length;
-    otherwise, they have two alternating lengths.
+    Window starts and ends are pane boundaries. If each end is a start, all panes have the same length; otherwise, they
+    have two alternating lengths.
 
     Attributes:
         name: describes the windows. Panes with equal names have the same boundaries.
-        longest: the longest length used to compute panes.
     """
 
     def __init__(self, assigner: FixedWindows, name: str) -> None:
@@ -51,7 +50,7 @@ class EvenPanes:
         return starts
 
     def end_after(self, time: int) -> int:
-        """Return the first window end after ``time``. If a pane starts at ``time``, that window contains the pane."""
+        """Return the first window end after ``time``. A pane that starts at ``time`` is in that window."""
         return time + self._ends_every - (time - self._end) % self._ends_every
 
     def window_start(self, end: int) -> int:
@@ -71,15 +70,15 @@ class EvenPanes:
 
 
 class DayPanes:
-    """Panes that each span one or more days in a time zone. A day may have 23 or 25 hours, or be skipped.
+    """Panes of one or more days in a time zone, for event time. A day may have 23 or 25 hours, or be skipped.
 
-    A window contains a pane if it contains the pane's start. Only for event time.
+    A window contains a pane if it contains the pane's start.
     """
 
     def __init__(self, assigner: FixedWindows, days: Days) -> None:
         self._assigner = assigner
         self._days = days
-        # Length of a pane in milliseconds if all days had 24 hours.
+        # Length of a pane (ms) if all its days have 24 hours.
         self._length = gcd(assigner.size, assigner.ends_every)
         self.name: str = f"panes of {self._length} ms of {assigner!r}, offset {days.offset} ms, {days.zone}"
         self.longest: int = max(assigner.size, assigner.starts_every)

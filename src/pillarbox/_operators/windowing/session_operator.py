@@ -1,8 +1,8 @@
 """Session windows that fold elements and fire at their end.
 
-A key's sessions are stored in one ordered tuple of ``(start, end, accumulator)``, and never overlap or touch. With many
-keys, memory access is the slowest step, and a tuple is contiguous in memory. When the last session's end moves, its
-timer stays unchanged, and sets the next timer when it fires.
+A key's sessions never overlap or touch. They are stored in one ordered tuple of ``(start, end, accumulator)``, because
+with many keys, memory access is the slowest step. When the last session's end moves, its timer stays unchanged, and
+sets the next timer when it fires.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
             self._fold_portion(portion)
 
     def _fold_portion(self, portion: GroupedRecords) -> None:
-        """Fold records that are not late, grouped by key, so that each key's state is read and written once."""
+        """Fold records that are not late. They are grouped by key, so each key's state is read and written once."""
         values = portion.records.values
         assert portion.records.stamps is not None and self._gap is not None
         times: Iterator[int] = iter(portion.records.stamps.tolist())
@@ -138,7 +138,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
                     if start > until:
                         if end > unfired:
                             update((*sessions, (start, end, first(value))))
-                            if until <= unfired:  # otherwise the previous session's timer is early enough
+                            if until <= unfired:  # otherwise, the previous session's timer is early enough
                                 register(end - 1)
                             continue
                     elif begin <= start and until > unfired and accumulator is not None:
@@ -176,7 +176,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
             return
         passed = self._passed
         if met:
-            # The timer of a session that has not fired is early enough for the merged one.
+            # The timer of a session that has not fired is early enough for the merged session.
             has_timer = met[-1][1] - 1 > passed
             accumulator = self._merged([session[2] for session in met])
             folded = self._fold.first(value) if accumulator is None else self._fold.add(accumulator, value)

@@ -28,7 +28,7 @@ OnNewKey = Callable[[Any, Any], None] | None
 class SharedWindowOperator(FoldingWindowOperator):
     """Folds each element into one pane (slice of time). A tumbling window is one pane.
 
-    Elements of panes that have not fired are folded together; other elements are folded one by one, in order.
+    Elements of panes that have not fired are folded together. Other elements are processed one by one, in order.
     """
 
     shared = True
@@ -73,7 +73,7 @@ class SharedWindowOperator(FoldingWindowOperator):
         return ahead, _at_starts(starts[ahead], self._pane_at)
 
     def _times_of(self, records: Records) -> Times:
-        """Return the times that assign records to windows. Raises if a time is missing or exceeds 64 bits."""
+        """Return the times that decide the records' windows. Raises if a time is missing or too far away."""
         if not self._is_event_time:
             return np.full(len(records), self._timers.current_processing_time())
         stamps = records.stamps if isinstance(records, ArrowRecords) else None

@@ -1,7 +1,7 @@
 """Tumbling windows that fold elements and fire at their end.
 
-A window has one timer for all keys. Checkpoints have the same state and timers as checkpoints of a
-:class:`WindowOperator`, so a program may switch to options that need that operator, and back.
+A window has one timer for all keys. Checkpoints contain the same state and timers as a :class:`WindowOperator`'s, so a
+program may switch to options that need that operator, and back.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class TumblingWindowOperator(SharedWindowOperator):
     def restore_state(self, state: Any) -> None:
         """Set a timer for each live window. Drops windows whose lifetime has ended.
 
-        After restoring a savepoint, the event time is the minimum of the old subtasks' watermarks. So a window that is
-        still open may have fired for some keys. The rows of these keys only have a timer that removes them.
+        After restoring a savepoint, the event time is the minimum of the old subtasks' watermarks. An open window may
+        therefore have fired for some keys, whose rows have only a timer that removes them.
         """
         for namespace in self._state.namespaces():
             window = TimeWindow(*namespace)
@@ -49,7 +49,7 @@ class TumblingWindowOperator(SharedWindowOperator):
     def _ahead(self, times: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         line, size, passed = self._windows.line, self._windows.size, self._passed
         starts = line.starts(times, size)
-        line.plus(int(starts.max()), size, size)  # raises for ends beyond the last year
+        line.plus(int(starts.max()), size, size)  # raises for an end after the last year
         if passed == MIN_TIMESTAMP:
             return starts, np.ones(len(starts), np.bool_)
         return starts, starts >= line.start(min(passed + 1, MAX_WATERMARK), size)

@@ -2,8 +2,8 @@
 
 A window's earlier panes are the *front*, its later panes the *back*. The front is a stack with the earliest pane on
 top. For each pane, it stores the merge of this pane and all later front panes. A window that begins later pops panes.
-The back is stored as a single merge of its panes. When the front is empty, the back's panes become the front.
-Cumulating windows share a start, so they only use the back.
+The back is a single merge of its panes. When the front is empty, the back's panes become the front. Cumulating windows
+share a start, so they use only the back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from pillarbox._copies import copied
 
-# The last panes stay out of the back if they are at most this fraction of a window.
+# A window's last panes stay out of the back while they change, if they are at most 1/8 of the window.
 _UNSETTLED = 8
 
 
@@ -23,8 +23,7 @@ class TwoStacks:
 
     Args:
         merge: merges two accumulators, possibly in place.
-        read: returns a pane's accumulator, which must not be changed, or None for an empty pane.
-        copied: returns an independent copy of an accumulator.
+        read: returns a pane's accumulator, which must not be changed, or None.
     """
 
     __slots__ = ("_back", "_copied", "_end", "_front", "_merge", "_middle", "_read", "_unsettled", "_window")
@@ -38,19 +37,19 @@ class TwoStacks:
         self._merge = merge
         self._copied = copied
         self._read = read
-        # The front holds the panes before the middle, earliest last; the back merges the panes after it.
+        # The front holds the panes before the middle, earliest last. The back merges the panes after it.
         self._front: list[tuple[int, Any]] = []
         self._back: Any = None
         self._middle: int | None = None
-        # The end of the merged panes; the length before a window's end that is left out; the last window.
+        # The end of the merged panes, the time before a window's end that stays out of the back, and the last window.
         self._end = 0
         self._unsettled = 0
         self._window = (0, 0)
 
     def window(self, start: int, end: int, panes: Sequence[int]) -> Any:
-        """Return a window's accumulator, or None without elements.
+        """Return a window's accumulator, which the caller may change, or None without elements.
 
-        Callers may change it. ``panes`` are all panes' starts.
+        ``panes`` are the starts of all panes.
         """
         front = self._front
         while front and front[-1][0] < start:
@@ -92,7 +91,7 @@ class TwoStacks:
     def _from(self, start: int, panes: Sequence[int]) -> Any:
         """Return the accumulator from ``start`` to the front's end, or None without elements.
 
-        ``panes`` are the starts of panes from ``start`` that are not in the front yet.
+        Adds to the front ``panes``, the starts of panes from ``start`` that it lacks.
         """
         front = self._front
         result = front[-1][1] if front else None

@@ -16,7 +16,7 @@ from pillarbox._task.vertex import InputEdge
 
 
 class BatchInput:
-    """Stores records until all records that must precede them are complete. Mailbox thread only."""
+    """Stores records until all records that must precede them have arrived. Mailbox thread only."""
 
     def __init__(self, operator: str, edges: Sequence[InputEdge], *, by_key: bool) -> None:
         self._by_key = by_key

@@ -1,13 +1,11 @@
 """The input of a task. Buffers arrive in any order; the gate restores the order within each channel.
 
-A channel (an edge from one sending subtask) numbers its buffers of an epoch from 0 and ends with its barrier. The gate
+A channel (an edge from one sending subtask) numbers its buffers of an epoch from 0 and ends with its barrier. A missing
+or duplicate buffer, or an element after the barrier, raises an error.
 
-- restores the order of a channel's buffers;
-- blocks a channel after its barrier until all barriers have arrived;
-- passes watermarks to the valve, which has a channel for each sending subtask, but one channel for all partitions of a
-  source. That channel's watermark is the partitions' minimum when the epoch's input is complete.
-
-A channel belongs to one edge. A missing or duplicate buffer raises an error. Mailbox thread only.
+The gate passes watermarks to the valve. The valve has a channel for each sending subtask, but one channel for all
+partitions of a source. That channel's watermark is the partitions' minimum when the epoch's input is complete. Mailbox
+thread only.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ class InputGate:
         self._known = {channel_code(edge.id, subtask) for edge in inputs for subtask in range(edge.parallelism)}
         sources = [("source", edge.id) for edge in inputs if edge.is_source]
         self._valve = EpochValve([*sorted(self._known), *sources])
-        # For each source, the time of its last records; for each silent one, its watermark then.
+        # The time of each source's last records, and each silent source's watermark at that time.
         self._last_active: dict[int, int] = {}
         self._last_watermark: dict[int, int] = {}
         self._epoch = 0
@@ -74,7 +72,7 @@ class InputGate:
         self._valve.begin_epoch()
 
     def receive(self, buffer: Buffer) -> Iterator[tuple[int, Element]]:
-        """Accept a buffer. Yields the elements that can now be processed, in order, with their edge."""
+        """Accept a buffer. Yields (channel, element) for each element that can now be processed, in order."""
         channel = self._channels.get(buffer.channel)
         if channel is None:
             if edge_of_channel(buffer.channel) not in self._edges:
@@ -115,7 +113,7 @@ class InputGate:
         return f"task {self._name!r}, epoch {self._epoch}"
 
     def aligned(self) -> bool:
-        """Raise if a buffer is missing. Returns whether all channels have reached the end of their data."""
+        """Check that no buffer or barrier is missing. Returns whether the data of all channels has ended."""
         for number, channel in self._channels.items():
             if channel.early:
                 raise ExchangeError(
@@ -128,7 +126,7 @@ class InputGate:
         return bool(self._channels) and all(channel.ended for channel in self._channels.values())
 
     def watermark(self, number: int, timestamp: int, output: WatermarkReceiver) -> None:
-        """Process a watermark from a channel immediately, or store it until the end of the epoch's input."""
+        """Process a watermark immediately or, for a source, store it until the end of the epoch's input."""
         if number in self._known:
             self._valve.watermark_came(number, timestamp, output)
         else:
@@ -141,13 +139,11 @@ class InputGate:
             self._channels[number].idle = idle
 
     def advance(self, now: int, output: WatermarkReceiver) -> None:
-        """At the end of the epoch's input, apply the stored watermarks and statuses.
+        """Apply the stored watermarks and statuses at the end of the epoch's input.
 
         Idle partitions of a source do not hold back its watermark. If all partitions are idle, the source is idle, and
         its watermark is their maximum (as in Flink's valve). For a source without records, see :meth:`_in_silence`.
-
-        Args:
-            now: the epoch's time (Unix time in ms), which is the same in a repetition of the epoch.
+        ``now`` is the epoch's time (Unix time in ms).
         """
         changes: dict[Hashable, tuple[int | None, bool | None]] = {}
         silent: list[InputEdge] = []
@@ -193,7 +189,7 @@ class InputGate:
             silent_for = now - self._last_active[edge.id]
             if timeout is None or silent_for < timeout or watermark == MIN_TIMESTAMP:
                 continue
-            watermark = min(watermark + silent_for - timeout, MAX_WATERMARK - 1)  # only bounded input has an end
+            watermark = min(watermark + silent_for - timeout, MAX_WATERMARK - 1)  # the maximum means the end of input
             if not self._valve.is_idle_channel(("source", edge.id)):
                 self._advance_source(edge.id, watermark, output)
             elif self._valve.is_idle and watermark > self._valve.current_watermark:
@@ -205,7 +201,7 @@ class InputGate:
         self._valve.input_watermark(("source", number), watermark, output)
 
     def next_wake_up(self, now: int) -> int | None:
-        """Return when a source without records will next become idle or advance (Unix time in ms), or None."""
+        """Return when a source without records next becomes idle or advances (Unix time in ms), or None."""
         times = []
         for number, edge in self._edges.items():
             if not edge.reacts_to_silence:
@@ -254,7 +250,7 @@ class InputGate:
         }
 
     def restore(self, state: Any, *, repeat_status: bool = False) -> None:
-        """Restore a snapshot. With ``repeat_status``, emits an idle status again."""
+        """Restore a snapshot. With ``repeat_status``, emit an idle status again."""
         self._valve.restore(state["valve"], repeat_status=repeat_status)
         self._last_active = dict(state["last_active"])
         self._last_watermark = dict(state["last_said"])

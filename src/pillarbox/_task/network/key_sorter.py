@@ -1,6 +1,6 @@
 """Sorts records by key, and by time within a key, for batch mode, with an external merge sort.
 
-A task holds a bounded number of records in memory, and one key at a time.
+The memory for records is bounded. A task processes one key at a time.
 
 The order of keys does not matter, so records are sorted by the hash of their key. If two keys have the same hash, the
 second key's records are set aside until the first key is done. Follows Flink's sorted inputs (``SortingDataInput``).
@@ -23,7 +23,7 @@ from pillarbox._task.network.sorted_records import Block, Portion, read_blocks, 
 from pillarbox._task.network.spool import NOT_KEPT, RecordSpool, Spool
 from pillarbox._task.network.unpicklable import refuse_unpicklable
 
-# Buffered bytes, and a surcharge for each record.
+# Bound of buffered bytes, and the overhead added for each record.
 _PORTION_BYTES = 32 * 1024 * 1024
 _OBJECT_BYTES = 250
 _COLUMN_BYTES = 20
@@ -33,15 +33,13 @@ _BLOCK_BYTES = 256 * 1024
 # Bound of the cache of key hashes.
 _REMEMBERED = 1 << 17
 _HASH_BITS = np.uint64((1 << 32) - 1)
-# Maximum records of a run, so that mails are not delayed.
+# Maximum records to process between two mails.
 _RUN_RECORDS = 4096
 
 _NO_KEY = object()
 
 
 class _Run:
-    """A sorted run of records, which is read block by block."""
-
     def __init__(self, index: int, blocks: Iterable[Portion]) -> None:
         self.index = index
         self._blocks = iter(blocks)
@@ -59,7 +57,7 @@ class _Run:
         return self.block.hashes[-1], self.block.times[-1]
 
     def take(self, bound: tuple[np.uint64, np.int64], *, inclusive: bool) -> Portion | None:
-        """Remove and return the records before a bound or, with ``inclusive``, the records up to the bound."""
+        """Remove and return the records before a bound or, with ``inclusive``, up to the bound."""
         block = self.block
         assert block is not None
         first, last = (int(np.searchsorted(block.hashes, bound[0], side)) for side in ("left", "right"))
@@ -73,7 +71,7 @@ class _Run:
 
 
 def _merged(runs: Sequence[_Run]) -> Iterator[Portion]:
-    """Merge sorted runs. Of records with equal hash and time, records of earlier runs are first."""
+    """Merge sorted runs. Records with equal hash and time stay in the order of the runs."""
     while True:
         ends = [(run.last, number) for number, run in enumerate(runs) if run.block is not None]
         if not ends:
@@ -99,7 +97,7 @@ class KeySorter:
         self._spool = Spool(memory=1)
         # Sorted runs by input, as blocks.
         self._runs: dict[int, list[list[Block]]] = {}
-        # Records of other keys with the current key's hash wait.
+        # Records of other keys with the current key's hash are set aside.
         self._current: Any = _NO_KEY
         self._current_hash = -1
         self._aside: dict[Any, RecordSpool] = {}
@@ -151,7 +149,7 @@ class KeySorter:
     def _merged_down(self, index: int) -> list[_Run]:
         runs, spool, keying = self._runs.pop(index, []), self._spool, self._keyings[index]
         while len(runs) > _FAN_IN:
-            # A file cannot shrink in its middle.
+            # Merged runs are appended, because the middle of a file cannot be freed.
             length = len(next(read_blocks(spool, keying, index, runs[0][:1])))
             runs = [
                 write_blocks(
@@ -181,7 +179,7 @@ class KeySorter:
         if not shared.any():
             yield from self._alone(portion, begins)
         else:
-            # A hash's records are a stretch, which several keys may share.
+            # A stretch is the consecutive records of one hash, possibly of several keys.
             stretches = begins.cumsum()
             alone = ~np.isin(stretches, stretches[shared])
             for start, end in pairwise(_bounds((alone[1:] != alone[:-1]) | (begins[1:] & ~alone[1:]))):

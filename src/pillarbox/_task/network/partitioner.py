@@ -20,7 +20,7 @@ from pillarbox._operators.frame.user_code import raise_at_record
 
 
 class ChannelSelector(ABC):
-    """Divides the records of one sending subtask among the receivers. Mailbox thread only."""
+    """Divides a sending subtask's records among the receivers. Mailbox thread only."""
 
     def __init__(self, targets: int) -> None:
         self._targets = targets
@@ -30,26 +30,25 @@ class ChannelSelector(ABC):
 
     @abstractmethod
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
-        """Yield (target index, records) for each target that receives records."""
+        """Yield ``(target index, records)`` for each target that receives records."""
 
 
 class Partitioner:
     """Decides how an edge's records are distributed over the receiving subtasks.
 
     Attributes:
-        to_output: whether the edge leads to an output of the program. Outputs receive no watermarks and barriers.
-        at_once: whether the task passes its output on after each run (slice) of records, instead of buffering the
-            output.
+        to_output: whether the edge leads to a program output, which receives neither watermarks nor barriers.
+        at_once: whether the task passes on each batch of records immediately rather than buffering it.
     """
 
     to_output = False
     at_once = False
     label: str
-    # The selector's class, if it needs only the number of targets.
+    # The class of the selector, if it needs only the number of targets.
     _selector: type[ChannelSelector]
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Create a selector for a sending subtask. ``senders`` is the number of sending subtasks, or 0 for a source."""
+        """Create a sending subtask's selector. ``senders`` is the number of sending subtasks, or 0 for a source."""
         return self._selector(targets)
 
 
@@ -59,7 +58,7 @@ class _SingleTargetSelector(ChannelSelector):
 
 
 class OutputPartitioner(Partitioner):
-    """Sends records to an output of the program. ``at_once``: whether a caller is waiting for the records."""
+    """Sends records to a program output. ``at_once``: whether a caller is waiting for them."""
 
     to_output = True
     label = "rows"
@@ -86,7 +85,7 @@ class _KeyGroupSelector(ChannelSelector):
         self._router = router
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
-        # Even a single target refuses keys that cannot be routed.
+        # Refuses keys that cannot be routed, even for a single target.
         subtasks = self._router.subtasks_of(records)
         if self._targets == 1:
             yield 0, records
@@ -95,7 +94,7 @@ class _KeyGroupSelector(ChannelSelector):
 
 
 def _scatter(records: Records, subtasks: npt.NDArray[np.int64], targets: int) -> Iterator[tuple[int, Records]]:
-    # Small numbers get a radix sort, several times as fast.
+    # NumPy sorts small integer types with a radix sort, which is several times as fast.
     order = np.argsort(subtasks.astype(np.min_scalar_type(targets)), kind="stable")
     ends = np.cumsum(np.bincount(subtasks, minlength=targets)).tolist()
     ordered = records.take(order)
@@ -125,7 +124,7 @@ class _RebalanceSelector(ChannelSelector):
         self._next = 0
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        # Begin with different targets, so that remainders do not all go to the first.
+        # Begin with different targets, so that not all remainders are sent to the first.
         self._next = (subtask + epoch) % self._targets
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
@@ -142,8 +141,8 @@ class _RebalanceSelector(ChannelSelector):
 class RebalancePartitioner(Partitioner):
     """Sends an equal share of the records to each subtask.
 
-    Flink's ``RebalancePartitioner`` distributes single records; this one divides each run into slices, without copying
-    columns. In a repeated epoch, it sends records to the same subtasks if the records arrive in the same order.
+    Flink's ``RebalancePartitioner`` distributes single records; this class divides each batch of records into slices,
+    without copying columns. A repeated epoch sends records to the same subtasks if they arrive in the same order.
     """
 
     label = "rebalance"
@@ -163,7 +162,7 @@ class _ShuffleSelector(ChannelSelector):
 
 
 class ShufflePartitioner(Partitioner):
-    """Sends records to random subtasks (the same in a repeated epoch). Flink's ``ShufflePartitioner``."""
+    """Sends records to random subtasks (the same if the epoch is repeated). Flink's ``ShufflePartitioner``."""
 
     label = "shuffle"
     _selector = _ShuffleSelector
@@ -182,7 +181,7 @@ class _ForwardSelector(ChannelSelector):
 
 
 class ForwardPartitioner(Partitioner):
-    """Sends a subtask's records to the subtask with the same index. Distributes a source's partitions round-robin.
+    """Sends a subtask's records to the subtask with the same index, and a source's partitions round-robin.
 
     Flink's ``ForwardPartitioner``.
     """
@@ -192,7 +191,7 @@ class ForwardPartitioner(Partitioner):
 
 
 class RescalePartitioner(Partitioner):
-    """Sends each subtask's records to its share of the receivers, round-robin. Several subtasks may share a receiver.
+    """Sends a subtask's records to its share of the receivers, round-robin. Several subtasks may share a receiver.
 
     Flink's ``RescalePartitioner``.
     """

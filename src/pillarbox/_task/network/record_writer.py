@@ -29,12 +29,12 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 # Smaller buffers cost more per record, larger buffers more memory.
 _BUFFER_BYTES = 512 * 1024
 _BUFFER_RECORDS = 2048
-# One of this many records is measured (a prime, since kinds of records may alternate).
+# One of this many records is measured. A prime, in case kinds of records alternate.
 _LOOK_EACH = 61
 _FIRST_LOOK = 16
 # Assumed before the first measurement.
 _USUAL_BYTES = 512.0
-# Bound in bytes, exceeded by at most one run of records.
+# Bound in bytes, exceeded by at most one batch of records.
 _QUEUE_BYTES = 4 * 1024 * 1024
 
 
@@ -54,7 +54,7 @@ class RecordWriter:
         return self._queued_bytes < _QUEUE_BYTES and not self.is_awaited
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        """Reset the buffer counts. A source may have a different partition in each epoch."""
+        """Reset the buffer counts. A source's ``subtask`` (its partition) may differ in each epoch."""
         self.records_out = 0
         self.bytes_out = 0
         for edge in self.edges:
@@ -85,7 +85,7 @@ class RecordWriter:
 
 
 class _EdgeWriter:
-    """Writes to one edge, as an output of the last operator."""
+    """Writes to one edge."""
 
     def __init__(self, writer: RecordWriter, edge: Edge) -> None:
         self._writer = writer
@@ -103,7 +103,7 @@ class _EdgeWriter:
         self._watermark: int | None = None
         self._sent_watermark = False
         self._sent_records = False
-        # A retried task sends the same buffers, so no measured size remains.
+        # A retried task must send the same buffers, so measured sizes are forgotten.
         self._pending = [_Pending() for _ in self._targets]
 
     def process_records(self, records: Records) -> None:
@@ -131,7 +131,7 @@ class _EdgeWriter:
         pending.add(records, row_bytes)
         if pending.is_full:
             self._pack(subtask)
-            # Records may overtake a watermark, so it can wait for a full buffer.
+            # A watermark can wait for a full buffer, because records may overtake it.
             if self._watermark is not None:
                 self._send_watermark()
 
@@ -183,7 +183,7 @@ def _row_bytes(records: Records) -> float | None:
 
 
 class _Pending:
-    """Records for one target that are not yet packed into a buffer. Either all of them are columnar, or all are not."""
+    """Records for one target, not yet packed into a buffer: either all columnar or all not."""
 
     __slots__ = ("_columnar", "_count", "_looked_at", "_record_bytes", "_runs", "_share", "_unseen", "size")
 
@@ -192,11 +192,11 @@ class _Pending:
         self._columnar = False
         self._count = 0
         self.size: float = 0.0
-        # A pickled record's bytes in the last sample, and records since.
+        # The size of a pickled record in the last sample, and the number of records since.
         self._record_bytes = _USUAL_BYTES
         self._unseen = 0
         self._looked_at = False
-        # Compression by values and classes that records share.
+        # Compression of records that are pickled together, because they share values and classes.
         self._share = 1.0
 
     def takes(self, records: Records) -> bool:
@@ -231,7 +231,7 @@ class _Pending:
         try:
             self._record_bytes = len(dumps(sample)) / len(sample) * self._share
         except Exception:
-            return  # packing raises it again, with the record
+            return  # packing will raise the error with the record
         if not self._looked_at:
             self._looked_at = True
             self.size = self._record_bytes * (self._count - len(values))
@@ -248,7 +248,7 @@ class _Pending:
             self._share = share
 
     def drain(self) -> list[Records]:
-        """Remove and return all records, as one or more runs."""
+        """Remove and return all records, each item to be sent as one buffer."""
         whole, count, size = self._whole(), self._count, self.size
         self._runs = []
         self._count = 0

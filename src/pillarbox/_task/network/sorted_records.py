@@ -1,4 +1,4 @@
-"""Records in batch mode's order, by hash of the key, then by time.
+"""Records in batch mode's order: by key hash, then by time.
 
 Columnar rows stay columnar if their keys are columns and no function has read them.
 """
@@ -25,7 +25,7 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 _POSITION_BITS = np.uint64(32)
 _POSITION = np.uint64((1 << 32) - 1)
 
-#: A block of sorted records: the extents of records, and of keys and hashes.
+#: A block of sorted records: the extent of the records, and the extent of their keys and hashes.
 Block = tuple[Extent, Extent]
 
 
@@ -34,7 +34,7 @@ class Portion(NamedTuple):
 
     Attributes:
         keys: the key of each record, or None if the keys are columns and all records are from one input.
-        times: the timestamps. A record without a timestamp has the smallest possible value.
+        times: the timestamps, with the smallest possible value for a record without a timestamp.
     """
 
     keying: Keying
@@ -75,7 +75,7 @@ class Portion(NamedTuple):
         return self.keying.keys_of(columns.take(np.array(positions)))
 
     def changes(self) -> npt.NDArray[np.bool_]:
-        """Return a flag for each record from the second on: whether its key may differ from the record before."""
+        """Return, for each record from the second on, whether its key may differ from the previous record's."""
         if self.keys is None and isinstance(self.records, ArrowRecords) and self.keying.columns is not None:
             columns = [self.keying.column_of(self.records.batch, name) for name in self.keying.columns]
             if not any(column.null_count or pa.types.is_nested(column.type) for column in columns):
@@ -86,7 +86,7 @@ class Portion(NamedTuple):
         return np.fromiter(map(ne, keys[1:], keys), np.bool_, len(keys) - 1)
 
     def in_order(self) -> Portion:
-        """Return the records sorted. Records with equal hash and time keep their order."""
+        """Return a sorted copy. Records with equal hash and time keep their order."""
         order = _order(self.hashes, self.times)
         keys = None if self.keys is None else list(map(self.keys.__getitem__, order.tolist()))
         indexes, hashes, times = self.indexes[order], self.hashes[order], self.times[order]
@@ -103,7 +103,7 @@ def _times_of(records: Records) -> npt.NDArray[np.int64]:
 
 
 def _order(hashes: npt.NDArray[np.uint64], times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return positions in sorted order, like ``np.lexsort((times, hashes))``, but twice as fast."""
+    """Return the result of ``np.lexsort((times, hashes))``, twice as fast."""
     by_time = None if (times[1:] >= times[:-1]).all() else np.argsort(times, kind="stable")
     hashes = hashes if by_time is None else hashes[by_time]
     numbers = np.sort(hashes << _POSITION_BITS | np.arange(len(hashes), dtype=np.uint64))

@@ -1,4 +1,4 @@
-"""Stores bytes and runs of records in a temporary file. Mailbox thread only."""
+"""Stores bytes and records in a temporary file. Mailbox thread only."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Spool:
 
 
 class RecordSpool:
-    """Stores runs of records in order, each with the index of its input."""
+    """Stores batches of records in order, each with the index of its input."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator

@@ -1,7 +1,7 @@
 """Readers of a task's input.
 
 An :class:`IteratorReader` reads in the mailbox thread. A :class:`ThreadedReader` reads in another thread, for tasks
-that have other work while the iterator blocks.
+that have work to do while the iterator blocks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Reader(ABC, Generic[T]):
         """Return the next item, None if it has not arrived yet, or ``EXHAUSTED``."""
 
     def when_available(self, callback: Callable[[], None]) -> None:
-        """Call ``callback``, in any thread, when :meth:`poll` would no longer return None."""
+        """Call ``callback`` in any thread, as soon as :meth:`poll` would not return None."""
         callback()
 
     def close(self) -> None: ...
@@ -69,7 +69,7 @@ class IteratorReader(Reader[T]):
 class ThreadedReader(Reader[T]):
     """Reads from an iterator in another thread, up to ``bound`` items ahead.
 
-    The thread reports new input, the input's end and errors as mails.
+    The thread sends a mail for new input, the end of the input, and errors.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Finds the record that cannot be pickled among many records."""
+"""Finds the record, among many, that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _ADVICE = "(connections, locks, generators and the like stay in the function tha
 def refuse_unpicklable(
     error: BaseException, operator: str, values: Sequence[Any], does: str, what: str, keys: Sequence[Any] = ()
 ) -> NoReturn:
-    """Raise an error that names the record or key that cannot be pickled. If all can be pickled, raise ``error``.
+    """Raise an error that names the record or key that cannot be pickled, or ``error`` if all can be pickled.
 
-    The message contains ``does``, a verb for the operator's action ("emits"), and ``what``, the failed step ("cannot be
-    sent on").
+    Args:
+        does: the operator's action, for the message ("emits").
+        what: the failed step, for the message ("cannot be sent on").
     """
     for value in values:
         if not _is_picklable(value):

@@ -1,4 +1,4 @@
-"""A cache of results by key. Concurrent records with the same key share one request."""
+"""A cache of results by key."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class AsyncCache:
     The subtasks in a process share the cache. Each record receives its own copy of a mutable result.
 
     Attributes:
-        max_size: the maximum number of results. If the cache is full, it drops the least recently used result.
+        max_size: the maximum number of results, above which the least recently used result is dropped.
         ttl: how long a result is valid (an int is milliseconds), or None for no limit.
-        key: a function or column names. By default, the record itself is the key. ``1``, ``True`` and ``1.0`` are
-            different keys.
+        key: a function or column names. By default, the key is the record. ``1``, ``True`` and ``1.0`` are different
+            keys.
 
     Example:
         >>> async def price(article):
@@ -75,7 +75,7 @@ class SharedResults:
 class ResultCache:
     """A task's view of the cache. Mailbox thread only.
 
-    The first request for a key is its *leader*. Later requests *follow* it while it runs, and share its outcome.
+    The first request for a key is its *leader*. Until it has ended, later requests *follow* it and share its outcome.
     """
 
     def __init__(self, settings: AsyncCache, context: OperatorContext) -> None:
@@ -111,10 +111,7 @@ class ResultCache:
         return list(map(self._copied, results))
 
     def join(self, request: Request, key: Any) -> bool:
-        """Make a request follow its key's leader.
-
-        If the key has no leader, return True: the caller must send the request.
-        """
+        """Make a request follow its key's leader. Without a leader, return True: the caller must send the request."""
         leader = self._leaders.setdefault(key, request)
         if leader is request:
             request.key = key
@@ -140,7 +137,8 @@ def _with_type(key: Any) -> tuple[Any, ...]:
     if isinstance(key, frozenset):
         return kind, frozenset(map(_with_type, key))
     if isinstance(key, (float, complex, Decimal, datetime.datetime, datetime.time, np.floating)):
-        # By text: -0.0 == 0.0, Decimal("1.0") == Decimal("1.00"), times in two zones are equal, and NaN never is.
+        # As text, because -0.0 == 0.0, Decimal("1.0") == Decimal("1.00"), NaN != NaN, and times in two zones may be
+        # equal.
         return kind, repr(key)
     params = getattr(kind, "__dataclass_params__", None)
     if params is not None and params.eq:

@@ -1,4 +1,4 @@
-"""Results for records whose last attempt failed."""
+"""Results for failed records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pillarbox._operators.functions.basic import check_call, check_plain
 
 @dataclass(frozen=True)
 class AsyncFallback:
-    """Computes the results of failed records. :func:`fallback` creates it."""
+    """Computes the results of failed records. Created by :func:`fallback`."""
 
     function: Callable[[Any, BaseException], Any]
 
@@ -26,8 +26,8 @@ class AsyncFallback:
 def fallback(function: Callable[[Any, BaseException], Any]) -> AsyncFallback:
     """Return a value for ``on_failure`` that computes the results of records that failed or timed out.
 
-    ``function(record, error)`` returns the result or, if it replaces an ``AsyncFunction``, a list of results. The
-    function runs in the mailbox thread and must not block. If it raises, the task fails.
+    ``function(record, error)`` returns the result or, for an ``AsyncFunction``, a list of results. It runs in the
+    mailbox thread and must not block. If it raises, the task fails.
 
     Example:
         >>> async def score(card):

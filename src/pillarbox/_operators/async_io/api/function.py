@@ -14,7 +14,7 @@ from pillarbox._unpickle import make
 class AsyncFunction(Function, ABC, Generic[In, Out]):
     """Sends a request for each record, many concurrently. For ``AsyncDataStream``.
 
-    ``open`` and ``close`` may be ``async def``. They run once per task, in the event loop's thread.
+    ``open`` and ``close`` may be ``async def``, and run once per task, in the event loop's thread.
 
     Example:
         >>> class Score(AsyncFunction[str, tuple[str, int]]):
@@ -31,7 +31,7 @@ class AsyncFunction(Function, ABC, Generic[In, Out]):
         """Send a record's request and return its results. Runs in the event loop's thread."""
 
     def timeout(self, value: In, /) -> list[Out]:
-        """Return the results of a record whose request timed out. By default, raises. Runs in the mailbox thread."""
+        """Return the results of a record whose request timed out. By default, raise. Runs in the mailbox thread."""
         raise TimeoutError(f"no answer within the timeout for {shorten(value)}")
 
 
@@ -54,26 +54,27 @@ class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
         """Send a batch's request and return one result per record, in order. Runs in the event loop's thread."""
 
     def timeout_batch(self, values: list[In], /) -> list[Out]:
-        """Return one result per record of a batch that timed out. By default, raises. Runs in the mailbox thread."""
+        """Return one result per record of a batch that timed out. By default, raise. Runs in the mailbox thread."""
         raise TimeoutError(f"no answer within the timeout for a batch of {len(values)} records")
 
 
 class CombiningFunction(Function, ABC):
-    """A function whose result is combined with its record when the result is emitted. A cache stores the result alone.
+    """A function whose result is combined with its record when it is emitted. A cache stores only the result.
+
+    The methods run in the mailbox thread.
 
     Attributes:
-        takes_failures: whether a failed record is emitted, as ``combine_failure`` returns it. Otherwise, it fails the
-            task.
+        takes_failures: whether ``combine_failure`` handles failed records, which otherwise fail the task.
     """
 
     takes_failures = False
 
     @abstractmethod
     def combine(self, value: Any, result: Any) -> Any:
-        """Return the record to emit for a record and its result. Runs in the mailbox thread."""
+        """Return the record to emit for a record and its result."""
 
     def combine_failure(self, value: Any, error: BaseException, attempts: int) -> Any:
-        """Return the record to emit for a failed record. Runs in the mailbox thread."""
+        """Return the record to emit for a failed record."""
         raise NotImplementedError
 
 
@@ -84,7 +85,7 @@ class _Failure(NamedTuple):
 
 
 class AsyncFailure(_Failure):
-    """A record whose last attempt failed. ``on_failure=OutputTag(...)`` emits it to the side output.
+    """A record whose last attempt failed, emitted to the side output of ``on_failure=OutputTag(...)``.
 
     Attributes:
         error: the type and message of the last attempt's error.
@@ -104,7 +105,7 @@ class AsyncFailure(_Failure):
     COLUMNS: ClassVar[str] = "value STRING, error STRING, attempts INT"
 
     def as_text(self) -> tuple[str, str, int]:
-        """Return the failure as a row of text columns. The value is its ``repr()``, cut to 10,000 characters.
+        """Return the values of :attr:`COLUMNS`. The value is a ``repr()``, cut to 10,000 characters.
 
         Example:
             >>> AsyncFailure({"id": 3}, "TimeoutError", 2).as_text()

@@ -1,4 +1,4 @@
-"""Imports libraries that single options of async I/O need."""
+"""Imports the libraries that some options of async I/O need."""
 
 from __future__ import annotations
 

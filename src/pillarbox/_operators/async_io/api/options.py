@@ -20,7 +20,7 @@ OnBarrier = Literal["drain", "carry"]
 
 
 class _JobRate(Budget):
-    """The ``job_rate_limit`` of one operator: a budget without a name, so no other operator can share it."""
+    """One operator's ``job_rate_limit``, a budget without a name, so that no other operator can share it."""
 
     @property
     def limits(self) -> Limits:
@@ -28,7 +28,7 @@ class _JobRate(Budget):
 
 
 class WaitKeywords(TypedDict, total=False):
-    """Types of ``AsyncDataStream``'s options that PyFlink lacks, for type checkers."""
+    """``AsyncDataStream``'s options that PyFlink lacks, for type checkers."""
 
     rate_limit: float | None
     job_rate_limit: float | None
@@ -39,7 +39,7 @@ class WaitKeywords(TypedDict, total=False):
 
 
 class AsyncKeywords(WaitKeywords, total=False):
-    """Types of the options of ``map_async``, for type checkers."""
+    """The options of ``map_async``, for type checkers."""
 
     capacity: int
     timeout: DurationLike | None
@@ -50,7 +50,7 @@ class AsyncKeywords(WaitKeywords, total=False):
 
 
 class BatchWaitKeywords(TypedDict, total=False):
-    """Types of the options of ``AsyncDataStream``'s batch methods, for type checkers."""
+    """The options of ``AsyncDataStream``'s batch methods, for type checkers."""
 
     retry: AsyncRetryStrategy | int | None
     rate_limit: float | None
@@ -61,11 +61,11 @@ class BatchWaitKeywords(TypedDict, total=False):
 
 
 class OptionsOfAsyncOperators:
-    """Options that all async operators have.
+    """Options of all async operators.
 
     Attributes:
         capacity: the maximum number of concurrent calls in a partition.
-        on_barrier: whether, at its end, an epoch waits for pending calls or carries them over as state.
+        on_barrier: whether an epoch, at its end, waits for pending calls or carries them over as state.
     """
 
     capacity: int
@@ -103,8 +103,8 @@ class OptionsOfAsyncOperators:
 class AsyncOptions(OptionsOfAsyncOperators):
     """The options of one async operator, as in :meth:`DataStream.map_async`.
 
-    The subtasks in a process share ``capacity``. In addition, each may queue up to ``capacity`` waiting requests.
-    Invalid options raise ``ProgramError``.
+    The subtasks in a process share ``capacity``. Each may queue up to ``capacity`` further requests. Invalid options
+    raise ``ProgramError``.
     """
 
     method: str
@@ -144,7 +144,7 @@ class AsyncOptions(OptionsOfAsyncOperators):
             self.refuse("cache", "None with a batch_size, because a cache needs single requests")
         if self.on_failure not in ("fail", "drop") and not isinstance(self.on_failure, (OutputTag, AsyncFallback)):
             self.refuse("on_failure", '"fail", "drop", an OutputTag or fallback(f)')
-        # Reading them raises their errors.
+        # Reading the properties raises their errors.
         _ = self.timeout_millis, self.batch_timeout_millis, self.retry_strategy
 
     @property

@@ -1,4 +1,4 @@
-"""``Request``, and the events (such as watermarks) that requests must not overtake."""
+"""``Request``, and the events, such as watermarks, that requests must not overtake."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class RequestState(Enum):
 class Request:
     """A request to a service, for one element or a batch.
 
-    From submission to completion, only the event loop's thread may use it; otherwise, only the mailbox thread.
+    From submission to completion, the event loop's thread writes ``started`` and the attributes after it, and the
+    mailbox thread writes the others.
 
     Attributes:
-        timestamps: event times of the elements (Unix time in ms), or None if no element has one.
-        key: the cache key of the request's result, or ``NO_KEY``.
-        followers: later requests for the same key, which get this request's result.
-        outputs: the records to emit. For a batch: one per element, or empty.
-        started: monotonic time of the request's first attempt (ms), which another process may have made, or None before
-            the first attempt. The event loop's thread writes this attribute and all below.
+        timestamps: the elements' event times (Unix time in ms), or None if no element has one.
+        key: the result's cache key, or ``NO_KEY``.
+        followers: later requests for the same key, which share this request's result.
+        outputs: the records to emit. For a batch, one per element, or empty.
+        started: monotonic time (ms) of the first attempt, possibly in another process, or None before it.
         seconds: how long the service took to answer.
         running: the asyncio task that runs the request.
         given_up: whether that task was cancelled.

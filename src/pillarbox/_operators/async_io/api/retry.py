@@ -1,4 +1,4 @@
-"""Retry strategies, as in PyFlink: they decide whether and when to repeat a request."""
+"""Retry strategies, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class AsyncRetryPredicate(ABC, Generic[In]):
 
     @abstractmethod
     def result_predicate(self) -> ResultPredicate | None:
-        """Return the predicate that is True for results to retry, or None if no result is retried."""
+        """Return the predicate that is True for results to retry, or None to retry no result."""
 
     @abstractmethod
     def exception_predicate(self) -> Callable[[Exception], bool] | None:
-        """Return the predicate that is True for exceptions to retry, or None if no exception is retried."""
+        """Return the predicate that is True for exceptions to retry, or None to retry no exception."""
 
 
 class AsyncRetryStrategy(ABC, Generic[In]):
-    """Decides whether and when to retry. All requests share it, so it must be stateless."""
+    """Decides whether and when to retry a request. All requests share the strategy, so it must be stateless."""
 
     @abstractmethod
     def can_retry(self, current_attempts: int) -> bool:
@@ -43,15 +43,15 @@ class AsyncRetryStrategy(ABC, Generic[In]):
 
     @abstractmethod
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """Return the delay after ``current_attempts`` attempts, in milliseconds.
+        """Return the delay (ms) after ``current_attempts`` attempts.
 
-        The delay is longer if an error has an attribute ``retry_after`` (seconds), or if it or its response has a
-        ``Retry-After`` header that asks for more.
+        The actual delay is longer if the error's attribute ``retry_after`` (seconds), or a ``Retry-After`` header of
+        the error or its response, asks for more.
         """
 
     @abstractmethod
     def get_retry_predicate(self) -> AsyncRetryPredicate:
-        """Return the predicates that decide which outcomes to retry."""
+        """Return the predicates for outcomes to retry."""
 
     @staticmethod
     def no_restart() -> AsyncRetryStrategy:
@@ -69,8 +69,8 @@ class AsyncRetryStrategy(ABC, Generic[In]):
 
         Args:
             max_attempts: the maximum number of *further* attempts, as in Flink.
-            backoff_time_millis: milliseconds, or any other duration.
-            result_predicate: decides whether a result is retried. By default, results are not retried.
+            backoff_time_millis: milliseconds or another duration.
+            result_predicate: decides whether to retry a result. By default, no result is retried.
             exception_predicate: the exception types to retry, or a function that decides.
         """
         pause = positive_millis(backoff_time_millis, "a retry strategy's backoff_time_millis")
@@ -182,7 +182,7 @@ def is_retried(strategy: AsyncRetryStrategy | None, attempts: int, result: Any, 
 def retry_after_millis(error: BaseException) -> int:
     delay = getattr(error, "retry_after", None)
     for holder in (error, getattr(error, "response", None)):
-        # urllib's headers are an email message's, not a Mapping.
+        # urllib's headers are an email message, not a Mapping.
         find = getattr(getattr(holder, "headers", None), "get", None)
         if delay is None and callable(find):
             delay = find("Retry-After", find("retry-after"))

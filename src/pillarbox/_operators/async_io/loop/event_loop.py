@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
 
-# Seconds that coroutines get to end: a coroutine that ignores cancellation must not delay a task.
+# Seconds that coroutines get to end, because a coroutine that ignores cancellation must not delay a task.
 GRACE = 5.0
 
 # Interval of checks for a blocked loop, and the longest tolerated block (seconds).
@@ -42,11 +42,11 @@ class EventLoopThread:
     """Runs coroutines for the mailbox thread, on uvloop if installed, otherwise on asyncio's loop.
 
     Args:
-        blocked: called once, in the loop's thread, when a callback has blocked the loop for more than a second.
-            Receives the duration (s).
+        blocked: called once in the loop's thread, with the duration (s), after a callback has blocked the loop for more
+            than a second.
 
     Attributes:
-        loop: the asyncio loop. Other threads may only use its ``call_soon_threadsafe``.
+        loop: the asyncio loop. Other threads may use only its ``call_soon_threadsafe``.
     """
 
     def __init__(self, name: str, blocked: Callable[[float], None] | None = None) -> None:
@@ -79,7 +79,7 @@ class EventLoopThread:
         self.loop.run_until_complete(run())
 
     def _run_guarded(self, run: Callable[..., Any], *args: Any) -> None:
-        """Run the loop, even after callbacks and tasks raise. The code that awaits them gets their errors."""
+        """Run the loop, and log errors that callbacks and tasks raise out of it."""
         try:
             run(*args)
         except BaseException as error:
@@ -93,16 +93,18 @@ class EventLoopThread:
             self.loop.call_later(_BEAT, self._beat, now + _BEAT)
 
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Call a function in the loop's thread and return its result. A coroutine is awaited.
+        """Call a function in the loop's thread and return its result. Awaits an awaitable result.
 
-        Raises :class:`CallFailed` with the function's error.
+        Raises:
+            CallFailed: the function raised.
+            concurrent.futures.TimeoutError: the call took longer than ``timeout`` (s).
         """
 
         async def run() -> tuple[Any, BaseException | None]:
             try:
                 result = function(*args)
                 return (await result if inspect.isawaitable(result) else result), None
-            except BaseException as error:  # a task that ends with SystemExit would end the loop
+            except BaseException as error:  # a SystemExit would end the loop
                 return None, error
 
         outcome = asyncio.run_coroutine_threadsafe(run(), self.loop)
@@ -143,10 +145,10 @@ async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 def hold_for_good(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Keep references to tasks that ignore cancellation, until the process ends.
+    """Keep tasks that ignore cancellation until the process ends.
 
-    Garbage collection would raise an exception in a task's coroutine, in any thread. A coroutine that catches the
-    exception and awaits again would loop there forever.
+    Garbage collection, in any thread, would raise an exception in a task's coroutine. A coroutine that catches it and
+    awaits again would loop there forever.
     """
     for task in tasks:
         if not task.done():

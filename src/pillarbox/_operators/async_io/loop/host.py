@@ -35,7 +35,7 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 _log = logging.getLogger("pillarbox")
 
-# The longest open() and close() of a function (seconds).
+# Seconds that a function's open() and close() may take.
 _OPENING = 600.0
 _CLOSING = 30.0
 
@@ -46,7 +46,7 @@ _BLOCKING = (
 
 
 def is_coroutine_function(function: Any) -> bool:
-    """Return whether ``function`` is an ``async def``. Also recognizes methods and ``partial`` objects."""
+    """Return whether ``function`` is an ``async def``, or an object or ``partial`` that calls an ``async def``."""
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
@@ -142,7 +142,7 @@ class FunctionHost:
     def _call_user(self, what: str, seconds: float, function: Callable[..., Any], *args: Any) -> None:
         """Call user code in the loop's thread.
 
-        A KeyboardInterrupt in it counts as an error: Ctrl-C never reaches this thread.
+        A KeyboardInterrupt counts as an error of the code, because Ctrl-C never reaches this thread.
         """
         try:
             self.thread.call(function, *args, timeout=seconds)
@@ -193,12 +193,12 @@ class _Loop:
 
 
 class _PlainCalls:
-    """Makes a plain function awaitable by calling it in a thread. Awaits the result if that is an awaitable.
+    """Makes a plain function awaitable by calling it in a thread. Awaits an awaitable result.
 
-    Threads cannot be cancelled, so even a cancelled call is awaited until it returns.
+    Even a cancelled call is awaited until it returns, because threads cannot be cancelled.
 
     Args:
-        copied: copies the result in the called function's thread, before other calls can change it.
+        copied: copies the result in the function's thread, before other calls can change it.
     """
 
     def __init__(self, function: Callable[[Any], Any], pool: DaemonThreads, copied: Callable[[Any], Any]) -> None:
@@ -206,7 +206,7 @@ class _PlainCalls:
         self._copied = copied
         self._pool = pool
         self._context = copy_context()
-        # Set by the mailbox thread to stop awaiting calls.
+        # Set by the mailbox thread to stop awaiting cancelled calls.
         self.closing = False
 
     async def __call__(self, value: Any) -> Any:
@@ -235,7 +235,7 @@ def _as_it_is(result: Any) -> Any:
 
 
 class _AsyncRuntimeContext(RuntimeContext):
-    """A runtime context for use outside of the mailbox thread. Has no keyed state."""
+    """A runtime context without keyed state, for threads other than the mailbox thread."""
 
     def _keyed_state(self, descriptor: StateDescriptor) -> Any:
         raise ProgramError(

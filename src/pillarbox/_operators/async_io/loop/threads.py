@@ -1,4 +1,4 @@
-"""Daemon threads for plain functions. A process can exit while the functions run."""
+"""Daemon threads for plain functions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _Work = tuple["Future[Any]", Callable[[], Any]]
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """A pool of threads that Python does not wait for at exit, unlike a ``ThreadPoolExecutor``'s. Thread-safe.
+    """A pool of threads that do not delay Python's exit. Thread-safe.
 
-    Asyncio only accepts a subclass of ``ThreadPoolExecutor`` as its default executor.
+    A ``ThreadPoolExecutor``, because asyncio accepts no other class as its default executor.
     """
 
     def __init__(self, max_workers: int, thread_name_prefix: str) -> None:
@@ -24,7 +24,7 @@ class DaemonThreads(ThreadPoolExecutor):
         self._name = thread_name_prefix
         self._lock = threading.Lock()
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
-        # Threads minus assigned calls: below zero, calls wait.
+        # Number of threads minus assigned calls. Negative if calls wait.
         self._free = 0
         self._started = 0
         self._closed = False
@@ -62,7 +62,7 @@ class DaemonThreads(ThreadPoolExecutor):
             future, call = work
             if future.set_running_or_notify_cancel():
                 result, error = _outcome(call)
-                # Before the result is available: its receiver may submit the next call, which needs no new thread.
+                # Free the thread before the result is available, as its receiver may submit the thread's next call.
                 with self._lock:
                     self._free += 1
                 if error is None:
@@ -73,7 +73,7 @@ class DaemonThreads(ThreadPoolExecutor):
             else:
                 with self._lock:
                     self._free += 1
-            # Its references must not live until the next call.
+            # Their referents must not live until the next call.
             del work, future, call
 
 
@@ -85,7 +85,7 @@ def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 
 def outcome_of(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """Return (a call's result, its error). A StopIteration becomes a RuntimeError, because no future can hold it."""
+    """Return a call's (result, error). A StopIteration becomes a RuntimeError, because futures refuse it."""
     result, error = _outcome(call)
     if isinstance(error, StopIteration):
         stopped = RuntimeError("the function raised StopIteration")

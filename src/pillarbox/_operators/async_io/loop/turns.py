@@ -35,9 +35,9 @@ class Turns:
                 self._gates.append(BudgetGate(budget, limits if scope.ledger else limits.shared_by(max(1, tasks)), end))
         self._first = 0
         self._lock = asyncio.Lock()
-        # Estimates of the waiting requests, in order: a number per gate.
+        # Estimates of the waiting requests, in order. Each has a number per gate.
         self._line: dict[object, list[float]] = {}
-        # The number of waiting requests of each owner.
+        # Number of waiting requests by owner.
         self._owners: Counter[object] = Counter()
         self.waited = 0.0
         self._told = 0.0
@@ -49,7 +49,7 @@ class Turns:
         return end
 
     async def take(self, argument: Any, owner: object = None) -> list[Slot]:
-        """Wait until a request may begin, and return its slots. Raises an error if a budget refuses the request."""
+        """Wait until a request may begin, and return its slots. Raises if a budget refuses the request."""
         request = object()
         self._owners[owner] += 1
         estimates = self._line[request] = [gate.budget.estimate_of(argument) for gate in self._gates]
@@ -80,7 +80,6 @@ class Turns:
             self.waited += time.monotonic() - began
 
     def has_request_of(self, owner: object) -> bool:
-        """Return whether a request of this owner is waiting."""
         return owner in self._owners
 
     def _waiting(self, index: int) -> Sequence[float]:
@@ -91,10 +90,7 @@ class Turns:
             gate.end(slot, gate.budget.cost_of(result, slot.estimate), succeeded=True)
 
     def failed(self, slots: Sequence[Slot], error: BaseException) -> None:
-        """Charge a failed request's estimate.
-
-        An error with 429 or ``Retry-After`` costs nothing, and pauses the budgets.
-        """
+        """Charge a failed request's estimate. An error with 429 or ``Retry-After`` is free, and pauses the budgets."""
         stop = retry_after_millis(error) / 1000 or (STOP if _is_429(error) else None)
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, slot.estimate if stop is None else 0, succeeded=False, stop=stop)

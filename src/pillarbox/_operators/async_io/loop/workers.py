@@ -1,7 +1,7 @@
 """Workers that run a bounded number of requests on an event loop, next to the mailbox thread.
 
 The mailbox thread submits requests and collects results; everything else runs in the loop's thread. Workers are asyncio
-tasks that take requests from a queue, so no task is created per request.
+tasks that take requests from a queue. This avoids a task per request.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, is_retri
 from pillarbox._operators.async_io.loop.event_loop import GRACE, EventLoopThread, cancelled
 from pillarbox._operators.async_io.loop.turns import Turns
 
-# Seconds that completed requests wait for others before they wake the mailbox thread, while more than _PLENTY requests
-# are queued. Waking it costs more than a request.
+# Completed requests wait this long (seconds) for others before they wake the mailbox thread, if more than _PLENTY
+# requests are queued. Waking the thread costs more than a request.
 _PATIENCE = 0.002
 _PLENTY = 16
 
-# Seconds for a cancelled coroutine to end, before another worker gets its slot.
+# Seconds for a cancelled coroutine to end before another worker gets its slot.
 _HEED = 1.0
 
-# Seconds with all slots stuck before the operator gives up.
+# Seconds until the operator gives up if all slots are stuck.
 _PARALYSED = 30.0
 
-# Seconds for the loop's thread to answer at the end, in addition to its own waiting.
+# Seconds for the loop's thread to answer when closing, in addition to its own waits.
 _HEARS = 5.0
 
 
@@ -41,7 +41,7 @@ def most_stuck(capacity: int) -> int:
 
 
 class SlotOwner(Protocol):
-    """A subtask, whose workers occupy call slots."""
+    """A subtask whose workers occupy call slots."""
 
     @property
     def slots_held(self) -> int: ...
@@ -52,8 +52,8 @@ class SlotOwner(Protocol):
 class CallSlots:
     """Limits the running requests of an operator's subtasks in a process. Loop thread only.
 
-    Subtasks queue for free slots. A subtask without any slot gets one immediately, beyond the limit: otherwise, another
-    subtask's hanging calls could block its epoch.
+    Subtasks queue for free slots. A subtask without slots gets one immediately, even beyond the limit, because another
+    subtask's hanging calls must not block its epoch.
     """
 
     def __init__(self, most: int) -> None:
@@ -94,11 +94,10 @@ class RequestWorkers:
     Args:
         function: sends a request for one element or, with ``batched``, for a list of elements.
         turns: delays attempts to meet rate limits and budgets, or None without limits.
-        clock: returns monotonic time (ms), in the loop's thread.
-        notify: called in the loop's thread when requests have completed. It is called again only after
-            :meth:`take_completed`.
-        copied: copies a result immediately, before the user's function can change it.
-        cancellable: whether calls can be cancelled. Calls of plain functions cannot.
+        clock: returns monotonic time (ms).
+        notify: called in the loop's thread when requests have completed, and again only after :meth:`take_completed`.
+        copied: copies a result before the user's function can change it.
+        cancellable: whether calls can be cancelled, unlike calls of plain functions.
     """
 
     def __init__(
@@ -129,28 +128,27 @@ class RequestWorkers:
         self._copied = copied
         self._cancellable = cancellable
         self._plenty = max(_PLENTY, call_slots.most // 2)
-        # Appended by the mailbox thread, taken by the workers.
+        # Appended by the mailbox thread, taken by the workers. Vice versa for completed requests.
         self._waiting: deque[Request] = deque()
-        # Appended by the workers, taken by the mailbox thread.
         self._completed: deque[Request] = deque()
-        # Set by the loop's thread before it notifies, reset by the mailbox thread before it takes.
+        # Set by the loop's thread before it notifies. Reset by the mailbox thread before it takes requests.
         self._notified = False
         self._closing = False
-        # Whether all workers' slots were returned. From here on, only the loop's thread writes attributes.
+        # Whether all slots were returned at the end. Only the loop's thread writes this and the following attributes.
         self._has_left = False
         self._active: set[asyncio.Task[None]] = set()
-        # Workers that ignored their cancellation and lost their slots; and workers that must wait to lose theirs,
-        # because too many already have.
+        # Workers that ignored their cancellation. Stuck workers have lost their slots. Paralysed workers keep them,
+        # because too many are stuck.
         self._stuck: dict[asyncio.Task[None], Request] = {}
         self._paralysed: dict[asyncio.Task[None], Request] = {}
         self._giving_up: asyncio.TimerHandle | None = None
         self._most_active = 0
         self._later: asyncio.TimerHandle | None = None
         self._failure: OperatorError | None = None
-        # Each worker runs in a copy of this context, and is replaced when a request has changed it: context variables
-        # must not leak.
+        # Each worker runs in a copy of this context, and is replaced if a request has changed the copy, so that context
+        # variables do not leak.
         self._context = copy_context()
-        # Python creates the context's decimal settings at first use.
+        # Creates the context's decimal settings now rather than at their first use.
         self._context.run(getcontext)
 
     # -- mailbox thread --
@@ -159,8 +157,8 @@ class RequestWorkers:
         self._waiting.append(request)
 
     def start(self) -> None:
-        # Active workers take requests by themselves. A worker that stops leaves `_active` before its last look at the
-        # queue: either it sees the queued requests, or this line sees that it stops.
+        # Active workers take requests by themselves. A worker leaves `_active` before its last look at the queue, so
+        # either it sees the queued requests, or this line sees that it stops.
         if self._waiting and len(self._active) < self._call_slots.most:
             self._loop.call_soon_threadsafe(self.start_workers)
 
@@ -229,7 +227,7 @@ class RequestWorkers:
                     else:
                         await self._ask(request)
                 except BaseException as error:
-                    # Any exception of a function, even SystemExit, is its record's error and ends nothing here.
+                    # Any exception, even SystemExit, fails only the record and not the worker.
                     if self._closing:
                         return
                     request.error = error
@@ -303,7 +301,7 @@ class RequestWorkers:
     def _announce(self, at_once: bool) -> None:
         if at_once:
             self._notified = True
-            # Runs after all callbacks that are ready now: one mail for all of them.
+            # Runs after all callbacks that are ready now, to send one mail for all of them.
             self._loop.call_soon(self._notify)
         elif self._later is None:
             self._later = self._loop.call_later(_PATIENCE, self._notify_of_all)

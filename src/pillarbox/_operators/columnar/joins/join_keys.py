@@ -1,7 +1,7 @@
 """Encodes keys of columnar joins as 64-bit codes. Equal keys have equal codes.
 
-If a key is a single column of fixed-size values, different keys have different codes. Otherwise a code is a hash, and
-the keys of rows with equal codes must be compared. Codes are never stored.
+If a key is a single column of fixed-size values, different keys have different codes. Otherwise, a code is a hash, and
+the keys of rows with equal codes must be compared. Codes are not stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pillarbox._operators.columnar import sketch
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0x6E756C6C)
-# Bits of a hash. With more, a row's key, time and position would often exceed one integer: sorting would be slower.
+# Bits of a hash. With more bits, a row's key, time and position often would not fit one integer, which sorts faster.
 _HASH_BITS = 25
 
 
@@ -32,7 +32,7 @@ def are_exact(kinds: Sequence[pa.DataType]) -> bool:
 
 
 def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int64]:
-    """Return the codes of keys. Only pass ``exact=True`` if :func:`are_exact` and no key is null."""
+    """Return the codes of keys. ``exact=True`` requires that :func:`are_exact` is true and no key is null."""
     if exact:
         return sketch.numbers_of(columns[0])
     codes = np.zeros(len(columns[0]), np.uint64)

@@ -1,7 +1,7 @@
 """The operators of columnar interval joins.
 
 Rows are buffered until event time advances or the epoch ends, then sorted and joined. Each side stores sorted segments.
-There are no timers: a watermark drops the rows that can no longer match.
+Watermarks, rather than timers, drop rows that can no longer match.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Join the buffered rows, emit rows that can no longer match, and store the rest.
 
-        Without this, rows that cannot match would wait for the next watermark, which may be epochs away.
+        Otherwise, rows that cannot match would wait for the next watermark, possibly for several epochs.
         """
         super().prepare_snapshot_pre_barrier(checkpoint_id)
         self.flush()
@@ -139,8 +139,7 @@ class ColumnarJoin:
 
     Attributes:
         interval: bounds on the right row's time minus the left row's time.
-        dropped: the right side's key columns that results omit, because the left side's key columns have the same
-            values.
+        dropped: right key columns that results omit, because left key columns have the same values.
         names: the names of the result columns: the left side's, then the right side's.
     """
 

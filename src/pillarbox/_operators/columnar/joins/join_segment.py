@@ -1,4 +1,4 @@
-"""Sorted rows of one side of a join, for binary search by key and time."""
+"""Sorted rows of one join side, for binary search by key and time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 class _Grid:
-    """Encodes a row's key and time as one integer, so that integers sort by key, then time.
+    """Encodes a row's key and time as one integer. Integers sort by key, then by time.
 
     The integer is: rank of the key's code * number of time ranks + rank of the time. A rank is the distance from the
-    minimum, or the index among the distinct values.
+    minimum or, if the integer would then be too large, the index among the distinct values.
     """
 
     def __init__(self, codes: Ints, times: Ints) -> None:
@@ -57,15 +57,15 @@ class _Grid:
         if self._size << bits > _SAFE:
             order = np.argsort(integers, kind="stable")
             return order, integers[order]
-        # Sorting integers is much faster than finding their order, so the positions are packed into them.
+        # Positions are packed into the integers, because sorting integers is much faster than finding their order.
         packed = (integers << bits) | np.arange(len(integers))
         packed.sort()
         return packed & ((1 << bits) - 1), packed >> bits
 
     def near(self, codes: Ints, times: Ints, lower: int, upper: int) -> tuple[Ints, Ints, Ints]:
-        """Return the positions of rows that may have partners in this grid, and the bounds of the partners' integers.
+        """Return the positions of rows that may have partners in this grid, and bounds of the partners' integers.
 
-        A partner's time is ``lower`` to ``upper`` milliseconds later.
+        Partners are ``lower`` to ``upper`` ms later.
         """
         near = (times >= max(self.low - upper, _LEAST)) & (times <= min(self.high - lower, _MOST))
         near &= (codes >= self._first) & (codes <= self._last)
@@ -88,13 +88,13 @@ class _Grid:
 
 
 class Segment:
-    """Rows with the codes of their keys and times, sorted by both.
+    """Rows with their key codes and times, sorted by both.
 
     Attributes:
-        batch: the rows in a different order. Use :meth:`columns` for sorted columns.
+        batch: the rows in another order. Use :meth:`columns` for sorted columns.
         times: Unix times in ms.
         matched: flags of rows that have been emitted, alone or in a pair. None if the join does not need them.
-        changed: blocks of ``matched`` that changed since they were last written.
+        changed: blocks of ``matched`` that have changed since they were written.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Segment:
             return
         own, first, last = other._grid.near(self.codes, self.times, lower, upper)
         begin = np.searchsorted(other._integers, first)
-        # Most rows have no partner, and need only one search.
+        # Most rows have no partner and need only one search.
         some = np.flatnonzero(begin < len(other))
         some = some[other._integers[begin[some]] <= last[some]]
         own, begin = own[some], begin[some]

@@ -1,4 +1,4 @@
-"""One side of a columnar join, with its buffered rows and its stored rows (both in memory and in the state)."""
+"""One side of a columnar join, with its buffered rows and its stored rows (in memory and in the state)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LONGEST = 1 << 17
 _LARGEST = 16 * 1024 * 1024
 _MATCHES = "matches"
-# Metadata of a stream of left rows that lacks information about partners.
+# Metadata of a stream of left rows without information about partners.
 _NOT_KEPT = {b"pillarbox.matches": b"not kept"}
 
 TIME = "__pillarbox_time"
@@ -40,10 +40,10 @@ class JoinSide:
     """One side of a columnar join. Pickled to the workers.
 
     Attributes:
-        keys: the names of the side's key columns. The n-th column is joined with the other side's n-th key column.
+        keys: the side's key columns, in the order of the other side's.
         encoder: converts Python rows to columns. None if the rows are columnar.
         late_tag: the side output for late rows, or None to drop and count them.
-        joins_nulls: whether null keys match each other. If not, a row with a null key has no partner.
+        joins_nulls: whether null keys match each other. Otherwise, a row with a null key has no partner.
     """
 
     columns: spark.StructType
@@ -54,7 +54,7 @@ class JoinSide:
 
 
 class SideRows:
-    """The buffered rows and the stored rows of one of the joined streams."""
+    """The buffered and stored rows of one of the joined streams."""
 
     def __init__(
         self, operator: BaseJoinOperator, name: str, side: JoinSide, reach: int, *, keeps_matches: bool
@@ -137,7 +137,7 @@ class SideRows:
         self.segments = []
         for address in self._addresses():
             batch = self.decode(self._stored_rows.at(address).value())
-            # An outer join, which is now an inner join, wrote the stream.
+            # The stream was written by an outer join, which is now an inner join.
             is_stale = self._notes is not None and batch.schema.metadata != self._notes
             times = batch.column(len(self.schema)).to_numpy()
             rows = batch.select(range(len(self.schema)))
@@ -177,14 +177,13 @@ class SideRows:
             return
         older = streams_to_merge(reversed(stored), sum(map(len, fresh)), self._longest)
         stored = stored[: len(stored) - len(older)]
-        # A new segment has no information about expired rows.
         parts = [segment.alive() for segment in (*older[::-1], *fresh)]
         whole = Segment.together(parts) if len(parts) > 1 else parts[0]
         longest = self._longest(whole)
         if len(whole) <= longest:
             self.segments = [*stored, whole]
         else:
-            # By time, so that a piece expires as a whole, and distant rows skip it.
+            # Divided by time, so that a piece expires as a whole, and rows at other times skip it.
             by_time = np.argsort(whole.times, kind="stable")
             pieces = [np.sort(by_time[start : start + longest]) for start in range(0, len(whole), longest)]
             self.segments = [*stored, *map(whole.at, pieces)]

@@ -18,7 +18,7 @@ from pillarbox._rows import Row, column_to_list, rows_from_arrow
 
 
 class ColumnarProcessJoinOperator(BaseJoinOperator):
-    """Applies a ``ProcessJoinFunction`` to each pair. Rows without a partner never become Python objects."""
+    """Applies a ``ProcessJoinFunction`` to each pair. Rows without a partner do not become Python objects."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class ColumnarProcessJoinOperator(BaseJoinOperator):
     ) -> None:
         super().__init__(context, keying, sides, interval, function=function)
         self._ctx = JoinContext(self._collector, self.backend)
-        # A function without state never reads the current row.
+        # A function without state does not read the key's row.
         self._has_state = isinstance(function, Function) and type(function).open is not Function.open
 
     def _emit_pairs(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:

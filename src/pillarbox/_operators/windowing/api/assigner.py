@@ -1,4 +1,4 @@
-"""Window assigners, as in Flink. They must not have state of their own. All times are Unix times in ms."""
+"""Window assigners, as in Flink. All times are Unix times in ms."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 
 class WindowAssigner(ABC, Generic[In, WindowOut]):
-    """Assigns elements to windows.
+    """Assigns elements to windows. State must not be stored in attributes.
 
     Attributes:
-        window_type: the class of the assigner's windows: a ``NamedTuple``, whose fields are stored in state.
+        window_type: the class of the windows, a ``NamedTuple`` whose fields are stored in state.
 
     Example:
         >>> class Odds(WindowAssigner):
@@ -37,7 +37,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
     """
 
     class WindowAssignerContext(ABC):
-        """Gives an assigner access to the clock and to state."""
+        """An assigner's access to the clock and to state."""
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
@@ -45,31 +45,24 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
         @abstractmethod
         def get_runtime_context(self) -> RuntimeContext:
-            """Return the context that declares states per key. All windows of a key share these states."""
+            """Return the context that declares keyed states, which all windows of a key share."""
 
     window_type: Callable[..., Any] = TimeWindow
 
     def open(self, context: WindowAssignerContext, /) -> None:
-        """Declare states, before the first element."""
+        """Declare states. Called before the first element."""
 
     @abstractmethod
     def assign_windows(self, element: Any, timestamp: int | None, context: WindowAssignerContext, /) -> Iterable[Any]:
-        """Return the windows to add the element to. If a window is returned twice, the element is added to it twice.
-
-        Args:
-            timestamp: the element's event time (Unix time in ms), or None.
-        """
+        """Return the element's windows. A window that is returned twice receives the element twice."""
 
     @abstractmethod
     def get_default_trigger(self, env: Any, /) -> Trigger:
-        """Return the trigger for programs that do not set one.
-
-        An overriding method may omit ``env``, the program's environment.
-        """
+        """Return the trigger for programs that do not set one. An override may omit ``env``."""
 
     @abstractmethod
     def is_event_time(self) -> bool:
-        """Return whether event time decides when the windows end."""
+        """Return whether the windows end in event time."""
 
 
 class MergeCallback(ABC, Generic[In]):
@@ -77,7 +70,7 @@ class MergeCallback(ABC, Generic[In]):
 
     @abstractmethod
     def merge(self, to_be_merged: Iterable[Any], merge_result: Any, /) -> None:
-        """Replace windows by a window that covers them."""
+        """Replace windows with a window that covers them."""
 
 
 _MergeCallback: TypeAlias = MergeCallback
@@ -110,11 +103,11 @@ class MergingWindowAssigner(WindowAssigner[In, WindowOut], Generic[In, WindowOut
 
     @abstractmethod
     def merge_windows(self, windows: Iterable[Any], callback: MergeCallback, /) -> None:
-        """Call ``callback.merge`` for each group of windows to merge. ``windows`` are the windows of one key."""
+        """Call ``callback.merge`` for each group of windows to merge. ``windows`` are a key's windows."""
 
 
 class TimedAssigner(WindowAssigner):
-    """An assigner whose windows are in event time or in processing time."""
+    """An assigner of event-time or processing-time windows."""
 
     @abstractmethod
     def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int: ...

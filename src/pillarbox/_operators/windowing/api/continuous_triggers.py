@@ -12,13 +12,13 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 
 class _ContinuousTrigger(Trigger):
-    """Fires at multiples of an interval, counted from 1970, until the window ends."""
+    """Fires at multiples of an interval (from 1970) until the window ends."""
 
     _by_clock: bool
 
     def __init__(self, interval: DurationLike) -> None:
         self.interval: int = positive_millis(interval, f"{type(self).__name__}.of(): the interval")
-        # The next time to fire. Merging windows keeps the earliest.
+        # The next time to fire. A merged window keeps the earliest.
         self._next = ReducingStateDescriptor("fire-time", min)
 
     def can_merge(self) -> bool:
@@ -46,11 +46,11 @@ class _ContinuousTrigger(Trigger):
 
 
 class ContinuousEventTimeTrigger(_ContinuousTrigger):
-    """Fires at multiples of an event-time interval, and at the end of the window.
+    """Fires at multiples of an event-time interval (from 1970) and at the end of the window.
 
-    Multiples are measured from 1970. A window first fires at the multiple after its first element. At the end of the
-    data, a window fires at each remaining multiple; a global window fires only at the next multiple and at its end.
-    Times before 1970 are rounded down to a multiple, as in PyFlink; Flink in Java rounds them up.
+    A window first fires at the multiple after its first element. At the end of the data, a window fires at each
+    remaining multiple, but a global window only at the next multiple and at its end. Times before 1970 are rounded down
+    to a multiple, as in PyFlink; Flink in Java rounds them up.
     """
 
     uses_processing_time: bool | None = False
@@ -142,7 +142,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
         return TriggerResult.FIRE
 
     def _register(self, now: int, time: int, window: Any, ctx: Trigger.TriggerContext, pending: Any) -> None:
-        # Also register the window's end: it may precede the next firing.
+        # The window's end may precede the next multiple.
         if now < window.max_timestamp() < time:
             time = window.max_timestamp()
         pending.add(time)

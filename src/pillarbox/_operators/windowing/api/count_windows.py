@@ -42,7 +42,7 @@ class GlobalWindows(WindowAssigner):
     def create_with_end_of_stream_trigger() -> GlobalWindows:
         """Return an assigner of global windows that fire once, at the end of the input.
 
-        For collections and batch DataFrames. A streaming query's input only ends if the query is drained.
+        For collections and batch DataFrames. A streaming query's input ends only if the query is drained.
 
         Example:
             >>> words = env.from_collection(["to", "or", "not"]).key_by(len)
@@ -74,7 +74,7 @@ def _count(value: int, asked_by: str) -> int:
 
 
 class CountWindowAssigner(WindowAssigner):
-    """Base class of assigners of windows with a certain number of a key's elements. Counts elements in keyed state."""
+    """Base class of assigners of windows with a fixed number of a key's elements. Counts elements in keyed state."""
 
     window_type: Callable[..., Any] = CountWindow
 
@@ -93,7 +93,7 @@ class CountWindowAssigner(WindowAssigner):
         counted = context.get_runtime_context().get_state(self._counted)
         position: int = counted.value() or 0
         counted.update(position + 1)
-        # Window n starts at position n * slide, so the element is in windows first..last.
+        # Window n starts at position n * slide.
         last = position // self.slide
         first = max(0, (position - self.size) // self.slide + 1)
         return [CountWindow(number) for number in range(first, last + 1)]
@@ -106,7 +106,7 @@ class CountWindowAssigner(WindowAssigner):
 
 
 class CountTumblingWindowAssigner(CountWindowAssigner):
-    """Successive windows of ``window_size`` elements of a key. An incomplete window does not fire."""
+    """Adjacent windows of ``window_size`` elements of a key. An incomplete window does not fire."""
 
     def __init__(self, window_size: int) -> None:
         super().__init__(window_size, window_size)
@@ -129,8 +129,8 @@ class CountTumblingWindowAssigner(CountWindowAssigner):
 class CountSlidingWindowAssigner(CountWindowAssigner):
     """Windows of a key's last ``window_size`` elements. A window fires after every ``window_slide`` elements.
 
-    Only full windows fire, as in PyFlink. In Java, smaller windows fire at the beginning; to get them, use a global
-    window with ``CountTrigger.of(slide)`` and ``CountEvictor.of(size)``.
+    Only full windows fire, as in PyFlink. For smaller windows at the beginning, as in Java, use a global window with
+    ``CountTrigger.of(slide)`` and ``CountEvictor.of(size)``.
     """
 
     @staticmethod

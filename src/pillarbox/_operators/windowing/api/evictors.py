@@ -112,7 +112,7 @@ class TimeEvictor(_OneSided):
 
     @staticmethod
     def of(window_size: DurationLike, do_evict_after: bool = False) -> TimeEvictor:
-        """Return an evictor that removes an element if the window's latest element is at least ``window_size`` newer.
+        """Return an evictor that removes an element if the latest element is at least ``window_size`` newer.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -123,7 +123,7 @@ class TimeEvictor(_OneSided):
         return TimeEvictor(window_size, do_evict_after)
 
     def _evict(self, elements: list[TimestampedValue]) -> None:
-        # As in Flink, elements without timestamps stay.
+        # Elements without timestamps stay, as in Flink.
         if not elements or elements[0].timestamp is None:
             return
         latest = max(element.timestamp for element in elements if element.timestamp is not None)
@@ -163,7 +163,7 @@ class DeltaEvictor(_OneSided):
     def _evict(self, elements: list[TimestampedValue]) -> None:
         if elements:
             last = elements[-1].value
-            # An element with distance NaN stays.
+            # An element whose distance is NaN stays.
             elements[:] = [
                 element for element in elements if not self.delta_function(element.value, last) >= self.threshold
             ]

@@ -23,7 +23,7 @@ from pillarbox._state.descriptors import (
 
 
 class KeyedStateStore(ABC):
-    """Gives a window function access to its states, which belong to a key, or to a key and window."""
+    """A window function's access to its states."""
 
     @abstractmethod
     def get_state(self, descriptor: ValueStateDescriptor[V], /) -> ValueState[V]:
@@ -63,9 +63,7 @@ class WindowContext(ABC, Generic[WindowOut]):
 
     @abstractmethod
     def window_state(self) -> KeyedStateStore:
-        """Return the store for states of this key and window.
-
-        The states survive when the window fires. Only ``clear`` removes them.
+        """Return the store for states of this key and window. They remain until ``clear`` removes them.
 
         Raises:
             ProgramError: the windows may merge.
@@ -73,7 +71,7 @@ class WindowContext(ABC, Generic[WindowOut]):
 
     @abstractmethod
     def global_state(self) -> KeyedStateStore:
-        """Return the store for states of this key, shared by the key's windows. pillarbox never removes them."""
+        """Return the store for states that all windows of this key share. They are never removed automatically."""
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V, /) -> None:
@@ -94,10 +92,10 @@ class WindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
 
     @abstractmethod
     def apply(self, key: Key, window: WindowT, inputs: Iterable[In], /) -> Iterable[Out | SideOutput] | None:
-        """Process a window that fires. Return or ``yield`` results, or None.
+        """Process a window that fires. Return or ``yield`` results, or return None.
 
         Args:
-            inputs: the elements in order of arrival or, after ``reduce`` or ``aggregate``, the single result.
+            inputs: the elements in arrival order or, after ``reduce`` or ``aggregate``, the single result.
         """
 
 
@@ -132,17 +130,18 @@ class ProcessWindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
     """
 
     class Context(WindowContext[WindowOut], Generic[WindowOut]):
-        """The current window. Valid during the call only."""
+        """The current window. Valid only during the call."""
 
     @abstractmethod
     def process(
         self, key: Key, context: ProcessWindowFunction.Context[Any], elements: Iterable[In], /
     ) -> Iterable[Out | SideOutput] | None:
-        """Process a window that fires. Return or ``yield`` results, or None. ``(tag, value)`` is a side output.
+        """Process a window that fires. Return or ``yield`` results, or return None.
+
+        A result ``(tag, value)`` sends ``value`` to the side output ``tag``.
 
         Args:
-            context: the window, clocks, state and side outputs.
-            elements: the elements in order of arrival or, after ``reduce`` or ``aggregate``, the single result.
+            elements: the elements in arrival order or, after ``reduce`` or ``aggregate``, the single result.
         """
 
     def clear(self, context: ProcessWindowFunction.Context[Any], /) -> None:
@@ -161,7 +160,7 @@ class ProcessAllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
     """
 
     class Context(WindowContext[WindowOut], Generic[WindowOut]):
-        """The current window. Valid during the call only."""
+        """The current window. Valid only during the call."""
 
     @abstractmethod
     def process(

@@ -21,7 +21,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 
 class SessionWindowTimeGapExtractor(ABC):
-    """Computes, for an element, how long its session waits for another element.
+    """Computes an element's session gap.
 
     Example:
         >>> class Gap(SessionWindowTimeGapExtractor):
@@ -33,14 +33,14 @@ class SessionWindowTimeGapExtractor(ABC):
 
     @abstractmethod
     def extract(self, element: Any, /) -> int:
-        """Return the gap in milliseconds, a positive number."""
+        """Return the gap (ms), a positive number."""
 
 
 GapExtractor: TypeAlias = SessionWindowTimeGapExtractor | Callable[[Any], int]
 
 
 class Sessions(TimedAssigner, MergingWindowAssigner):
-    """Base class of assigners of sessions: windows that end after a gap without elements."""
+    """Base class of assigners of sessions, which are windows that end after a gap without elements."""
 
     @abstractmethod
     def _gap(self, element: Any) -> int: ...
@@ -106,7 +106,7 @@ class _DynamicGap(Sessions):
 
 
 class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
-    """Event-time sessions. A key's elements that are at most ``gap`` apart are in the same session."""
+    """Event-time sessions. A key's elements are in the same session if they are at most ``gap`` apart."""
 
     @staticmethod
     def with_gap(size: DurationLike) -> EventTimeSessionWindows:

@@ -1,7 +1,6 @@
 """Tumbling, sliding and cumulating windows, as in Flink.
 
-Windows start at multiples of a length plus an offset, counted from 1970 in UTC or, with a time zone, from local
-midnight.
+Windows start at multiples of a length from 1970 in UTC or, with a time zone, at local midnight, plus an offset.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from pillarbox._time.duration import DurationLike, positive_millis
 
 
 class FixedWindows(TimedAssigner):
-    """Base class of assigners of windows with constant lengths, in milliseconds.
+    """Base class of assigners of windows with constant lengths (ms).
 
     Args:
-        lengths: lengths by name (for error messages). The first is the window size (the largest), the last is the
+        lengths: lengths by name (for error messages). The first is the largest window size, and the last is the
             distance between two window ends.
         offset: windows start at multiples of ``starts_every`` plus this offset.
         time_zone: the time zone for windows of whole days from midnight. None if lengths are plain milliseconds.
 
     Attributes:
         tumbles: whether the windows are adjacent.
-        cumulates: whether several windows with different ends share a start.
+        cumulates: whether windows with different ends share a start.
     """
 
     tumbles: bool = False
@@ -78,10 +77,10 @@ class TumblingEventTimeWindows(EventTimeAssigner, _Tumbling):
 
         Args:
             size: length of a window, at least 1 ms.
-            offset: windows start at multiples of ``size`` (from 1970 in UTC) plus this offset. It may be negative, but
-                must be shorter than ``size``.
-            time_zone: for windows of whole days, the time zone of midnight, such as ``"Europe/Berlin"``. A day with a
-                clock change has 23 or 25 hours.
+            offset: windows start at multiples of ``size`` (from 1970 in UTC) plus this offset, which must be shorter
+                than ``size`` and may be negative.
+            time_zone: for windows of whole days, the time zone of midnight, such as ``"Europe/Berlin"``. A day may have
+                23 or 25 hours.
 
         Raises:
             ProgramError: a length is invalid, or the time zone is unknown.
@@ -129,7 +128,7 @@ class _Sliding(FixedWindows):
 
 
 class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
-    """Event-time windows of one length that start at every multiple of a slide, and so may overlap."""
+    """Event-time windows of one length that start at every multiple of a slide. They may overlap."""
 
     @staticmethod
     def of(
@@ -140,10 +139,9 @@ class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
         Other arguments are as in :class:`TumblingEventTimeWindows`.
 
         Args:
-            slide: time between the starts of two windows. If it exceeds ``size``, elements between two windows are
-                dropped.
-            offset: windows start at multiples of ``slide`` (from 1970 in UTC) plus this offset. It may be negative, but
-                must be shorter than ``slide``.
+            slide: time between the starts of two windows. If it exceeds ``size``, elements between windows are dropped.
+            offset: windows start at multiples of ``slide`` (from 1970 in UTC) plus this offset, which must be shorter
+                than ``slide`` and may be negative.
 
         Example:
             >>> SlidingEventTimeWindows.of("2 minutes", "1 minute").assign_windows("click", 90_000, None)
@@ -153,7 +151,7 @@ class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
 
 
 class SlidingProcessingTimeWindows(ProcessingTimeAssigner, _Sliding):
-    """Processing-time windows of one length that start at every multiple of a slide, and so may overlap."""
+    """Processing-time windows like :class:`SlidingEventTimeWindows`."""
 
     @staticmethod
     def of(
@@ -185,7 +183,7 @@ class _Cumulative(FixedWindows):
         time = self._time(timestamp, context)
         starts = self.line
         start = starts.start(time, self.size)
-        # Start and end are equal for a day that the time zone omits.
+        # A day that the time zone omits has equal start and end.
         lengths = range(self.step, self.size + 1, self.step)
         ends = dict.fromkeys(starts.plus(start, length, self.size) for length in lengths)
         return [TimeWindow(start, end) for end in ends if end > time]
@@ -195,7 +193,7 @@ class _Cumulative(FixedWindows):
 
 
 class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
-    """Event-time windows that share a start and grow by a step each (Flink SQL's ``CUMULATE``)."""
+    """Event-time windows that share a start, each longer by a step than the previous (Flink SQL's ``CUMULATE``)."""
 
     @staticmethod
     def of(
@@ -203,13 +201,13 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
     ) -> CumulativeEventTimeWindows:
         """Return an assigner of cumulating event-time windows.
 
-        ``time_zone`` is as in :class:`TumblingEventTimeWindows`.
+        Other arguments are as in :class:`TumblingEventTimeWindows`.
 
         Args:
             max_size: length of the longest window, a multiple of ``step``.
-            step: how much longer each window is than the previous window, at least 1 ms.
-            offset: windows start at multiples of ``max_size`` (from 1970 in UTC) plus this offset. It may be negative,
-                but must be shorter than ``max_size``.
+            step: length of the shortest window, at least 1 ms. Each further window is longer by this step.
+            offset: windows start at multiples of ``max_size`` (from 1970 in UTC) plus this offset, which must be
+                shorter than ``max_size`` and may be negative.
 
         Example:
             >>> CumulativeEventTimeWindows.of("3 minutes", "1 minute").assign_windows("click", 90_000, None)
@@ -219,7 +217,7 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
 
 
 class CumulativeProcessingTimeWindows(ProcessingTimeAssigner, _Cumulative):
-    """Processing-time windows that share a start and grow by a step each (Flink SQL's ``CUMULATE``)."""
+    """Processing-time windows like :class:`CumulativeEventTimeWindows`."""
 
     @staticmethod
     def of(

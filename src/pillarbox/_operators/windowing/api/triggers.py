@@ -1,6 +1,6 @@
 """Triggers, which decide when a window's function is called, as in Flink.
 
-An operator uses one trigger object for all windows, so a trigger must keep its state in the context, not in its
+An operator uses one trigger object for all windows, so a trigger's state must be stored in the context, not in
 attributes.
 """
 
@@ -37,7 +37,7 @@ class TriggerResult(Enum):
 
 
 class Trigger(ABC, Generic[In, WindowT]):
-    """Decides when a window's function is called, and when its elements are dropped.
+    """Decides when a window's function is called and when its elements are dropped.
 
     Example:
         >>> class AtZero(Trigger):
@@ -91,7 +91,7 @@ class Trigger(ABC, Generic[In, WindowT]):
 
         @abstractmethod
         def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
-            """Merge a trigger state of the merged windows into the state of this window.
+            """Merge a state of the merged windows into this window's state.
 
             Raises:
                 ProgramError: the state is a value or map state, which cannot be merged.
@@ -102,18 +102,18 @@ class Trigger(ABC, Generic[In, WindowT]):
 
     @abstractmethod
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide what to do after an element was added to the window."""
+        """Decide whether to fire or purge after an element was added to the window."""
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide what to do at event time ``time``, which is the time of a timer of the trigger or the window's end."""
+        """Decide whether to fire or purge at a trigger timer's event time or the window's end."""
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide what to do at processing time ``time``, which is the time of a trigger's timer or the window's end."""
+        """Decide whether to fire or purge at a trigger timer's processing time or the window's end."""
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
-        """Return whether the trigger supports merging windows, with ``on_merge``."""
+        """Return whether the trigger supports merging windows (``on_merge``)."""
         return False
 
     def on_merge(self, window: Any, ctx: OnMergeContext, /) -> None:
@@ -122,14 +122,14 @@ class Trigger(ABC, Generic[In, WindowT]):
 
     @abstractmethod
     def clear(self, window: Any, ctx: TriggerContext, /) -> None:
-        """Remove the trigger's state and timers for a window that is removed or merged into another."""
+        """Remove the trigger's state and timers for a window that is removed or merged into another window."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
 
 class EventTimeTrigger(Trigger):
-    """Fires when the watermark reaches the end of the window, or immediately if the watermark is already there."""
+    """Fires when the watermark reaches the end of the window, or immediately if it already has."""
 
     uses_processing_time: bool | None = False
 
@@ -162,7 +162,7 @@ class EventTimeTrigger(Trigger):
         return True
 
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
-        # If the merged window has already ended, the next element fires it.
+        # If the merged window has already ended, the next element makes it fire.
         if window.max_timestamp() > ctx.get_current_watermark():
             ctx.register_event_time_timer(window.max_timestamp())
 
@@ -207,7 +207,7 @@ class ProcessingTimeTrigger(Trigger):
 
 
 class NeverTrigger(Trigger):
-    """Never fires: the default for global windows.
+    """Never fires. The default for global windows.
 
     Example:
         >>> windows = env.from_collection(range(5)).count_window_all(2)
@@ -226,7 +226,7 @@ class NeverTrigger(Trigger):
 
 
 class CountTrigger(Trigger):
-    """Fires after every ``window_size`` elements of a window. It does not fire at the window's end."""
+    """Fires after every ``window_size`` elements of a window, but not at the window's end."""
 
     uses_processing_time: bool | None = False
 
@@ -271,7 +271,10 @@ class CountTrigger(Trigger):
 
 
 class DeltaTrigger(Trigger):
-    """Fires when an element's distance from the last element that caused firing (or the first) exceeds a threshold."""
+    """Fires when an element's distance from a reference exceeds a threshold.
+
+    The reference is the last element that fired the window, initially the first element.
+    """
 
     uses_processing_time: bool | None = False
 
@@ -320,7 +323,7 @@ class DeltaTrigger(Trigger):
 
 
 class PurgingTrigger(Trigger):
-    """Drops a window's elements when a nested trigger fires. The window's other state is kept until its end."""
+    """Drops a window's elements when a nested trigger fires. Other state remains until the window ends."""
 
     def __init__(self, nested_trigger: Trigger) -> None:
         if not isinstance(nested_trigger, Trigger):
@@ -330,7 +333,7 @@ class PurgingTrigger(Trigger):
 
     @staticmethod
     def of(nested_trigger: Trigger) -> PurgingTrigger:
-        """Return a trigger that fires like ``nested_trigger`` and drops the elements each time.
+        """Return a trigger that fires like ``nested_trigger`` and drops the elements.
 
         Example:
             >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())

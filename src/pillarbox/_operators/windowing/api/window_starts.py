@@ -1,4 +1,4 @@
-"""Computes the starts of fixed-length windows: multiples of a length, or midnights in a time zone."""
+"""Computes the starts of fixed-length windows, which are multiples of a length, or midnights in a time zone."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _EPOCH_DAY = _EPOCH.toordinal()
 
 
 class Milliseconds:
-    """Starts of windows at multiples of a length, plus an offset, counted from 1970 in UTC."""
+    """Window starts at multiples of a length (from 1970 in UTC) plus an offset."""
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
 
     def start(self, time: int, step: int) -> int:
-        """Return the last window start at or before ``time`` if windows start every ``step`` milliseconds."""
+        """Return the last window start at or before ``time``. Windows start every ``step`` ms."""
         return time - (time - self.offset) % step
 
     def starts(self, times: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
@@ -43,7 +43,7 @@ class Milliseconds:
 
 
 class Days:
-    """Starts of windows at local midnight, plus an offset. A day may have 23, 24 or 25 hours."""
+    """Window starts at local midnight plus an offset. A day may have 23, 24 or 25 hours."""
 
     def __init__(self, zone: str, offset: int, asked_by: str) -> None:
         try:
@@ -67,7 +67,7 @@ class Days:
         try:
             wall = datetime.datetime.fromtimestamp(time // 1000, self._zone).replace(tzinfo=None)
             day = (wall - datetime.timedelta(milliseconds=self.offset)).toordinal()
-            # If clocks change at midnight, the wall clock may show another day.
+            # If clocks change at midnight, the wall clock may show a neighboring day.
             if time < self._first(day):
                 day -= 1
             elif time >= self._first(day + 1):
@@ -83,7 +83,7 @@ class Days:
         return self._first(self._day(time, step))
 
     def starts(self, times: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
-        # Times are in few UTC days; in each of them, one or two local days begin.
+        # The times are in few UTC days. In each, one or two local days begin.
         edges: set[int] = set()
         for day in np.unique(times // _DAY).tolist():
             edge = self.start(max(day * _DAY, int(times.min())), step)
@@ -96,11 +96,11 @@ class Days:
         return starts
 
     def plus(self, start: int, length: int, step: int) -> int:
-        # If a time zone omits a day, two days begin together: the distance distinguishes them.
+        # If a time zone omits a day, two days begin at the same time, so days must be counted.
         return self._first(self._day(start, step) + length // _DAY)
 
     def windows(self, time: int, size: int, slide: int) -> Iterator[tuple[int, int]]:
-        # Count days: a day that the time zone omits begins and ends with the next one.
+        # Counts days, because a day that the time zone omits begins and ends when the next day begins.
         day = self._day(time, slide)
         while (end := self._first(day + size // _DAY)) > time:
             yield self._first(day), end
@@ -112,9 +112,8 @@ def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, i
 
     Args:
         asked_by: the method that the user called, for error messages.
-        offset: milliseconds from the multiples of the length, or from midnight.
         time_zone: the time zone of midnight. None if windows start at multiples of their length.
-        lengths: maps parameter names to milliseconds. With a time zone, these must be whole days.
+        lengths: maps parameter names to milliseconds. With a time zone, they must be whole days.
     """
     if time_zone is None:
         return Milliseconds(offset)

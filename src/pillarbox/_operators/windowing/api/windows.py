@@ -1,7 +1,7 @@
 """Windows: finite parts of a stream, as in Flink.
 
 A window's fields identify its state and timers, so a user-defined window class must be a ``NamedTuple`` of numbers and
-text. It needs a method ``max_timestamp()``.
+strings. It needs a method ``max_timestamp()``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Window(Protocol):
     """A window: :class:`TimeWindow`, :class:`CountWindow`, :class:`GlobalWindow`, or a user-defined class."""
 
     def max_timestamp(self) -> int:
-        """Return the window's largest timestamp (Unix time in ms). The window's results get this timestamp."""
+        """Return the window's largest timestamp (Unix time in ms), which its results receive."""
         ...
 
 
@@ -40,7 +40,7 @@ class TimeWindow(NamedTuple):
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Return whether the windows overlap or touch, so that sessions merge."""
+        """Return whether the windows overlap or touch. Such sessions merge."""
         try:
             return self.start <= other.end and self.end >= other.start
         except (AttributeError, TypeError):
@@ -55,7 +55,7 @@ class TimeWindow(NamedTuple):
 
     @staticmethod
     def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
-        """Return the start of the tumbling window that contains ``timestamp``. All arguments are in milliseconds.
+        """Return the start of the tumbling window that contains ``timestamp``. All times are in milliseconds.
 
         Example:
             >>> TimeWindow.get_window_start_with_offset(90_000, 0, 60_000)
@@ -102,7 +102,7 @@ class CountWindow(NamedTuple):
     id: int
 
     def max_timestamp(self) -> int:
-        """Return the end of event time: the window ends after some number of records, not at a time."""
+        """Return the end of event time, because the window does not end at a time."""
         return MAX_WATERMARK
 
     def __reduce__(self) -> Any:
