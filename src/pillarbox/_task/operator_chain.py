@@ -209,7 +209,7 @@ class OperatorChain:
             operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
     def _in_order(self) -> Iterator[StreamOperator]:
-        """Yield the operators, head first. Applies a merge's pending watermarks before yielding its operator."""
+        """Yield the operators, head first. Before a merge's operator, apply the merge's pending watermarks."""
         for number, operator in enumerate(self.operators):
             if number in self._merges:
                 self._merges[number].end_epoch()
@@ -252,9 +252,9 @@ class OperatorChain:
         return state.get("heard") == self._receivers
 
     def restore_event_time(self, snapshot: Mapping[str, Any], *, repeat_status: bool = False) -> None:
-        """Restore the result of ``snapshot_event_time``. Ignores operators that no longer exist.
+        """Restore the result of ``snapshot_event_time``, except for operators that no longer exist.
 
-        With ``repeat_status``, emits idle statuses again, for operators that may not have received them.
+        With ``repeat_status``, emit idle statuses again, for operators that may not have received them.
         """
         merges, operators = snapshot.get("meetings", {}), snapshot.get("operators", {})
         for merge in self._merges.values():

@@ -303,7 +303,7 @@ class StreamTask(ABC):
         return IteratorReader(items, self.metrics.idle)
 
     def _hand_over(self) -> Iterator[list[Buffer]]:
-        """Yield the output. Releases the work lock until the caller resumes."""
+        """Yield the output, and release the work lock until the caller resumes."""
         buffers = self.writer.take()
         if not buffers:
             return
@@ -321,7 +321,7 @@ class StreamTask(ABC):
             suspension.resume()
 
     def process_input(self, controller: MailboxController) -> None:
-        """Process some input. Suspends itself without input, or without room for output."""
+        """Process some input, or suspend the loop's default action without input or room for output."""
         if not self.writer.is_available:
             self._suspension = controller.suspend_default_action()
             self.processor.suspend()

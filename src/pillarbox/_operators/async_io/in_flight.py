@@ -320,7 +320,7 @@ class InFlight:
     def prepare_snapshot(self) -> None:
         """Wait for the epoch's requests or, with ``on_barrier="carry"``, carry them over.
 
-        Waits even with ``"carry"`` if each epoch may run in another process, where requests might be repeated forever.
+        Wait even with ``"carry"`` if each epoch may run in another process, where requests might be repeated forever.
         """
         if self._options.carries and self._context.shared.stay:
             self.flush_batch()
@@ -334,7 +334,7 @@ class InFlight:
     def snapshot(self) -> list[tuple[Any, ...]]:
         """Return the queued records in order, with the times of their first attempts.
 
-        Includes answers only if the operator records them.
+        Include answers only if the operator records them.
         """
         state: list[tuple[Any, ...]] = []
         for element in self._queue.elements():

@@ -331,7 +331,7 @@ class AsyncKeyedOperator(KeyedOperator):
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Wait for the epoch's elements or, with ``on_barrier="carry"``, carry them over.
 
-        Waits even with ``"carry"`` if each epoch may run in another process, where elements might never finish.
+        Wait even with ``"carry"`` if each epoch may run in another process, where elements might never finish.
         """
         if self.options.carries and self.context.shared.stay:
             self.run_ready()  # answers may have arrived since the last epoch

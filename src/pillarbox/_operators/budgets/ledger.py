@@ -44,7 +44,7 @@ class LedgerConnection(ABC):
 
     @abstractmethod
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots for some or all of the requests, from the first. Waits until a slot is free."""
+        """Wait until a slot is free, and book slots for some or all of the requests, from the first."""
 
     @abstractmethod
     def report(self, limits: Limits, report: Report) -> None: ...

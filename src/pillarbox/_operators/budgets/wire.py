@@ -62,7 +62,7 @@ class Connection:
     async def to_executor(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token_of: Callable[[bytes], bytes | None]
     ) -> tuple[Connection, bytes]:
-        """Accept an executor's connection. Returns it with the executor's token."""
+        """Accept an executor's connection, and return it with the executor's token."""
         named, other = await reader.readexactly(16), await reader.readexactly(_NONCE)
         token = token_of(named)
         if token is None:

@@ -67,7 +67,7 @@ class Journal:
         self._writes_to: int | None = None
 
     def open(self) -> None:
-        """Read the records of earlier attempts at the epoch. Does nothing if called again."""
+        """Read the records of earlier attempts at the epoch, unless they have been read."""
         if not self._is_open:
             first = self._context.epoch
             with self._context.shared.resting(), self._errors("read"):

@@ -108,7 +108,7 @@ class Keying:
     def hashes_of_columns(self, records: Records, hashes: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
         """Return the hash of each row's key, or None if the caller must hash the keys one by one.
 
-        Adds hashes to the cache ``hashes``.
+        ``hashes`` is a cache, which the call may extend.
         """
         if self.key_type is not None or self.columns is None or not isinstance(records, ArrowRecords):
             return None

@@ -32,7 +32,7 @@ class TumblingWindowOperator(SharedWindowOperator):
         self._state = self.backend.get_state(program.contents.descriptor, namespaced=True)
 
     def restore_state(self, state: Any) -> None:
-        """Set a timer for each live window. Drops windows whose lifetime has ended.
+        """Set a timer for each live window, and drop windows whose lifetime has ended.
 
         After restoring a savepoint, the event time is the minimum of the old subtasks' watermarks. An open window may
         therefore have fired for some keys, whose rows have only a timer that removes them.

@@ -91,7 +91,7 @@ class TwoStacks:
     def _from(self, start: int, panes: Sequence[int]) -> Any:
         """Return the accumulator from ``start`` to the front's end, or None without elements.
 
-        Adds to the front ``panes``, the starts of panes from ``start`` that it lacks.
+        ``panes`` are the starts of panes from ``start`` that the front lacks. They are added to it.
         """
         front = self._front
         result = front[-1][1] if front else None

@@ -68,7 +68,7 @@ class RecordWriter:
         return len(payload)
 
     def broadcast(self, element: Element) -> None:
-        """Send an element to every receiving subtask, after pending records. Skips program outputs."""
+        """Send an element to every receiving subtask (not to program outputs), after pending records."""
         for edge in self.edges:
             edge.broadcast(element)
 

@@ -93,7 +93,7 @@ class EventLoopThread:
             self.loop.call_later(_BEAT, self._beat, now + _BEAT)
 
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Call a function in the loop's thread and return its result. Awaits an awaitable result.
+        """Call a function in the loop's thread, await its result if necessary, and return the result.
 
         Raises:
             CallFailed: the function raised.
