@@ -252,7 +252,7 @@ def no_time_zone(what: str) -> str:
 
 
 def failed(error: BaseException) -> str:
-    """Return the verb that describes a call that raised: "was interrupted" after Ctrl-C, otherwise "failed"."""
+    """Return the verb for a call that raised: "was interrupted" after Ctrl-C, otherwise "failed"."""
     return "was interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 

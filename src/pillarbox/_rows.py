@@ -146,7 +146,7 @@ class Row(tuple[Any, ...], metaclass=_RowType):
         """Return a dict of the row's columns, in order.
 
         Args:
-            recursive: whether to also convert nested rows, including rows in lists and dicts.
+            recursive: whether to convert nested rows, too, including rows in lists and dicts.
         """
         values = map(_plain, self) if recursive else self
         return dict(zip(self._fields, values, strict=True))

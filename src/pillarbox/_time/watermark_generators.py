@@ -33,7 +33,7 @@ class WatermarkOutput(ABC):
     def emit_watermark(self, timestamp_ms: int) -> None:
         """Declare that no record with a timestamp of at most ``timestamp_ms`` is expected.
 
-        A timestamp that does not exceed the last watermark has no effect. A higher timestamp also ends idleness.
+        A timestamp that does not exceed the last watermark has no effect. A higher timestamp ends idleness, too.
         """
 
     @abstractmethod
@@ -74,9 +74,9 @@ class WatermarkGenerator(ABC):
 
 
 class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
-    """Generates watermarks for records that are at most ``delay`` milliseconds out of order.
+    """Generates watermarks for records that are at most D milliseconds out of order.
 
-    After a record with timestamp T, records down to T - delay are still expected, so the watermark is T - delay - 1.
+    After a record with timestamp T, records down to T - D are still expected, so the watermark is T - D - 1.
     """
 
     batchable = True

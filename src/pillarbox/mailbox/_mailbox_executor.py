@@ -39,7 +39,7 @@ class _FutureCommand(Future[T]):
         except Exception as error:
             self.set_exception(error)
         except BaseException as error:
-            # Ctrl-C and sys.exit() also concern the thread
+            # Ctrl-C and sys.exit() must reach the thread, too
             self.set_exception(error)
             raise
         else:

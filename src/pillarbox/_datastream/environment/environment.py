@@ -222,7 +222,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         Args:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id.
                 For exactly-once results, its writes must replace the writes of an earlier call with the same batch id.
-                Outputs are cached during the call. Branches without a sink also run, as in :meth:`execute`.
+                Outputs are cached during the call. Branches without a sink run, too, as in :meth:`execute`.
             outputs: maps each output name to a stream, or to (stream, columns as in :meth:`DataStream.to_dataframe`).
 
         Example:

@@ -181,7 +181,7 @@ class ProgramSettings:
         return self
 
     def enable_dashboard(self, port: int = DEFAULT_PORT, *, host: str = "127.0.0.1", token: str | None = None) -> Self:
-        """Make :func:`pillarbox.start` open the driver's dashboard for the query, and log the dashboard's address.
+        """Make :func:`pillarbox.start` open the driver's dashboard for the query, and log its address.
 
         One dashboard shows all queries of a process; see :func:`pillarbox.dashboard`.
 

@@ -13,7 +13,7 @@ _AHEAD = 10_000
 
 
 class CollectedResults(Generic[T]):
-    """The records that a program emits. The program runs while its results are read, as in PyFlink.
+    """The records that a program emits. As in PyFlink, the program runs while its results are read.
 
     The program runs ahead until 10,000 records are unread, so a small program ends, closes its functions and raises its
     errors before any result is returned.

@@ -207,7 +207,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
     _kinds: tuple[type, type]
 
     def side_output_late_data(self, output_tag: OutputTag[Any]) -> Self:
-        """Emit records that are too late for all windows to a side output, instead of dropping and counting them.
+        """Emit to a side output the records that are too late for all windows, instead of dropping and counting them.
 
         Example:
             >>> at, LATE = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int), OutputTag("late")
