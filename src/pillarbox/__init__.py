@@ -1,7 +1,7 @@
 """Flink's task model for PySpark: keyed state, timers and async I/O that need nothing but Spark.
 
 A program transforms streams of records with functions that have keyed state and timers. It reads streaming or batch
-DataFrames of Spark, and returns a DataFrame::
+Spark DataFrames, and returns a DataFrame::
 
     from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pillarbox._api import *  # noqa: F403
     from pillarbox._api import __all__ as __all__
 else:
-    # So a program with only the mailbox does not load Arrow or Spark.
+    # Lazy, so that a program with only the mailbox loads neither Arrow nor Spark.
     def __getattr__(name: str) -> Any:
-        if name.startswith("_") and name != "__all__":  # such as a module before its import
+        if name.startswith("_") and name != "__all__":  # such as a submodule before its import
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
             api = import_module("pillarbox._api")
@@ -43,7 +43,7 @@ else:
                 " 'pillarbox[spark]'. If the platform includes Spark, use its Python",
                 name=error.name,
             ) from None
-        # A class that was replaced before stays replaced.
+        # Names that were set earlier (by a test, for example) keep their values.
         globals().update({public: getattr(api, public) for public in api.__all__} | globals(), __all__=api.__all__)
         try:
             return globals()[name]

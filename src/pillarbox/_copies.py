@@ -1,7 +1,7 @@
 """Copies emitted values.
 
-A function may change a value after it has emitted the value, while emitted records still wait in runs (slices). So
-emitted values are copied, as between Flink's chained operators, unless their type is immutable.
+A function may change a value after emitting it, while the record still waits in a batch. Emitted values are therefore
+copied, as between Flink's chained operators, unless their type is immutable.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from pillarbox._errors import ProgramError, check_takes, describe, shorten
 
 C = TypeVar("C", bound=type)
 
-# Immutable types, unlike their subclasses.
+# Immutable types. Their subclasses may be mutable.
 FIXED = frozenset(
     {int, float, complex, str, bool, bytes, type(None), decimal.Decimal, fractions.Fraction, range, uuid.UUID}
     | {datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone, zoneinfo.ZoneInfo}
     | {ipaddress.IPv4Address, ipaddress.IPv6Address, re.Pattern, type, type(Ellipsis), type(NotImplemented)}
     | {types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.CodeType, object}
 )
-# Immutable with their subclasses. (The copy of an exception has no traceback.)
+# Immutable, including subclasses. (A copied exception would lose its traceback.)
 _FIXED_BASES = (enum.Enum, pathlib.PurePath, datetime.tzinfo, type, BaseException)
-# Immutable types of libraries, by module.
+# Immutable library types, by module.
 _FIXED_OF_LIBRARIES = {
     "numpy": ("number", "bool_", "str_", "bytes_", "datetime64"),
     "pandas": ("Timestamp", "Timedelta", "Period", "Interval"),
@@ -53,7 +53,7 @@ _FIXED_OF_LIBRARIES = {
 COPY_MS = "copy_ms_"
 """Prefix of the counters of copy time (ms). The class's name follows."""
 
-# Tuple classes without other attributes, whose fields loops check in line.
+# Tuple classes without other attributes. Hot loops check their fields inline.
 TUPLES: set[type] = {tuple}
 
 # Methods that customize copies.
@@ -62,7 +62,7 @@ _PROTOCOL = (
     *("__reduce__", "__reduce_ex__"),
 )
 
-# One copy in this many is timed. A prime: classes may alternate.
+# One in this many copies is timed. A prime, because classes may alternate.
 _TIMED = 61
 
 
@@ -91,13 +91,10 @@ _immutable: dict[type, None] = {}
 def immutable(cls: C) -> C:
     """Declare a class and its subclasses immutable, so that their instances are emitted without a copy.
 
-    If a function nevertheless changes an emitted instance, records downstream change, too.
+    If a function changes an emitted instance anyway, downstream records change, too.
 
     Args:
-        cls: the class. Use :func:`immutable` as a decorator, or call it with a library's class.
-
-    Returns:
-        The class.
+        cls: the class. Decorate your own class, or pass a library's class.
 
     Raises:
         ProgramError: `cls` is not a class.
@@ -276,12 +273,12 @@ def _is_named_tuple(kind: type) -> bool:
 
 
 def _attributes_of(kind: type) -> tuple[str, ...] | None:
-    """Return a class's ``__slots__``, or None if its instances hold data outside of attributes."""
+    """Return the slots of a class and its bases, or None if instances may hold data outside of attributes."""
     if getattr(kind, "__new__", None) is not object.__new__ or kind in dispatch_table:
         return None
     for name in _PROTOCOL:
         own = getattr(kind, name, None)
-        # Generated methods of frozen dataclasses equal the defaults.
+        # Methods that frozen dataclasses generate behave like the defaults.
         if own is not getattr(object, name, None) and getattr(own, "__module__", None) != "dataclasses":
             return None
     slots: list[str] = []
@@ -296,7 +293,7 @@ def _attributes_of(kind: type) -> tuple[str, ...] | None:
 
 def _object_copy(kind: type, slots: tuple[str, ...]) -> _CopyFunction:
     new, fixed = object.__new__, FIXED
-    # Frozen, so immutable if its fields are.
+    # A frozen dataclass is immutable if its field values are.
     params = getattr(kind, "__dataclass_params__", None)
     frozen = dataclasses.is_dataclass(kind) and params is not None and bool(params.frozen)
     set_attribute: Any = kind.__setattr__
@@ -396,7 +393,7 @@ def _copy_tuple(value: tuple[Any, ...], memo: dict[int, Any] | None = None, unsh
     items = [item if type(item) in FIXED else _functions[type(item)](item, memo) for item in value]
     if all(copied_item is other for copied_item, other in zip(items, value)):
         return value
-    # It may contain itself.
+    # The tuple may contain itself.
     other = memo.get(id(value))
     if other is None:
         other = memo[id(value)] = tuple.__new__(type(value), items)

@@ -1,7 +1,6 @@
 """Stream elements (records, watermarks, barriers) and the buffers that hold them.
 
-A *buffer* holds one stream element, or one run (slice) of records, for one target subtask, in bytes. The first byte is
-a tag. ``seq`` numbers a channel's buffers to a target.
+A *buffer* holds one encoded element, such as a batch of records, for one target subtask. Its first byte is a tag.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from pillarbox._rows import Row, row_class, rows_from_arrow
 
 TIMESTAMP_COLUMN = "__pillarbox_timestamp"
 
-# Bits of the sending subtask in a channel's number. The edge is above.
+# A channel number has the sending subtask in this many low bits, and the edge in the bits above.
 _SUBTASK_BITS = 20
 
 
 def channel_code(edge: int, subtask: int) -> int:
-    """Combine an edge's index at its receiver and the sending subtask into a channel's number."""
+    """Combine an edge's index at its receiver and the sending subtask into a channel number."""
     return edge << _SUBTASK_BITS | subtask
 
 
@@ -43,10 +42,11 @@ def subtask_of_channel(channel: int) -> int:
 
 
 class Records:
-    """A run: a slice of a stream's records that is processed in one call.
+    """A batch of consecutive records of a stream, processed in one call.
 
     Attributes:
-        timestamps: the event time (Unix time in ms, or None) of each record. None if no record has an event time.
+        timestamps: each record's event time (Unix time in ms) or None. The attribute itself is None if no record has an
+            event time.
     """
 
     __slots__ = ("_is_fixed", "timestamps", "values")
@@ -76,7 +76,7 @@ class Records:
         return records
 
     def copied(self, copied: Callable[[Any], Any]) -> Records:
-        """Return records with copies of the values, or the same records if the values are immutable."""
+        """Return these records with copied values, or ``self`` if the values are immutable."""
         return self if self.is_fixed else Records(list(map(copied, self.values)), self.timestamps)
 
     def slice(self, start: int, stop: int) -> Records:
@@ -93,7 +93,7 @@ class Records:
 
 
 class ArrowRecords(Records):
-    """A columnar run of records. Its rows become Python objects when a function first reads them.
+    """A columnar batch of records. Rows become Python objects when a function first reads them.
 
     ``stamps`` are the rows' timestamps (Unix time in ms), or None.
     """
@@ -129,7 +129,7 @@ class ArrowRecords(Records):
         return self._is_fixed
 
     def copied(self, copied: Callable[[Any], Any]) -> ArrowRecords:
-        """Return records with the same columns but separate Python rows, or the records themselves if immutable."""
+        """Return records with the same columns but separate Python rows, or ``self`` if the values are immutable."""
         return self if self.is_fixed else ArrowRecords(self.batch, self.stamps)
 
     def take(self, indices: npt.NDArray[np.int64]) -> ArrowRecords:
@@ -147,21 +147,21 @@ def pickled_records(batch: pa.RecordBatch) -> Records:
 
 @dataclass(frozen=True)
 class Watermark:
-    """Asserts that no further record has a timestamp up to ``timestamp`` (Unix time in ms)."""
+    """The assertion that no later record has a timestamp of at most ``timestamp`` (Unix time in ms)."""
 
     timestamp: int
 
 
 @dataclass(frozen=True)
 class WatermarkStatus:
-    """Whether a channel is idle. The downstream watermark ignores idle channels."""
+    """A channel's status: idle or active. The downstream watermark ignores idle channels."""
 
     idle: bool
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """The end of an epoch in a channel. ``checkpoint_id`` is the epoch's number, which is Spark's batch id if known."""
+    """The end of an epoch in a channel. ``checkpoint_id`` is the epoch number: Spark's batch id, if known."""
 
     checkpoint_id: int
 
@@ -177,47 +177,37 @@ class TaskReport:
 
     Attributes:
         vertex: names of the task's operators.
-        uid: the first operator's uid; empty for a source.
+        uid: the first operator's uid, or ``""`` for a source.
         level: number of shuffles between the sources and the task.
         subtask: the subtask's index; for a source, the partition.
-        epoch: number of the epoch.
-        records_in: records received.
-        records_out: records sent.
-        bytes_out: bytes of the buffers sent.
-        mails: mails run.
         busy_ms: the epoch's time minus ``idle_ms``, ``back_pressured_ms`` and ``state_ms``.
         idle_ms: time waiting for input.
         back_pressured_ms: time waiting for the output to be consumed.
         state_ms: time for syncing and writing the state.
         alignment_ms: time from the first barrier to the last.
         counters: counters of the operators and of the user's functions, by ``uid.name``.
-        buffers_in: buffers received. For a source, this field and all below are None, unless their description mentions
-            sources.
-        watermark: the task's watermark.
-        keys: number of keys with state or timers. With many columnar windows, the number of keys of the largest window.
-        event_time_timers: event-time timers of all keys.
-        processing_time_timers: processing-time timers of all keys.
-        next_wake_up: when the task has work next even without input, or None if never.
+        buffers_in: buffers received. For a source, this field and the fields below are None, unless their description
+            mentions sources.
+        keys: number of keys with state or timers. With many columnar windows, the number of keys in the largest window.
+        next_wake_up: when the task next has work even without input, or None.
         unfinished: whether requests are carried into the next epoch.
-        state_bytes: the approximate size of the state, as written.
-        state_bytes_written: bytes of state that this epoch wrote.
+        state_bytes: the approximate serialized size of the state.
         state_chunks: chunks of the state log.
-        mailbox_latency_ms: how long the latest ten probes waited in the mailbox (maximum), also for a source. None
-            unless measured (``measure_mailbox_latency``).
+        mailbox_latency_ms: the longest wait of the latest ten probes in the mailbox, or None unless measured
+            (``measure_mailbox_latency``). Also set for sources.
         state_sync: ``"in step"`` if the task already held the state of the store's version, ``"loaded"`` if it read the
             state from the store.
-        state_format: ``"plain"`` for plain data of declared types, or ``"pickle: "`` and the reason. None if no state
-            is written.
+        state_format: ``"plain"`` for plain data of declared types, ``"pickle: "`` and the reason, or None without
+            state.
         gauges: the other metrics of the user's functions, by ``uid.name``.
         rate_limited_ms: how long an async function's next request must wait for a rate limit, or None without a limit.
-        broadcast_in: broadcast records in ``records_in``. Each subtask receives all of them.
-        host: the machine that the task ran on.
-        process: pid of the process that ran the task: a home, or a Python worker of Spark.
-        attempt: number of the Spark task's attempt, from 0. None outside of Spark tasks.
-        process_tasks: number of tasks in that process.
-        process_bytes: resident memory of that process (Linux), including pages that homes share.
+        broadcast_in: broadcast records in ``records_in``. Each subtask receives every broadcast record.
+        process: pid of the process that ran the task: a home process (long-lived process of a state partition) or a
+            Spark Python worker.
+        attempt: the Spark task's attempt number, from 0, or None outside of Spark.
+        process_bytes: resident memory of that process (Linux), including pages that home processes share.
         number: the vertex's number in the program, or -1 if unknown.
-        started: when the task began the epoch.
+        started: when the epoch began in the task.
         operators: records in and out of each operator of the chain, from the head.
         held_by: [vertex, subtask] that holds the task's watermark back, or None. The subtask is -1 for a source without
             records in the epoch.
@@ -226,20 +216,19 @@ class TaskReport:
             for Kafka, ``{"file"}`` for files, otherwise ``{}``.
         key_sample: the number of sampled records, and the most frequent keys in the sample (as text) with their counts.
             None without keys, or with few records.
-        versions: versions of Python and of packages in the process. Only set in the task's first epoch in a process.
+        versions: Python and package versions of the process. Only set in the task's first epoch in a process.
         private_bytes: memory of the process (Linux) without shared pages.
         executor: pid of the process's executor (a JVM), or None if unknown.
-        memory_limit: memory limit (bytes) of the container, or None without a limit. Only set in the task's first epoch
-            in a process.
-        home_restarts: number of homes (processes that run tasks) started for this epoch to replace a home that ended,
-            hung or was lost.
-        home_cold_starts: number of homes that began without the query's state, as in the task's first epoch.
-        home_adoptions: number of homes that a new starter (the process that starts homes) took over from an ended
-            starter.
-        fallback: why the task ran in a Python worker of Spark instead of its home, or None.
+        memory_limit: memory limit (bytes) of the container, or None. Set in the same epoch as ``versions``.
+        home_restarts: number of home processes started for this epoch because their predecessors ended, hung or were
+            lost.
+        home_cold_starts: number of home processes that began without the query's state, as in the task's first epoch.
+        home_adoptions: number of home processes that a new starter (the process that starts them) took over from an
+            ended starter.
+        fallback: why the task ran in a Spark Python worker instead of its home process, or None.
         program: name of the program in Spark's metrics, set when the progress is read.
-        hot_keys: by uid of an async keyed function, the key (as text) that the most records waited for; the counter
-            ``longest_key`` has their number. None if no record waited.
+        hot_keys: maps the uid of each async keyed function to the key (as text) that the most records waited for. The
+            counter ``longest_key`` counts these records. None if no record waited.
     """
 
     vertex: str
@@ -297,12 +286,12 @@ class TaskReport:
 
     @property
     def is_source(self) -> bool:
-        """Whether the task belongs to a source, so that it has neither state nor timers."""
+        """Whether the task runs a source, and so has neither state nor timers."""
         return self.level == 0
 
     @property
     def timers(self) -> int | None:
-        """Number of timers, on both clocks, or None for a source."""
+        """Total number of timers on both clocks, or None for a source."""
         return None if self.is_source else (self.event_time_timers or 0) + (self.processing_time_timers or 0)
 
     @property
@@ -313,7 +302,7 @@ class TaskReport:
         return metrics_repr(self, vars(self))
 
 
-# Defaults of the fields. A field without a default has an object that equals no value.
+# Field defaults. For a field without a default, this is MISSING, which equals no value.
 _DEFAULTS = [
     default_field.default if default_field.default_factory is MISSING else default_field.default_factory()
     for default_field in fields(TaskReport)
@@ -321,9 +310,9 @@ _DEFAULTS = [
 
 
 def text_of_report(report: TaskReport) -> str:
-    """Return a report's values as a JSON array. New fields are only appended.
+    """Return a report's values as a JSON array. New fields must be added at the end.
 
-    Default values at the end are omitted, because Spark keeps a hundred progress events per query.
+    Trailing default values are omitted to save memory: Spark keeps a hundred progress events per query.
     """
     values = list(vars(report).values())
     while values[-1] == _DEFAULTS[len(values) - 1]:
@@ -332,7 +321,7 @@ def text_of_report(report: TaskReport) -> str:
 
 
 def report_of_text(text: str) -> TaskReport:
-    """Parse a report. Ignores fields of later versions."""
+    """Parse a report, ignoring fields of later versions."""
     return TaskReport(*json.loads(text)[: len(fields(TaskReport))])
 
 
@@ -348,8 +337,8 @@ class Buffer(NamedTuple):
     """A payload for one subtask or output.
 
     Attributes:
-        target: the code of the receiving subtask or output.
-        seq: number of the buffer, from 0, among the epoch's buffers from this channel to this target.
+        target: the receiver's subtask code or output code.
+        seq: index of the buffer among the epoch's buffers from this channel to this target.
     """
 
     target: int
@@ -361,7 +350,7 @@ class Buffer(NamedTuple):
 _ARROW, _PICKLED, _ROWS = b"A", b"P", b"R"
 _WATERMARK, _STATUS, _BARRIER, _END, _REPORT = b"W", b"S", b"B", b"E", b"M"
 _INT64 = struct.Struct("<q")
-# Aligned for Arrow's kernels.
+# Alignment for Arrow's kernels.
 _ALIGNED = 8
 
 
@@ -379,7 +368,7 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_by_name(value: Any) -> bytes:
-    """Pickle a value for a checkpoint, with classes and functions by name. Raises ByValueError if it cannot."""
+    """Pickle a value for a checkpoint, with classes and functions by name, or raise ByValueError."""
     try:
         return pickle.dumps(value, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError) as error:

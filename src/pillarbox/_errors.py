@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 from pillarbox._unpickle import make_error
 
-# Characters of an exception's message.
+# Maximum length of an exception message.
 _MESSAGE_LIMIT = 1000
 _FIELDS_LIMIT = 300
-# Characters in a text column.
+# Maximum length of a value in a text column.
 SHOWN = 10_000
 
 
@@ -32,9 +32,10 @@ class PillarboxError(Exception):
         return make_error, (type(self).__name__, self.args), self.__dict__
 
     def at(self, **location: object) -> None:
-        """Add the error's location: ``operator``, ``subtask``, ``key``, ``record``. Does not overwrite existing parts.
+        """Add parts of the error's location: ``operator``, ``subtask``, ``key``, ``record``. Existing parts are kept.
 
-        The error propagates through the calls of upstream operators, which must not replace the operator that failed.
+        If the location names another operator, nothing is added, because the error is propagating through upstream
+        operators.
         """
         shown = {
             name: shorten_record(value) if name == "record" else shorten(value) for name, value in location.items()
@@ -44,7 +45,7 @@ class PillarboxError(Exception):
 
     @property
     def place(self) -> dict[str, str]:
-        """The error's location (``operator``, ``subtask``, ...), as far as known. Values are shortened."""
+        """The known parts of the error's location (``operator``, ``subtask``, ...), with shortened values."""
         return dict(self._place)
 
     def __str__(self) -> str:
@@ -72,11 +73,11 @@ class MissingMethodError(ProgramError, AttributeError):
 
 
 class MissingClassError(ProgramError, ImportError):
-    """pillarbox lacks a class of PyFlink. The ``import`` raises this error, which names an alternative."""
+    """pillarbox lacks a PyFlink class. Raised by the ``import``, with an alternative in the message."""
 
 
 class ConfigurationError(PillarboxError):
-    """Spark, Java or a Python package lacks a setting or version that pillarbox needs."""
+    """Spark, Java or a Python package lacks a required setting, or has an unsupported version."""
 
 
 class KeyTypeError(PillarboxError, TypeError):
@@ -88,11 +89,11 @@ class OperatorError(PillarboxError):
 
 
 class BudgetExceededError(PillarboxError):
-    """A request was rejected: a budget with ``when_exceeded="fail"`` has reached its ceiling."""
+    """A request was rejected because a budget with ``when_exceeded="fail"`` has reached its ceiling."""
 
 
 class CircuitOpenError(PillarboxError):
-    """A request was rejected: the circuit breaker of a budget with ``when_exceeded="fail"`` is open."""
+    """A request was rejected because the circuit breaker of a budget with ``when_exceeded="fail"`` is open."""
 
 
 class TypeMismatchError(PillarboxError, TypeError):
@@ -172,7 +173,7 @@ def shorten(value: object, limit: int = 80) -> str:
 
 
 def _shown(value: Any, limit: int) -> str:
-    """Return ``repr(value)`` or, for a huge value, more than its first ``limit`` characters."""
+    """Return ``repr(value)`` or, for a huge value, a prefix of more than ``limit`` characters."""
     kind = type(value)
     if kind in (str, bytes, bytearray):
         return repr(value[: max(limit, 0) + 1])
@@ -251,7 +252,7 @@ def no_time_zone(what: str) -> str:
 
 
 def failed(error: BaseException) -> str:
-    """Return the verb that describes a call that raised: "was interrupted" after Ctrl-C, otherwise "failed"."""
+    """Return the verb for a call that raised: "was interrupted" after Ctrl-C, otherwise "failed"."""
     return "was interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 

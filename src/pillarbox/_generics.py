@@ -1,4 +1,4 @@
-"""Type parameters of the public classes, which only type checkers and readers use.
+"""Type parameters of the public classes, for type checkers and readers only.
 
 Type checkers see ``TypeVar`` with defaults (PEP 696). Python before 3.13 has no defaults, so at run time ``Generic``
 ignores its parameters.
@@ -31,16 +31,16 @@ U = TypeVar("U", default=Any)
 V = TypeVar("V", default=Any)
 K = TypeVar("K", default=Any)
 Acc = TypeVar("Acc", default=Any)
-# Of functions: taken keys and records, emitted records.
+# For functions: input keys and records, emitted records.
 Key = TypeVar("Key", contravariant=True, default=Any)
 In = TypeVar("In", contravariant=True, default=Any)
 In1 = TypeVar("In1", contravariant=True, default=Any)
 In2 = TypeVar("In2", contravariant=True, default=Any)
 Out = TypeVar("Out", covariant=True, default=Any)
-# Windows that functions take; a context's current window.
+# For functions: input windows. For contexts: the current window.
 WindowT = TypeVar("WindowT", contravariant=True, default=Any)
 WindowOut = TypeVar("WindowOut", covariant=True, default=Any)
-# Of streams: records and keys; of contexts: the current key.
+# For streams: records and keys. For contexts: the current key.
 KeyOut = TypeVar("KeyOut", covariant=True, default=Any)
 T1 = TypeVar("T1", covariant=True, default=Any)
 T2 = TypeVar("T2", covariant=True, default=Any)

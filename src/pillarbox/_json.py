@@ -1,7 +1,7 @@
 """Converts dataclasses to and from JSON.
 
-Default values are omitted, unknown fields are skipped, and missing fields get their defaults. So fields can be added
-without a new version of the format.
+Default values are omitted, unknown fields are skipped, and missing fields get their defaults, so fields can be added
+without a new format version.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows of DataFrames as lightweight named tuples, and fast conversion of Arrow columns to Python values.
 
-A task converts hundreds of thousands of rows per second. So no code in this module loops over values in Python: Arrow
-and numpy convert whole columns, and ``zip`` combines them.
+A task converts hundreds of thousands of rows per second, so this module avoids Python loops over values: Arrow and
+numpy convert whole columns, and ``zip`` combines them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RowT = TypeVar("_RowT", bound="Row")
 
 
 class UnknownColumnError(KeyError):
-    """A row has no column with the name that ``row["name"]`` asks for."""
+    """A row has no column with the requested name."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError shows the repr of its message
@@ -41,7 +41,7 @@ class _Positions(dict[str, int]):
 class _ClassOfRows:
     """Represents a row class in pickles. Unpickling calls ``row_class(fields)``.
 
-    So a pickled list of rows contains the column names once, and rows are unpickled without calling Python functions.
+    A pickled list of rows thus contains the column names once, and rows are unpickled without Python calls.
     """
 
     __slots__ = ("fields",)
@@ -57,7 +57,7 @@ class _ClassOfRows:
 
 
 class _RowType(type):
-    """The metaclass of ``Row``. Calling a class takes the values as arguments."""
+    """The metaclass of ``Row``, which is called with values as arguments."""
 
     if not TYPE_CHECKING:  # type checkers use ``Row.__new__``
 
@@ -87,8 +87,8 @@ class Row(tuple[Any, ...], metaclass=_RowType):
     two underscores, or is one of ``_fields``, ``_make``, ``_replace``. A column with the name of a method (``count``,
     ``get``) hides that method, as in a named tuple.
 
-    ``"card" in row`` is True if the column exists. Rows compare, sort and hash like the tuples of their values; names
-    have no effect. Like a tuple, a row is immutable: ``_replace`` returns a new row.
+    ``"card" in row`` is True if the column exists. Rows compare, sort and hash like tuples of their values, regardless
+    of names. A row is immutable: ``_replace`` returns a new row.
 
     To create many rows, call ``row_class(fields)`` with an iterable of values per row.
     """
@@ -146,7 +146,7 @@ class Row(tuple[Any, ...], metaclass=_RowType):
         """Return a dict of the row's columns, in order.
 
         Args:
-            recursive: whether to also convert nested rows, including rows in lists and dicts.
+            recursive: whether to convert nested rows, too, including rows in lists and dicts.
         """
         values = map(_plain, self) if recursive else self
         return dict(zip(self._fields, values, strict=True))
@@ -205,7 +205,7 @@ _MOST_CLASSES = 10_000
 def row_class(fields: tuple[str, ...]) -> type[Row]:
     """Return the row class with these columns. Equal ``fields`` give the same class.
 
-    Call the class with one iterable of values, whose number it does not check. Raises ValueError for duplicate names.
+    The class takes one iterable of values and does not check their number. Raises ValueError for duplicate names.
     """
     return _classes.get(fields) or _new_row_class(fields)
 
@@ -215,9 +215,9 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
     if len(positions) != len(fields):
         twice = sorted({name for name in fields if fields.count(name) > 1})
         raise ValueError(f"column names must be unique, and {', '.join(twice)} occurs twice")
-    # A named tuple's accessors run in C. Generated for positions, since namedtuple refuses names such as "class".
+    # Accessors of named tuples run in C. Their names are numbered because namedtuple refuses names such as "class".
     named = namedtuple("named", [f"f{i}" for i in range(len(fields))])  # type: ignore[misc]
-    # Hold the class until then: its attributes vanish with it.
+    # `named` must stay alive while its accessors are read.
     accessors = vars(named)
     namespace: dict[str, Any] = {
         name: accessors[f"f{position}"]
@@ -229,7 +229,7 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
     if len(_classes) >= _MOST_CLASSES:
         for old in [*_classes][: _MOST_CLASSES // 2]:
             _classes.pop(old, None)
-    # Atomic: racing threads get the first class.
+    # Atomic, so racing threads get the same class.
     return _classes.setdefault(fields, _NamedRowType("Row", (Row,), namespace))  # type: ignore[arg-type]
 
 
@@ -256,8 +256,8 @@ def column_to_list(column: pa.Array) -> list[Any]:
     """Return a column's values as Python objects; nulls are None.
 
     Dates become ``date``, durations ``timedelta``, and timestamps ``datetime`` (in UTC if the type has a time zone, as
-    Spark's TIMESTAMP, otherwise naive). Arrays become lists, maps become dicts, and structs become rows. Times are
-    rounded down to microseconds. Raises ValueError for times outside of the years 1 to 9999.
+    Spark's TIMESTAMP does; otherwise naive). Arrays become lists, maps dicts, and structs rows. Times are rounded down
+    to microseconds. Raises ValueError for dates and times outside of the years 1 to 9999.
     """
     kind = column.type
     is_ = pa.types
@@ -344,9 +344,8 @@ def in_larger_batches(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator
 def timestamps_ms(column: pa.Array, zone: tzinfo | None = None) -> npt.NDArray[np.int64]:
     """Return a column's times as Unix times in ms, rounded down.
 
-    ``zone`` applies to dates and to timestamps without time zone, as in Spark's casts. Integers count as milliseconds,
-    and the result may share their memory. Raises ValueError for nulls and missing time zones, TypeError for other
-    types.
+    ``zone`` applies to dates and to timestamps without a time zone, as in Spark's casts. Integers are milliseconds; the
+    result may share their memory. Raises ValueError for nulls and missing time zones, TypeError for other types.
     """
     kind = column.type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind)):
@@ -369,7 +368,7 @@ def _zoned(wall: npt.NDArray[np.int64], zone: tzinfo | None, kind: pa.DataType) 
         raise ValueError(no_time_zone(f"the type {kind}"))
     if zone is timezone.utc:
         return wall
-    # Clocks change at most once in a quarter of an hour.
+    # UTC offsets change at most once in a quarter of an hour.
     quarters, places = np.unique(wall // _QUARTER, return_inverse=True)
     first = _offsets(quarters * _QUARTER, zone)
     differs = first != _offsets((quarters + 1) * _QUARTER - 1, zone)
@@ -394,7 +393,7 @@ _LATEST_US = (datetime.max - _NAIVE_EPOCH) // timedelta(microseconds=1)
 _EARLIEST_DAY = (datetime.min - _NAIVE_EPOCH).days
 _LATEST_DAY = (datetime.max - _NAIVE_EPOCH).days
 _QUARTER = 900_000_000
-_INT64 = (-(2**63) + 1, 2**63 - 1)  # without numpy's "not a time"
+_INT64 = (-(2**63) + 1, 2**63 - 1)  # excludes numpy's "not a time"
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -413,7 +412,7 @@ def _with_nones(values: list[Any], column: pa.Array) -> list[Any]:
 def _numbers(column: pa.Array, dtype: Any) -> npt.NDArray[Any]:
     """Return a fixed-width column's values without copying. Nulls become 0.
 
-    (If there are nulls, Arrow's to_numpy would convert integers to floats.)
+    Arrow's ``to_numpy`` would convert integers with nulls to floats.
     """
     if not len(column):
         return np.empty(0, dtype)
@@ -446,7 +445,7 @@ def _days(column: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _in_range(numbers: npt.NDArray[np.int64], least: int, most: int) -> npt.NDArray[np.int64]:
-    # numpy returns integers for years outside of datetime's.
+    # For years outside of datetime's range, numpy would return integers.
     if len(numbers) and (numbers.min() < least or numbers.max() > most):
         row = int(np.flatnonzero((numbers < least) | (numbers > most))[0])
         raise ValueError(f"the date or time at row {row} is outside of Python's range")

@@ -14,7 +14,7 @@ from pillarbox._errors import causes_of
 
 
 def _plumbing() -> tuple[str, ...]:
-    # Without importing it.
+    # Does not import the packages.
     specs = [find_spec(name) for name in ("pillarbox", "pillarbox_tools", "pyspark")]
     origins = [str(spec.origin) for spec in specs if spec is not None and spec.origin is not None]
     origins += [str(base_events.__file__), str(concurrent.futures.__file__)]
@@ -28,7 +28,7 @@ _WIDTH = 400
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return an error's tracebacks (causes first) with only the frames of user code, or "" without such frames."""
+    """Format an error's tracebacks (causes first) without removing frames, or return "" if there are none."""
     parts: list[str] = []
     cause = error.__cause__
     if cause is not None and any(part.__traceback__ is not None for part in causes_of(cause)):

@@ -1,7 +1,7 @@
 """Unpicklers, and the only pillarbox functions that checkpoints refer to.
 
-A class whose pickles contain its module's name could never be moved. So values of pillarbox's own classes are pickled
-as calls of functions in this module, with plain data as arguments. This module must not be moved. See
+If pickles contained the module name of a class, the class could never be moved. Values of pillarbox's own classes are
+therefore pickled as calls to functions in this module, with plain data as arguments. This module must not be moved. See
 docs/checkpoint-format.md.
 """
 
@@ -15,7 +15,7 @@ from functools import reduce
 from importlib import import_module
 from typing import Any
 
-# The names in checkpoints must not change.
+# Checkpoints contain these names, which must not change.
 _HOMES = {
     "AsyncFailure": "pillarbox._operators.async_io.api.function:AsyncFailure",
     "CountWindow": "pillarbox._operators.windowing.api.windows:CountWindow",
@@ -81,7 +81,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 class _AllowingUnpickler(pickle.Unpickler):
-    """An unpickler that imports nothing and only finds allowed objects."""
+    """An unpickler that imports nothing and resolves only allowed names."""
 
     def __init__(self, payload: bytes | memoryview, allowed: Mapping[tuple[str, str], Callable[[], Any]]) -> None:
         super().__init__(io.BytesIO(payload))
@@ -103,7 +103,7 @@ def loads(payload: bytes | memoryview) -> Any:
     try:
         return pickle.loads(payload)
     except (ImportError, AttributeError):
-        # Slower, but its error has the missing name.
+        # Slower, but its error names the missing object.
         return _Unpickler(io.BytesIO(payload)).load()
 
 

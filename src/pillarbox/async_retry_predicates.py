@@ -1,4 +1,4 @@
-"""Predicates for retry strategies, which decide the outcomes to retry. Names are as in PyFlink.
+"""Predicates that decide which request outcomes to retry. Names are as in PyFlink.
 
 Methods of ``AsyncRetryStrategy`` take them as ``result_predicate`` and ``exception_predicate``::
 
@@ -40,11 +40,7 @@ has_exception_predicate = any_exception
 def exception_type_predicate(
     error: BaseException, expected_error_type: type[BaseException] | tuple[type[BaseException], ...]
 ) -> bool:
-    """Return whether an error is of a type.
-
-    Args:
-        error: the error of a request.
-        expected_error_type: an exception type, or a tuple of them.
+    """Return whether a request's error is an instance of ``expected_error_type``, a type or a tuple of types.
 
     Example:
         >>> from pillarbox.async_retry_predicates import exception_type_predicate

@@ -1,9 +1,9 @@
 """A PySpark daemon that imports the modules of workers before it forks them.
 
-With PySpark's own daemon, each worker itself imports pandas, pyarrow and pillarbox, which takes a second and more
-memory. This daemon also forks the starter, which starts the homes (processes that run tasks). To use it, set
-``spark.python.daemon.module`` to ``pillarbox.daemon`` before Spark starts; pillarbox must be installed on all
-executors. ``local_session`` sets it.
+With PySpark's own daemon, each worker imports pandas, pyarrow and pillarbox itself, which takes a second and more
+memory. This daemon also forks the starter, which forks the home processes (long-lived processes of state partitions).
+To use it, install pillarbox on all executors, and set ``spark.python.daemon.module`` to ``pillarbox.daemon`` before
+Spark starts. ``local_session`` sets it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__: list[str] = []
 
 if __name__ == "__main__":
     import_and_freeze()
-    if sys.platform == "linux":  # elsewhere homes are spawned
-        with suppress(OSError):  # a worker then starts one, or logs why not
+    if sys.platform == "linux":  # elsewhere, home processes are spawned
+        with suppress(OSError):  # a worker will start one, or log why it cannot
             fork_starter(os.getppid())
     manager()

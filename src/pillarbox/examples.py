@@ -24,8 +24,7 @@ def examples() -> dict[str, Path]:
 def copy(example: Path, target: Path) -> None:
     """Copy an example into a new folder.
 
-    The copied files' modification times are in the order of their names, because a file stream reads the oldest file
-    first.
+    Modification times follow the order of the file names, because a file stream reads the oldest file first.
     """
     shutil.copytree(example, target, ignore=shutil.ignore_patterns("__pycache__"))
     for second, path in enumerate(sorted(path for path in target.rglob("*") if path.is_file())):

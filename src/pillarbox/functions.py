@@ -56,19 +56,19 @@ def async_map(
     The parameters after ``failures`` are as in :meth:`DataStream.map_async`.
 
     Args:
-        df: a streaming or batch DataFrame. The result keeps its columns.
+        df: a streaming or batch DataFrame.
         fn: ``async def f(row)``, a plain function (which runs in a thread pool), or a callable object. With
             ``batch_size``, it receives a list of rows and returns a list of results.
         output: the columns to add: a DDL string such as ``"score DOUBLE"``, or any other schema. For one column, ``fn``
             returns the column's value; for several, a tuple, dict, dataclass or ``NamedTuple``, which is converted as
             in ``to_dataframe()``.
         columns: the columns to pass to ``fn`` as arguments; by default, ``fn`` receives the row. With ``batch_size``,
-            ``fn`` receives a list of tuples or, for a single column, of values.
-        failures: the name of a column for errors. With it, a failed row does not fail the task. The column then
-            contains a struct of the error's ``type``, its ``message`` and the number of ``attempts``, and the
-            ``output`` columns are null. In successful rows, the column is null.
-        cache: as in ``map_async``. Its default key is ``columns``.
-        on_failure: ``"fail"`` or ``"drop"``. A DataFrame has no side outputs.
+            ``fn`` receives a list of tuples or, for a single column, a list of values.
+        failures: the name of a column for errors. If set, a failed request does not fail the task. The column contains
+            a struct of the error's ``type``, its ``message`` and the number of ``attempts``, or null for a successful
+            request. After a failure, the ``output`` columns are null.
+        cache: a cache, whose default key is ``columns``.
+        on_failure: ``"fail"`` or ``"drop"``.
 
     Returns:
         a DataFrame with the columns of ``df``, then ``output``, then ``failures``. It is streaming if ``df`` is
@@ -158,16 +158,16 @@ def window_aggregate(
 
     Args:
         df: a streaming or batch DataFrame.
-        keys: a column name or several, or ``[]`` for windows over all rows.
+        keys: one or several column names, or ``[]`` for windows over all rows.
         time: the event-time column: a timestamp, a date, or Unix time in ms; not null. Dates and TIMESTAMP_NTZ are
             interpreted as UTC.
         window: the window assigner, such as ``TumblingEventTimeWindows.of("1 minute")``.
         delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. The rows of a batch DataFrame may be in
             any order.
-        allowed_lateness: how long a window is kept after its end. Until then, late rows fire the window again, but only
-            for their keys.
-        uid: the uid of the operator's state. By default, it is derived from the operator's position in the program.
-        aggregates: aggregates of columns by the name of the result column, as in ``total=sum_("amount")``.
+        allowed_lateness: how long a window is kept after its end. During this time, late rows fire the window again for
+            their keys.
+        uid: the uid of the operator's state, by default derived from the operator's position in the program.
+        aggregates: column aggregates by result column, as in ``total=sum_("amount")``.
 
     Returns:
         a DataFrame with the keys, ``window_start`` and ``window_end`` (TIMESTAMP), and the aggregates. It is streaming
@@ -226,27 +226,25 @@ def interval_join(
         left: a streaming or batch DataFrame.
         right: another DataFrame of the same session.
         on: the column or columns to join on. Nulls match nothing; NaN matches NaN.
-        time: the event-time column: a timestamp, a date, or Unix time in ms; not null. If the names differ, pass a
-            tuple: (left column, right column).
+        time: the event-time column, as in :func:`window_aggregate`, or (left column, right column).
         lower: the minimum of the right row's time minus the left row's time, such as ``"-5 seconds"``; an int is
             milliseconds.
         upper: the maximum of this difference.
         how: ``"inner"`` emits pairs. ``"left"`` also emits left rows without a match, with nulls in the right columns,
             as soon as event time rules out a match.
-        lower_bound_exclusive: whether to exclude pairs exactly at the lower bound.
-        upper_bound_exclusive: whether to exclude pairs exactly at the upper bound.
+        lower_bound_exclusive: whether to exclude pairs at exactly ``lower``.
+        upper_bound_exclusive: whether to exclude pairs at exactly ``upper``.
         delay: as in :func:`window_aggregate`.
-        suffixes: (left, right) suffixes for column names that both sides have, such as ``("", "_right")``. By default,
-            such columns are refused.
+        suffixes: as in :meth:`IntervalJoin.columns`.
         uid: as in :func:`window_aggregate`.
 
     Returns:
-        a DataFrame with the columns of ``left``, then the columns of ``right`` except ``on``. It is streaming if
-        ``left`` and ``right`` are streaming. Late rows are dropped.
+        a DataFrame with the columns of ``left``, then the columns of ``right`` except ``on``. It is streaming if both
+        inputs are. Late rows are dropped.
 
     Raises:
-        ProgramError: a column is missing or has a wrong type, both sides have a column of the same name, or the bounds
-            exclude every pair.
+        ProgramError: a column is missing or has a wrong type, both sides have a column of the same name but
+            ``suffixes`` is not set, or the bounds exclude every pair.
 
     Example:
         >>> import pillarbox.functions as PF
@@ -345,7 +343,7 @@ class _RowCall(CombiningFunction):
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def open(self, runtime_context: RuntimeContext) -> Any:
-        """Open the function. If its ``open`` is ``async def``, returns the coroutine."""
+        """Open the function. Return the coroutine if its ``open`` is ``async def``."""
         return self._function.open(runtime_context) if isinstance(self._function, Function) else None
 
     def close(self) -> Any:

@@ -1,1 +1,1 @@
-"""Compiles the user's steps to a program of vertices (operator chains) and levels."""
+"""Compiles the user's steps into a program of vertices (operator chains) and levels."""

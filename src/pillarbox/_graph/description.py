@@ -1,7 +1,6 @@
-"""Describes programs, for storage next to a checkpoint, and compares these descriptions.
+"""Describes programs as JSON, which is stored next to checkpoints, and compares descriptions.
 
-A description is plain JSON, which people and later versions can read. A comparison finds mistakes before a query
-starts.
+A comparison finds mistakes before a query starts.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def _columns(source: SourceTransformation) -> list[str] | None:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object. Returns {} if the text is something else."""
+    """Parse a JSON object, or return {} if the text is something else."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -98,7 +97,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def read_description(text: str) -> dict[str, Any] | None:
-    """Parse a stored description. Returns None if it is incomplete."""
+    """Parse a stored description, or return None if it is incomplete."""
     description = json_object(text)
     if not all(isinstance(description.get(what), int) for what in ("format", "number", "batch")):
         return None
@@ -171,7 +170,7 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
 def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Comparison) -> None:
     refused = comparison.refused
     was, now_is = then["parallelism"], now["parallelism"]
-    # Otherwise the checkpoint's value is used.
+    # If it is not set, the checkpoint's value is used.
     if was != now_is and now["max_parallelism_is_set"]:
         refused.append(
             f"max_parallelism was {was}, and is {now_is}: a checkpoint keeps it, so call set_max_parallelism({was}), or"

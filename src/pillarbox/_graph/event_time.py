@@ -20,7 +20,7 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 _log = logging.getLogger("pillarbox")
 
-# A program may be compiled several times: warn once.
+# Warn once, even if a program is compiled several times.
 _warned: WeakSet[Transformation] = WeakSet()
 
 
@@ -29,9 +29,8 @@ class _TimeState:
     """Properties of event time after a step.
 
     Attributes:
-        unstamped: the upstream sources, if surely no record has a timestamp; otherwise empty.
-        silent: upstream sources and strategies without watermarks, so that event time does not advance until the input
-            ends.
+        unstamped: the upstream sources if no record can have a timestamp, otherwise empty.
+        silent: upstream sources and strategies without watermarks, which stop event time until the input ends.
     """
 
     unstamped: frozenset[str] = frozenset()

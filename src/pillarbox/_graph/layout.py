@@ -1,7 +1,7 @@
 """The layout of a program: the numbers of its subtasks, their key groups, and the codes of their state.
 
-A program is compiled with a layout. A checkpoint may have a different layout, which is only read when the query starts.
-Workers then update everything that depends on the layout.
+A program is compiled with a layout. When a query starts, its checkpoint may have a different layout, and workers update
+everything that depends on the layout.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pillarbox._graph.targets import subtask_codes
 from pillarbox._task.vertex import Vertex
 
-# By vertex: 0 for a source, None for the layout's number.
+# Parallelism by vertex: 0 for a source, None for the layout's number.
 Parallelisms = tuple[int | None, ...]
 
 
@@ -24,7 +24,7 @@ class Layout(NamedTuple):
 
     Attributes:
         subtasks: the number of subtasks of post-shuffle vertices whose parallelism is not set.
-        codes: version of the subtask codes (grouping keys of the shuffle). None if state is not stored by code.
+        codes: version of the subtask codes (grouping keys of the shuffle), or None if state is not stored by code.
     """
 
     subtasks: int
@@ -32,10 +32,7 @@ class Layout(NamedTuple):
     codes: int | None = None
 
     def count(self, parallelism: int | None) -> int:
-        """Return the number of subtasks of a vertex.
-
-        ``parallelism`` is None if the user has not set the vertex's parallelism.
-        """
+        """Return the number of subtasks of a vertex. ``parallelism`` is None unless the user has set it."""
         return self.subtasks if parallelism is None else parallelism
 
 

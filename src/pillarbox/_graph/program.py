@@ -40,8 +40,8 @@ from pillarbox._task.network.partitioner import ForwardPartitioner, OutputPartit
 from pillarbox._task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
 from pillarbox._time.watermark_strategy import WatermarkStrategy
 
-# Shared, so that streams of a union share one edge.
 _numbers = count(1)  # of this process's programs
+# Shared, so that streams of a union share one edge.
 _FORWARD = ForwardPartitioner()
 _REBALANCE = RebalancePartitioner()
 
@@ -57,10 +57,9 @@ class Program:
         parallelism: number of Spark partitions after a shuffle. Each runs its subtasks one after another.
         max_parallelism: number of key groups. A streaming query has one subtask per key group, so that the parallelism
             can change; a batch query's number of subtasks is its parallelism.
-        layout: the compiled layout. A checkpoint may replace it.
-        parallelisms: the parallelisms of the vertices. A layout computes numbers of subtasks from them.
-        id: a unique id. Later programs in the process have higher ids.
-        sets_parallelism: whether the user set the parallelism.
+        layout: the compiled layout, which a checkpoint may replace.
+        parallelisms: the vertices' parallelisms, which a layout converts to numbers of subtasks.
+        id: unique in the process. Later programs have higher ids.
         auto_rescale: whether a checkpoint may be rescaled to this parallelism.
     """
 
@@ -110,7 +109,7 @@ class Program:
                 yield vertex, edge, receiver if isinstance(receiver, str) else self.vertices[receiver]
 
     def to_text(self) -> str:
-        """Return the plan as text: vertices and their outgoing edges."""
+        """Return the plan as text."""
         return as_text(self)
 
     def to_mermaid(self) -> str:
@@ -142,7 +141,7 @@ class _Compiler:
         batch: bool,
     ) -> None:
         self._chaining = chaining
-        # By vertex: 0 for a source, None if it depends on the layout.
+        # Parallelism by vertex: 0 for a source, None if it depends on the layout.
         self._parallelisms: list[int | None] = []
         # Consumers of each step, with the index of the input.
         self._children: dict[Transformation, list[tuple[Transformation, int]]] = {}
@@ -303,7 +302,7 @@ class _Compiler:
 
     def _may_chain(self, step: Transformation, consumer: OperatorTransformation) -> bool:
         if isinstance(consumer, SinkTransformation) and consumer.output is not None:
-            return True  # an output is no user operator
+            return True  # an output is not a user operator
         never = isinstance(step, OperatorTransformation) and step.chaining is ChainingStrategy.NEVER
         return self._chaining and not never and consumer.chaining is ChainingStrategy.ALWAYS
 
@@ -369,7 +368,7 @@ class _Compiler:
     def _connect(
         self, vertex: Vertex, consumers: Consumers, link: _Link, partitioner: Partitioner, sender: str
     ) -> tuple[int, int]:
-        """Connect a stream to its consumer's vertex. Returns (vertex number, edge id)."""
+        """Connect a stream to its consumer's vertex, and return (vertex number, edge id)."""
         head = self._heads.get(link.consumer)
         if head is None:
             stays = isinstance(partitioner, ForwardPartitioner) and not vertex.is_source

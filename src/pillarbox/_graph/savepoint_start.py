@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pillarbox._state.savepoint.own_state import OwnState
     from pillarbox._task.vertex import Vertex
 
-#: At the savepoint's positions.
+#: Start at the savepoint's positions.
 SAVEPOINT = "savepoint"
-#: As in a new query.
+#: Start as in a new query.
 NONE = "none"
 
 Positions = str | tuple[Any, ...] | Mapping[str, Any]
@@ -117,10 +117,7 @@ class SavepointStart:
         return redistribute(vertex.uid, own_states, vertex.parallelism, vertex.channels, keys_stay=keys_stay)
 
     def _senders(self, table: OperatorTable, manifest: Manifest, program: Program) -> dict[int, int]:
-        """Map vertex numbers in the savepoint to the program's.
-
-        Sources are matched in the same way as for positions.
-        """
+        """Map vertex numbers in the savepoint to the program's, matching sources as for positions."""
         heads = {vertex.uid: vertex.number for vertex in program.vertices if not vertex.is_source}
         operators = {number: self.uid_of(uid) for uid, number, _ in table.program}
         numbers = {number: heads[uid] for number, uid in operators.items() if uid in heads}
@@ -130,7 +127,7 @@ class SavepointStart:
             if any(operator["uid"] == table.uid for operator in described.get("operators", ())):
                 then = [source["name"] for source in described["sources"]]
         if manifest.sources.are_named and len({*then}) < len(then):
-            return numbers  # only Spark knew which was which
+            return numbers  # only Spark could distinguish the sources
         match = match_sources(then, now, self.renamed)
         if match is not None:
             former = [*islice(source_numbers(table.program), len(then))]
@@ -150,7 +147,7 @@ class SavepointStart:
         return replace(state, task=task, row={name: content for name, content in slots if name is not None})
 
     def _event_time(self, event_time: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
-        """Return the event-time state with the program's uids instead of the savepoint's uids, even within names."""
+        """Replace the savepoint's uids in the event-time state, even within names, with the program's."""
 
         def merge_name(name: tuple[Any, ...]) -> tuple[Any, ...]:
             if len(name) == 1:
@@ -221,7 +218,7 @@ def _timed(states: Iterable[OwnState]) -> set[str]:
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """Assigns a savepoint's tables to vertices."""
+    """An assignment of a savepoint's tables to vertices."""
 
     vertices: dict[str, Vertex]
     left_behind: tuple[str, ...]
@@ -235,10 +232,7 @@ def plan_restore(
     own: Mapping[str, Sequence[OwnState]],
     others: Sequence[str] = (),
 ) -> RestorePlan:
-    """Match a program with a savepoint.
-
-    Raises for conflicts. ``others`` are messages about further conflicts.
-    """
+    """Match a program with a savepoint. Raise CheckpointMismatchError for conflicts, including ``others``."""
     wrong: list[str] = []
     warnings: list[str] = []
     if manifest.drained:

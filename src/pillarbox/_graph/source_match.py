@@ -1,7 +1,4 @@
-"""Matches the sources of a program with the sources of a savepoint by name.
-
-(In Flink, a source's splits are operator state, which is matched by uid.)
-"""
+"""Matches the sources of a program and of a savepoint by name."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ _NAMELESS = "dataframe"
 
 
 class SourceMatch(NamedTuple):
-    """The result of a match.
+    """The matching sources of a program and a savepoint.
 
     ``places`` has each program source's index in the savepoint, or None for a new source. ``gone`` has the indices of
     savepoint sources that the program lacks.
@@ -26,7 +23,7 @@ class SourceMatch(NamedTuple):
 def match_sources(
     then: Sequence[str | None], now: Sequence[str | None], renamed: Mapping[str, str]
 ) -> SourceMatch | None:
-    """Match sources by name or, if names are ambiguous, by order. Returns None if neither is possible.
+    """Match sources by name or, if names are ambiguous, by order. Return None if neither is possible.
 
     ``renamed`` maps names in the savepoint to names in the program.
     """

@@ -1,4 +1,4 @@
-"""Computes subtask codes, the grouping keys of shuffles, to spread subtasks evenly over Spark's partitions.
+"""Computes subtask codes (grouping keys of shuffles) that spread subtasks evenly over Spark's partitions.
 
 Spark puts a row into partition ``pmod(murmur3(key), n)``. The codes 0, 1, 2... would leave some partitions empty.
 Murmur3 of a ``bigint`` can be inverted, so codes are chosen whose hashes are consecutive numbers.
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from pillarbox._task.vertex import REPORT_TARGET
 
-# Stored in checkpoints.
+# The version of the codes, stored in checkpoints.
 CODES = 2
 
 _M32 = 0xFFFFFFFF
 
 
 def output_target(index: int) -> int:
-    """Return the code of the output ``index``. Output codes are negative, and below the code of metrics."""
+    """Return the code of the output ``index``: a negative number below the code of metrics."""
     return REPORT_TARGET - 1 - index
 
 
@@ -61,13 +61,13 @@ def value_of_hash(hashed: int, upper: int) -> int:
 
 
 def subtask_codes(vertex: int, parallelism: int) -> list[int]:
-    """Return the codes of a vertex's subtasks. Their hashes are consecutive.
+    """Return a vertex's subtask codes, which have consecutive hashes.
 
-    Subtask 0's code is always the vertex's number. So a program with a different parallelism or version of codes finds
+    Subtask 0's code is always the vertex number, so a program with a different parallelism or code version still finds
     the state of subtask 0, and is refused.
     """
     first = spark_hash(vertex)
-    # Downwards if they would overflow 32 bits.
+    # Count down if the hashes would overflow 32 bits.
     step = 1 if first + parallelism <= 1 << 31 else -1
-    # Upper bits are not 0, unlike a vertex number's.
+    # Nonzero upper bits distinguish codes from vertex numbers.
     return [vertex, *(value_of_hash(first + step * subtask, vertex + 1) for subtask in range(1, parallelism))]

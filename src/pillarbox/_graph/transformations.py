@@ -18,9 +18,9 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 class ChainingStrategy(Enum):
     """Whether an operator may be chained, as in Flink."""
 
-    #: To operators before and after it.
+    #: May be chained to operators before and after it.
     ALWAYS = auto()
-    #: Only to operators after it.
+    #: May be chained only to operators after it.
     HEAD = auto()
     NEVER = auto()
 
@@ -104,7 +104,7 @@ class SinkTransformation(OperatorTransformation):
     """A sink of a stream.
 
     Attributes:
-        output: the output's name. None for a sink within the task, such as print.
+        output: the output's name, or None for a sink within the task, such as print.
     """
 
     output: str | None = None

@@ -1,4 +1,4 @@
-"""Processing time and event time, with clocks, timers and watermarks, and durations.
+"""Clocks, timers, watermarks and durations.
 
 All times are in milliseconds. This package does not depend on operators, tasks or Spark.
 """

@@ -22,7 +22,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class DroppedTimers:
-    """Logs the first timer that an operator sets at the end of a key. Such timers are dropped."""
+    """Logs the first timer that is dropped because an operator set it at the end of a key."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator
@@ -64,7 +64,7 @@ class _UserTimers:
 
 
 class BatchTimerService(InternalTimerService):
-    """An operator's timer service in batch mode. After a key's last record, the watermark is the maximum."""
+    """An operator's timer service in batch mode. After a key's last record, its watermark is the maximum."""
 
     _users: tuple[_UserTimers, ...] = ()
 
@@ -91,7 +91,7 @@ class BatchTimerService(InternalTimerService):
         self.current_watermark = MIN_TIMESTAMP
 
     def schedule(self) -> None:
-        """Do nothing: in batch mode, the clock fires no timers."""
+        """Do nothing, because the clock fires no timers in batch mode."""
 
     def begin_epoch(self, now: int) -> None: ...
 

@@ -1,7 +1,7 @@
 """Processing-time services: clocks with timers.
 
-All times are Unix times in ms. A service is ALIVE, QUIESCED (no timer fires any more, but running callbacks finish) or
-SHUTDOWN (in addition, registering a timer raises). Follows Flink's ``ProcessingTimeService``.
+All times are Unix times in ms. A service is ALIVE, QUIESCED (no timer fires, but running callbacks finish) or SHUTDOWN
+(in addition, registering a timer raises). Follows Flink's ``ProcessingTimeService``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ScheduledTimer(ABC):
 
     @abstractmethod
     def cancel(self) -> bool:
-        """Cancel the timer. Returns False if it has already fired or been cancelled."""
+        """Cancel the timer. Return False if it has already fired or been cancelled."""
 
     @abstractmethod
     def cancelled(self) -> bool: ...
@@ -72,14 +72,14 @@ class NeverTimer(ScheduledTimer):
 class ProcessingTimeService(ABC):
     """A clock with timers.
 
-    Thread-safe, unless a method states otherwise. Each implementation documents the thread of its callbacks.
+    Thread-safe, unless a method states otherwise. Implementations document the thread of callbacks.
     """
 
     @abstractmethod
     def current_processing_time(self) -> int: ...
 
     def begin_epoch(self) -> None:
-        """Begin an epoch, for clocks that log their readings. Mailbox thread only."""
+        """Begin an epoch, for clocks that log readings. Mailbox thread only."""
 
     @abstractmethod
     def relative_time_millis(self) -> int:
@@ -106,10 +106,10 @@ class ProcessingTimeService(ABC):
 
     @abstractmethod
     def quiesce(self) -> Future[None]:
-        """Stop firing timers. Does not block, and may be called again.
+        """Stop firing timers, without blocking.
 
         Returns:
-            A future that is done when running callbacks have finished. Each call returns the same future.
+            A future that is done when running callbacks have finished (the same in each call).
         """
 
     @abstractmethod
@@ -123,9 +123,9 @@ class ClosableService(ProcessingTimeService):
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self._lock = lock
         self._state = ServiceState.ALIVE
-        # Begun and unfinished callbacks.
+        # Number of running callbacks.
         self._running = 0
-        # Done when the service is closed and no callback runs.
+        # Done when the service is closed and no callback is running.
         self._quiesced: Future[None] = _future_of_all()
         self._settled = False
 
@@ -155,10 +155,7 @@ class ClosableService(ProcessingTimeService):
         self._settle()
 
     def _settle(self) -> None:
-        """Complete the future if no callback is running.
-
-        Must be called without the lock, because the future has callbacks.
-        """
+        """Complete the future if no callback is running. Call without the lock, because the future has callbacks."""
         with self._lock:
             if self._running or self._state is ServiceState.ALIVE or self._settled:
                 return
@@ -175,7 +172,7 @@ class ClosableService(ProcessingTimeService):
 
 
 def _future_of_all() -> Future[None]:
-    """Return a future for several callers, which none of them can cancel."""
+    """Return a future that its callers cannot cancel."""
     future: Future[None] = Future()
     future.set_running_or_notify_cancel()
     return future

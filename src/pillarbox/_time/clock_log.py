@@ -1,6 +1,6 @@
 """Logs a task's clock in an epoch, so that the epoch can be repeated with the same times.
 
-The log contains each changed clock reading and each firing of timers, with the number of buffers received until then.
+The log contains each changed reading and each timer firing, with the number of buffers received until then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from pillarbox._time.clock import ProcessingTimeCallback, ProcessingTimeService, ScheduledTimer, TimerState
 from pillarbox._time.heap_clock import HeapTimer, HeapTimerService
 
-# An epoch of a second has at most a thousand different readings.
+# A one-second epoch has at most a thousand different readings.
 _ENTRIES = 4_096
 
 # Marks a firing instead of a reading.
@@ -142,11 +142,9 @@ class LoggedClock(ProcessingTimeService):
 class ReplayedClock(HeapTimerService):
     """A clock that repeats the readings and timer firings of a log. Task thread only.
 
-    :meth:`feed` delivers the task's input and fires timers.
-
     Args:
         is_same_code: whether the task will read the clock exactly as in the log. If so, readings are matched one by
-            one. Otherwise, they are matched by the number of buffers received until then.
+            one; otherwise, by the number of buffers received until then.
     """
 
     def __init__(self, log: ClockLog, otherwise: int, *, is_same_code: bool = True) -> None:
@@ -175,7 +173,7 @@ class ReplayedClock(HeapTimerService):
         return self._now
 
     def feed(self, portions: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:
-        """Yield the input buffer by buffer. An empty list lets the task run only the mails of timers."""
+        """Yield the input buffer by buffer, and fire timers. For an empty list, the task runs only timer mails."""
         for portion in portions:
             for buffer in portion:
                 yield from self._fire()

@@ -62,7 +62,7 @@ class _Millis:
 
 
 def _times(count: int, unit: int) -> int:
-    # Other types raise: their product would be nonsense.
+    # Raises for other types, whose product would be nonsense.
     return _Millis(count)._millis * unit
 
 
@@ -80,32 +80,32 @@ class Duration(_Millis):
 
     @staticmethod
     def of_days(days: int) -> Duration:
-        """Return a duration of ``days`` days of 24 hours."""
+        """Return a duration in 24-hour days."""
         return Duration(_times(days, _DAY))
 
     @staticmethod
     def of_hours(hours: int) -> Duration:
-        """Return a duration of this many hours."""
+        """Return a duration in hours."""
         return Duration(_times(hours, _HOUR))
 
     @staticmethod
     def of_minutes(minutes: int) -> Duration:
-        """Return a duration of this many minutes."""
+        """Return a duration in minutes."""
         return Duration(_times(minutes, _MINUTE))
 
     @staticmethod
     def of_seconds(seconds: int) -> Duration:
-        """Return a duration of this many seconds."""
+        """Return a duration in seconds."""
         return Duration(_times(seconds, _SECOND))
 
     @staticmethod
     def of_millis(millis: int) -> Duration:
-        """Return a duration of this many milliseconds."""
+        """Return a duration in milliseconds."""
         return Duration(millis)
 
     @staticmethod
     def of_nanos(nanos: int) -> Duration:
-        """Return a duration of a number of nanoseconds, rounded down to milliseconds."""
+        """Return a duration in nanoseconds, rounded down to milliseconds."""
         return Duration(_times(nanos, 1) // 1_000_000)
 
     def to_millis(self) -> int:
@@ -131,27 +131,27 @@ class Time(_Millis):
 
     @staticmethod
     def days(days: int) -> Time:
-        """Return a duration of ``days`` days of 24 hours."""
+        """Return a duration in 24-hour days."""
         return Time(_times(days, _DAY))
 
     @staticmethod
     def hours(hours: int) -> Time:
-        """Return a duration of this many hours."""
+        """Return a duration in hours."""
         return Time(_times(hours, _HOUR))
 
     @staticmethod
     def minutes(minutes: int) -> Time:
-        """Return a duration of this many minutes."""
+        """Return a duration in minutes."""
         return Time(_times(minutes, _MINUTE))
 
     @staticmethod
     def seconds(seconds: int) -> Time:
-        """Return a duration of this many seconds."""
+        """Return a duration in seconds."""
         return Time(_times(seconds, _SECOND))
 
     @staticmethod
     def milliseconds(milliseconds: int) -> Time:
-        """Return a duration of this many milliseconds."""
+        """Return a duration in milliseconds."""
         return Time(milliseconds)
 
     def to_milliseconds(self) -> int:

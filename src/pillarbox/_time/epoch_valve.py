@@ -1,8 +1,8 @@
 """``EpochValve``: a watermark valve whose output does not depend on the order of channels within an epoch.
 
 In Flink, a race decides whether a formerly idle channel has caught up with the others. Here, statuses take effect at
-the end of the epoch's input. If any channel is idle or unaligned at the beginning of the epoch, watermarks also take
-effect only then. Mailbox thread only.
+the end of the epoch's input, and so do watermarks if any channel is idle or unaligned at the beginning of the epoch.
+Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from pillarbox._time.watermark_generators import WatermarkReceiver
 
 
 class EpochValve(StatusWatermarkValve):
-    """A watermark valve whose output does not depend on the order of channels within an epoch."""
+    """A watermark valve with deterministic output."""
 
     def __init__(self, channels: Iterable[Hashable]) -> None:
         super().__init__(channels)
         self._waits = False
-        # Of each channel: its last watermark while active, and its last status.
+        # By channel: its last watermark while active, and its last status.
         self._pending: dict[Hashable, tuple[int | None, bool | None]] = {}
 
     def begin_epoch(self) -> None:
-        """Begin an epoch. Drops pending changes of a failed epoch."""
+        """Begin an epoch, dropping pending changes of a failed epoch."""
         self._pending = {}
         self._waits = not self.is_aligned
 
     def watermark_came(self, channel: Hashable, timestamp: int, sink: WatermarkReceiver) -> None:
-        """Process a watermark from a channel, which takes effect immediately or at the end of the epoch."""
+        """Process a channel's watermark immediately or at the end of the epoch."""
         if not self._waits and channel not in self._pending:
             self.input_watermark(channel, timestamp, sink)
             return
@@ -37,7 +37,7 @@ class EpochValve(StatusWatermarkValve):
             self._pending[channel] = timestamp if before is None else max(before, timestamp), idle
 
     def status_came(self, channel: Hashable, idle: bool) -> None:
-        """Process a status from a channel, which takes effect at the end of the epoch."""
+        """Process a channel's status at the end of the epoch."""
         self._known(channel)
         self._pending[channel] = self._pending.get(channel, (None, None))[0], idle
 

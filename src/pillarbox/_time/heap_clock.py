@@ -46,10 +46,7 @@ class HeapTimer(ScheduledTimer):
 
 
 class HeapTimerService(ClosableService):
-    """A clock with a heap of timers.
-
-    ``_lock`` guards the fields of clock and timers. Callbacks run without the lock.
-    """
+    """A clock with a heap of timers. ``_lock`` guards all fields. Callbacks run without it."""
 
     def __init__(self) -> None:
         self._lock: threading.Condition = threading.Condition()
@@ -57,7 +54,7 @@ class HeapTimerService(ClosableService):
         # (due time in the subclass's unit, order of registration, timer).
         self._heap: list[tuple[int, int, HeapTimer]] = []
         self._sequence = 0
-        # Cancelled timers in the heap. Operators cancel most timeouts early.
+        # Number of cancelled timers in the heap. Operators cancel most timeouts early.
         self._dead = 0
 
     @property
@@ -89,7 +86,7 @@ class HeapTimerService(ClosableService):
                 return False
             timer.end(TimerState.CANCELLED)
             self._dead += 1
-            # Rebuilding at half of the heap costs each cancelled timer constant time.
+            # Rebuilding when half of the heap is dead takes constant time per cancelled timer.
             if self._dead > 64 and self._dead * 2 > len(self._heap):
                 self._heap = [e for e in self._heap if e[2].state is TimerState.WAITING]
                 heapq.heapify(self._heap)

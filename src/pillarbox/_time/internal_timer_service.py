@@ -14,7 +14,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 VOID_NAMESPACE = None
 
-# Timers that user timers may set after the end of the data: this many, and more for each existing timer.
+# Maximum number of timers that timers may set after the end of the data, and its increase per existing timer.
 _LAST = 1_000_000
 _LAST_EACH = 100
 
@@ -33,11 +33,11 @@ class KeyedTimers(Protocol):
     def first_of_key(self) -> int | None: ...
 
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
-        """Fire all timers up to ``limit`` (inclusive), in order, including timers that firing timers set."""
+        """Fire all timers up to ``limit`` (inclusive), in order, including timers set during this call."""
 
 
 class KeyedProcessingTimers(KeyedTimers, Protocol):
-    """Processing-time timers. Timers that are overdue when an epoch begins fire after its records."""
+    """Processing-time timers. Timers that are overdue when an epoch begins fire after the epoch's records."""
 
     def begin_epoch(self, now: int) -> None:
         """Leave timers that are due at ``now`` to :meth:`fire_overdue`."""
@@ -50,7 +50,7 @@ class KeyedProcessingTimers(KeyedTimers, Protocol):
 
 
 class KeyContext(Protocol):
-    """The part of a keyed state backend that a timer service uses."""
+    """A timer service's view of a keyed state backend."""
 
     operator: str
     key: Any
@@ -76,7 +76,7 @@ class InternalTimerService:
 
     Args:
         fires: whether processing-time timers can fire. If not, registering a processing-time timer raises.
-        may_run_on: whether timers might set further timers without end, as user code can.
+        may_run_on: whether timers might set timers endlessly, as user code can.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class InternalTimerService:
     def count_last_timers(self) -> Callable[[int], None]:
         """Return a function to call before each event-time timer that fires at the end of the data.
 
-        The function raises a ProgramError if timers set further timers without end.
+        It raises ProgramError if timers set timers endlessly.
         """
         limit = _LAST + _LAST_EACH * len(self.event_timers)
         left = limit + len(self.event_timers)
@@ -167,7 +167,7 @@ class InternalTimerService:
         return count
 
     def begin_epoch(self, now: int) -> None:
-        """Leave processing-time timers that are due at ``now`` to :meth:`fire_overdue`."""
+        """Leave timers that are due at ``now`` to :meth:`fire_overdue_processing_time_timers`."""
         self.processing_timers.begin_epoch(now)
         self.schedule()
 
@@ -176,7 +176,7 @@ class InternalTimerService:
         first = self.processing_timers.next_for_clock()
         if first is not None and first <= now:
             self.processing_timers.fire(now, self.triggerable.on_processing_time)
-            # Once for all timers.
+            # Once for all due timers.
             self.triggerable.flush()
         self.schedule()
 
@@ -233,7 +233,7 @@ class InternalTimeServiceManager:
     ) -> InternalTimerService:
         """Return the service with this name, creating it on first use.
 
-        ``by_user`` is True if user code sets the timers, ``may_run_on`` if timers might set further timers without end.
+        ``by_user`` is True if user code sets the timers.
         """
         service = self._services.get(name)
         if service is None:

@@ -7,11 +7,11 @@ from pillarbox._time.heap_clock import HeapTimerService
 
 
 class ManualProcessingTimeService(HeapTimerService):
-    """A clock that is set by hand. Setting it fires due timers. Follows Flink's ``TestProcessingTimeService``.
+    """A clock that fires due timers when it is set. Follows Flink's ``TestProcessingTimeService``.
 
-    Callbacks run in the thread that sets the clock, ordered by timestamp, then by registration. If a callback registers
-    a timer that is already due, this timer fires in the same call. A timer for *t* fires at *t*. If a callback raises,
-    the call raises its error, and the next call fires the remaining timers.
+    Callbacks run in the thread that sets the clock, ordered by timestamp, then by registration. A timer for *t* fires
+    at *t*. Timers that callbacks register fire in the same call if due. If a callback raises, the call raises its
+    error, and the next call fires the remaining timers.
     """
 
     def __init__(self, current_time: int = 0) -> None:

@@ -94,7 +94,7 @@ class _DeferredTimer(ScheduledTimer):
     def done(self) -> bool:
         if self._state is TimerState.DONE or self._state is TimerState.CANCELLED:
             return True
-        # The clock may have been closed before.
+        # The clock may already have been closed.
         return self._inner is not None and self._inner.cancelled()
 
     def __repr__(self) -> str:
@@ -106,11 +106,10 @@ class _DeferredTimer(ScheduledTimer):
 
 
 class ProcessingTimeServiceImpl(ClosableService):
-    """An operator's processing-time service. Callbacks run as the operator's mails.
+    """An operator's processing-time service.
 
-    Each operator's service can be quiesced separately, so that the operators of a chain finish one after the other.
-    Unlike in Flink, :meth:`quiesce` also waits for mails of timers, and the mailbox thread can cancel a timer whose
-    mail is waiting.
+    Each service can be quiesced separately, so that the operators of a chain finish one after the other. Unlike in
+    Flink, :meth:`quiesce` also waits for timer mails, and the mailbox thread can cancel a timer whose mail is waiting.
     """
 
     def __init__(
@@ -123,8 +122,8 @@ class ProcessingTimeServiceImpl(ClosableService):
 
         The clock's thread calls ``defer(callback, timestamp)``, which must send a mail that has the operator's priority
         and calls ``callback(timestamp)``. If ``defer`` raises, the timer is dropped, and the error is passed to the
-        error handler of ``inner``. A :class:`RejectedExecutionError` is ignored, because it means that the task has
-        ended. ``firing`` is called with a timer's timestamp before the callback.
+        error handler of ``inner``. A :class:`RejectedExecutionError`, which means that the task has ended, is ignored.
+        ``firing`` is called with a timer's timestamp before the callback.
         """
         # Until its mail has run, a timer counts as running.
         super().__init__(threading.Lock())
@@ -155,7 +154,7 @@ class ProcessingTimeServiceImpl(ClosableService):
     def quiesce(self) -> Future[None]:
         """Stop firing this operator's timers. The future is done when all their mails have run.
 
-        The mailbox thread must not block on the future.
+        The mailbox thread must not block on it.
         """
         return super().quiesce()
 

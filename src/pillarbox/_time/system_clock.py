@@ -1,4 +1,4 @@
-"""The wall clock, with one scheduler thread per task.
+"""The wall clock.
 
 Follows Flink's ``SystemProcessingTimeService`` and ``ProcessingTimeServiceUtil``.
 """
@@ -15,7 +15,7 @@ from pillarbox._time.heap_clock import HeapTimer, HeapTimerService
 
 _log = logging.getLogger(__name__)
 
-# Maximum wait, since locks have a limit.
+# Maximum wait, because locks have a limit.
 _LONGEST_WAIT_S = 3600.0
 
 
@@ -32,7 +32,7 @@ def processing_time_delay(timestamp: int, now: int) -> int:
 
 
 class SystemProcessingTimeService(HeapTimerService):
-    """The wall clock, with a daemon thread for timers, which starts with the first timer.
+    """The wall clock, with a daemon thread for timers that starts with the first timer.
 
     Callbacks run in that thread, so they must not use operators or state. In a task, callbacks only send mails. Delays
     are measured with the monotonic clock, so setting the wall clock does not change pending delays.
@@ -44,7 +44,7 @@ class SystemProcessingTimeService(HeapTimerService):
         clock: Callable[[], int] = system_clock_ms,
         name: str = "pillarbox-timers",
     ) -> None:
-        """Create a service. ``error_handler`` is called with errors of callbacks, in the timer thread."""
+        """Create a service. ``error_handler`` is called with callback errors, in the timer thread."""
         super().__init__()
         self._error_handler = error_handler
         self._clock = clock

@@ -37,12 +37,11 @@ class TimestampAssigner(ABC):
         """Return the timestamp of a record.
 
         Args:
-            value: the record.
             record_timestamp: the record's current timestamp (Unix time in ms), or ``MIN_TIMESTAMP`` without one.
 
         Returns:
-            Unix time in ms, a ``datetime``, which is rounded down to milliseconds, or a ``date``, which means midnight.
-            Without a time zone, the session's time zone applies.
+            Unix time in ms, a ``datetime`` (rounded down to milliseconds), or a ``date`` (midnight). Without a time
+            zone, the session's time zone applies.
         """
 
 
@@ -52,15 +51,15 @@ def to_timestamp(
     """Convert a point in time to a timestamp (Unix time in ms).
 
     Args:
-        value: an int (or numpy integer), a ``datetime``, or a ``date``, which means midnight.
-        zone: the time zone of dates and naive datetimes, as in Spark's casts of DATE and TIMESTAMP_NTZ to TIMESTAMP.
-            None to refuse dates and naive datetimes.
+        value: an int (or numpy integer), a ``datetime``, or a ``date`` (midnight).
+        zone: the time zone of dates and naive datetimes, as in Spark's casts of DATE and TIMESTAMP_NTZ to TIMESTAMP, or
+            None to refuse them.
 
     Raises:
         TypeError: the value has another type, such as None, a bool, a float, a string or NaT.
         ValueError: the value exceeds 64 bits, or has no time zone and ``zone`` is None.
     """
-    # Ordered by frequency: this runs for each record.
+    # Ordered by frequency, because this runs for each record.
     if type(value) is int:
         number = value
     elif isinstance(value, datetime.date):
@@ -129,8 +128,8 @@ class _ValueFunctionTimestampAssigner(TimestampAssigner):
 class ColumnTimestampAssigner(TimestampAssigner):
     """Reads the timestamp from a column of the record.
 
-    Records are mappings, rows, or objects with an attribute of the column's name. The column contains Unix times in ms,
-    datetimes or dates.
+    Records are mappings, rows, or objects with this attribute. The column contains Unix times in ms, datetimes or
+    dates.
     """
 
     def __init__(self, column: str) -> None:
@@ -164,8 +163,8 @@ def _fields_of(row: Any) -> Any:
 def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
     """Convert a user's timestamp assigner to a :class:`TimestampAssigner`.
 
-    A user's assigner is an object with ``extract_timestamp(value, record_timestamp)``, a function, or a column's name.
-    A function also receives the record's timestamp if it has a second required parameter, or a parameter
+    A user's assigner is an object with ``extract_timestamp(value, record_timestamp)``, a function, or a column name. A
+    function receives the record's timestamp, too, if it has a second required parameter, or a parameter
     ``record_timestamp``. Callers must convert results with ``to_timestamp``.
     """
     if isinstance(assigner, str):

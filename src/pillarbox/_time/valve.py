@@ -40,10 +40,10 @@ class StatusWatermarkValve:
     """
 
     def __init__(self, channels: Iterable[Hashable]) -> None:
-        """Create a valve, which emits no watermark until each channel has sent a watermark or is idle."""
+        """Create a valve. It emits no watermark until each channel has sent a watermark or is idle."""
         self._channels: dict[Hashable, _Channel] = {channel: _Channel() for channel in channels}
         self._output = MIN_TIMESTAMP
-        # None: idle, perhaps unknown downstream.
+        # None means idle, but perhaps unknown downstream.
         self._idle: bool | None = False
         # After a restore, the output may not match the channels.
         self._unsettled = False
@@ -73,7 +73,7 @@ class StatusWatermarkValve:
         return self._known(channel).idle
 
     def input_watermark(self, channel: Hashable, timestamp: int, sink: WatermarkReceiver) -> None:
-        """Process a watermark from a channel. Ignores watermarks that do not advance the channel."""
+        """Process a channel's watermark, ignoring it unless it advances the channel."""
         state = self._channel(channel, sink)
         if state.idle or timestamp <= state.watermark:
             return
@@ -100,12 +100,10 @@ class StatusWatermarkValve:
     def input_at_once(
         self, changes: Mapping[Hashable, tuple[int | None, bool | None]], sink: WatermarkReceiver
     ) -> None:
-        """Process changes of several channels together.
+        """Process changes of several channels together, in any order.
 
-        ``changes``: channel -> (last watermark while active, last status).
-
-        The order of channels has no effect. A channel that becomes active is aligned if it has reached the output
-        watermark of the time before the call.
+        ``changes``: channel -> (last watermark while active, last status). A channel that becomes active is aligned if
+        it has reached the output watermark from before the call.
         """
         if self._unsettled:
             self._settle(sink)
@@ -139,7 +137,7 @@ class StatusWatermarkValve:
         }
 
     def restore(self, snapshot: dict[str, Any], *, repeat_status: bool = False) -> None:
-        """Restore a snapshot. Emits nothing before the next input.
+        """Restore a snapshot, without emitting anything before the next input.
 
         The snapshot may have other channels. New channels hold the output back until they have caught up. With
         ``repeat_status``, an idle status is emitted again.
@@ -192,6 +190,6 @@ class StatusWatermarkValve:
 
     def _emit(self, watermark: int, sink: WatermarkReceiver) -> None:
         if watermark > self._output:
-            # The sink may read `current_watermark`.
+            # Set first, because the sink may read `current_watermark`.
             self._output = watermark
             sink.process_watermark(watermark)

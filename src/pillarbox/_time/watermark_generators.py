@@ -1,7 +1,7 @@
 """Watermark generators, which advance event time as records arrive.
 
-A generator receives the timestamps of one stream (for a source, of one partition). After it emits a watermark, no older
-record is expected. All times are Unix times in ms. Only the thread that reads the records may use it. Follows Flink's
+A generator receives the timestamps of one stream (for a source, of one partition), in the thread that reads the
+records. After it emits a watermark, no older record is expected. All times are Unix times in ms. Follows Flink's
 ``org.apache.flink.api.common.eventtime``.
 """
 
@@ -23,7 +23,7 @@ class WatermarkReceiver(Protocol):
     def process_watermark(self, timestamp: int) -> None: ...
 
     def process_status(self, idle: bool) -> None:
-        """Handle a change of status, to idle or to active."""
+        """Handle a status change."""
 
 
 class WatermarkOutput(ABC):
@@ -33,7 +33,7 @@ class WatermarkOutput(ABC):
     def emit_watermark(self, timestamp_ms: int) -> None:
         """Declare that no record with a timestamp of at most ``timestamp_ms`` is expected.
 
-        A timestamp that does not exceed the last watermark has no effect. A higher timestamp also ends idleness.
+        A timestamp that does not exceed the last watermark has no effect. A higher timestamp ends idleness, too.
         """
 
     @abstractmethod
@@ -49,9 +49,9 @@ class WatermarkGenerator(ABC):
     """Derives watermarks from the timestamps of records (Flink's interface).
 
     Attributes:
-        batchable: whether the generator only needs the largest timestamp of a run of records. If so, :meth:`on_batch`
-            is called once per run *instead of* :meth:`on_event` for each record, which avoids converting columns to
-            Python objects. By default, False.
+        batchable: whether the generator only needs the largest timestamp of a batch of records (False by default). If
+            so, :meth:`on_batch` is called once per batch *instead of* :meth:`on_event` for each record, which avoids
+            converting columns to Python objects.
     """
 
     batchable: bool = False
@@ -62,10 +62,10 @@ class WatermarkGenerator(ABC):
 
     @abstractmethod
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Emit a watermark, if it is new. Called at intervals, and after each run (slice) of records."""
+        """Emit a watermark if it is new. Called at intervals, and after each batch of records."""
 
     def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
-        """Handle the largest timestamp of a run of records. Only called if ``batchable`` is True.
+        """Handle the largest timestamp of a batch of records. Only called if ``batchable`` is True.
 
         Raises:
             NotImplementedError: the generator is batchable and does not override this method.
@@ -74,9 +74,9 @@ class WatermarkGenerator(ABC):
 
 
 class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
-    """Generates watermarks for records that are at most ``delay`` milliseconds out of order.
+    """Generates watermarks for records that are at most D milliseconds out of order.
 
-    After a record with timestamp T, records down to T - delay are still expected, so the watermark is T - delay - 1.
+    After a record with timestamp T, records down to T - D are still expected, so the watermark is T - D - 1.
     """
 
     batchable = True
@@ -96,7 +96,7 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         watermark = self._max_timestamp - self._distance
-        # Below the smallest timestamp: also "no record yet".
+        # Also False before the first record.
         if watermark > MIN_TIMESTAMP:
             output.emit_watermark(watermark)
 
@@ -109,7 +109,7 @@ class AscendingTimestampsWatermarks(BoundedOutOfOrdernessWatermarks):
 
 
 class NoWatermarksGenerator(WatermarkGenerator):
-    """A generator that emits no watermarks, for programs that only use processing time."""
+    """Emits no watermarks, for programs that only use processing time."""
 
     batchable = True
 
@@ -129,7 +129,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
     """
 
     def __init__(self, generator: WatermarkGenerator, idle_timeout: DurationLike, now_ms: Callable[[], int]) -> None:
-        """Wrap a generator. ``now_ms`` may return the time of any clock; only differences are used."""
+        """Wrap a generator. ``now_ms`` may be any clock, because only differences are used."""
         self._generator = generator
         self._timeout = positive_millis(idle_timeout, "the idle timeout")
         self._now_ms = now_ms
@@ -147,7 +147,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
         self._generator.on_batch(max_timestamp, output)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """After the timeout, mark the stream idle. Before that, call the wrapped generator."""
+        """Mark the stream idle after the timeout. Until then, call the wrapped generator."""
         if not self._is_idle_now():
             self._generator.on_periodic_emit(output)
         elif not self._idle:
@@ -177,7 +177,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
     def snapshot(self) -> dict[str, Any]:
         """Return the start of the current silence, and whether the stream is idle.
 
-        The result is only meaningful for a clock that other processes share.
+        Only meaningful if processes share a clock.
         """
         return {"quiet_since": self._quiet_since, "silent": self._idle}
 

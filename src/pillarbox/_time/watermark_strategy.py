@@ -33,7 +33,8 @@ from pillarbox._time.watermark_generators import (
 class WatermarkStrategy:
     """Assigns a stream's timestamps and watermarks.
 
-    The ``for_*`` methods and :meth:`no_watermarks` create a strategy. The ``with_*`` methods return a new strategy.
+    The ``for_*`` methods and :meth:`no_watermarks` create a strategy. The ``with_*`` methods return a changed copy.
+    Invalid arguments raise ``ProgramError``.
 
     Example:
         >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
@@ -44,11 +45,11 @@ class WatermarkStrategy:
         generator_factory: creates the watermark generator of a subtask. Use :meth:`create_generator` instead.
         timestamp_assigner: returns a record's timestamp, or raises ``TypeError``. None if records keep their
             timestamps.
-        timestamp_column: the column that ``timestamp_assigner`` reads, so that columnar data get timestamps in one
-            step, or None.
-        idle_timeout: a stream without records for this time (ms) is idle. None if it is never idle.
-        progress_timeout: without records for this time (ms), the watermark advances with the clock. None if it never
-            does.
+        timestamp_column: the column that ``timestamp_assigner`` reads, or None. It lets columnar data get timestamps in
+            one step.
+        idle_timeout: how long (ms) a stream must be without records to be idle, or None.
+        progress_timeout: how long (ms) a source must be without records before its watermark advances with the clock,
+            or None.
     """
 
     generator_factory: Callable[[], WatermarkGenerator]
@@ -69,9 +70,6 @@ class WatermarkStrategy:
         Args:
             max_out_of_orderness: after a record with timestamp T, no record older than T minus this duration is
                 expected (an int is milliseconds).
-
-        Raises:
-            ProgramError: the argument is not a duration, or is negative.
         """
         delay = to_millis(max_out_of_orderness, "for_bounded_out_of_orderness()")
         return WatermarkStrategy(partial(BoundedOutOfOrdernessWatermarks, delay))
@@ -123,56 +121,47 @@ class WatermarkStrategy:
         self,
         timestamp_assigner: TimestampAssigner | Callable[[Any], Any] | Callable[[Any, int], Any] | str,
     ) -> WatermarkStrategy:
-        """Return a copy of this strategy with this timestamp assigner.
+        """Return a copy with a timestamp assigner.
 
         Args:
             timestamp_assigner: a :class:`TimestampAssigner`, a function ``f(value)`` or ``f(value, record_timestamp)``,
-                or a column's name. Timestamps are ints (Unix time in ms), datetimes, or dates (midnight).
-
-        Raises:
-            ProgramError: the argument has another type, or is an empty name.
+                or a column name. Timestamps are ints (Unix time in ms), datetimes, or dates (midnight).
         """
         assigner = as_timestamp_assigner(timestamp_assigner)
         column = assigner.column if isinstance(assigner, ColumnTimestampAssigner) else None
         return dataclasses.replace(self, timestamp_assigner=assigner, timestamp_column=column)
 
     def with_idleness(self, idle_timeout: DurationLike) -> WatermarkStrategy:
-        """Return a copy of this strategy that marks streams without records as idle. Downstream does not wait for them.
+        """Return a copy that marks streams without records as idle, so that downstream does not wait for them.
 
         Before the first shuffle, a source is idle as a whole; after a shuffle, each subtask is idle on its own, even if
         it never receives a record. The clock is the epoch's time (Spark's batch timestamp), and the time of the last
-        record is state. So a repeated epoch has the same result, and time while a query is stopped counts. (In Flink,
+        record is state, so a repeated epoch has the same result, and time while a query is stopped counts. (In Flink,
         the timeout restarts.)
 
         A streaming query then runs an epoch at each trigger, even without data, so set a trigger such as
         ``trigger(processingTime="5 seconds")``.
 
         Args:
-            idle_timeout: a stream without a record for this time is idle (an int is milliseconds).
-
-        Raises:
-            ProgramError: the argument is not a positive duration.
+            idle_timeout: how long a stream must be without records to be idle (an int is milliseconds).
         """
         millis = positive_millis(idle_timeout, "with_idleness(): the idle timeout")
         return dataclasses.replace(self, idle_timeout=millis)
 
     def with_wall_clock_progress(self, timeout: DurationLike) -> WatermarkStrategy:
-        """Return a copy of this strategy whose watermark advances with the clock while the source has no records.
+        """Return a copy whose watermark advances with the clock while the source has no records.
 
-        So the last windows fire without further data. Records that arrive later with older timestamps are late. The
-        clock is the epoch's time (Spark's batch timestamp), so a repeated epoch has the same result. Time while a query
-        is stopped counts, unless its next epoch has records. A source that has no watermark yet is not affected.
+        This lets the last windows fire when no more data arrives. Records that arrive later with older timestamps are
+        late. The clock is as in :meth:`with_idleness`. Time while a query is stopped counts, unless its next epoch has
+        records. Sources without a watermark are not affected.
 
         The timeout applies to each source separately. If :meth:`with_idleness` is also set, an idle source's watermark
         is ignored, unless all sources are idle.
 
-        Only for strategies that are assigned before the first ``key_by(...)`` or ``rebalance()``.
+        Only for strategies assigned before the first ``key_by(...)`` or ``rebalance()``.
 
         Args:
-            timeout: without a record for this time, the watermark begins to advance (an int is milliseconds).
-
-        Raises:
-            ProgramError: the argument is not a positive duration.
+            timeout: how long a source must be without records before its watermark advances (an int is milliseconds).
         """
         millis = positive_millis(timeout, "with_wall_clock_progress(): the timeout")
         return dataclasses.replace(self, progress_timeout=millis)
@@ -196,8 +185,8 @@ class WatermarkStrategy:
         """Create the generator of one subtask and stream.
 
         Args:
-            now_ms: the clock for idleness (ms); after a shuffle, the epoch's time. With this clock and an
-                ``idle_timeout``, the generator detects idleness. Without the clock, the caller must detect it.
+            now_ms: the clock for idleness (ms); after a shuffle, the epoch's time. With it and an ``idle_timeout``, the
+                generator detects idleness. Without it, the caller must do so.
 
         Raises:
             TypeError: the factory has not returned a generator.

@@ -25,8 +25,7 @@ class PeriodTimer(Protocol):
 class Suspension:
     """A pause of the default action, ended by :meth:`resume`. Flink: ``MailboxDefaultAction.Suspension``.
 
-    The suspension's timer runs while the loop has no work because of the pause. (In Flink, the caller starts and ends
-    it.)
+    The suspension's timer runs while the loop has no work because of the pause.
     """
 
     __slots__ = ("_processor", "_timer", "_timer_runs")
@@ -39,17 +38,17 @@ class Suspension:
         self._start_timer()
 
     def resume(self) -> None:
-        """Resume the default action. Any thread may call this any number of times.
+        """Resume the default action, from any thread.
 
-        No effect if the pause has ended, or if the mailbox no longer accepts mails.
+        No effect if the pause has ended or the mailbox accepts no mails.
         """
         processor = self._processor
-        # No lock: a suspension never becomes current again.
+        # Needs no lock, because a suspension never becomes current again.
         if processor._suspended_default_action is not self:
             return
         if processor.is_mailbox_thread():
             self._resume()
-            if processor._mailbox._waiting:  # a signal handler, while the loop waits
+            if processor._mailbox._waiting:  # called by a signal handler while the loop waits
                 processor._mailbox._wake()
             return
         try:
@@ -85,7 +84,7 @@ class MailboxController:
     def suspend_default_action(self, timer: PeriodTimer | None = None) -> Suspension:
         """Stop calling the default action until the returned suspension is resumed. Mailbox thread only.
 
-        Mails are still processed.
+        Mails still run.
 
         Raises:
             WrongThreadError: called outside of the mailbox thread.
@@ -98,6 +97,5 @@ class MailboxController:
         self._processor.all_actions_completed()
 
 
-#: The action that the loop calls over and over. It should do a bounded piece of work, since mails wait. Flink:
-#: ``MailboxDefaultAction``.
+#: The action that the loop calls repeatedly. It should be short, because mails wait. Flink: ``MailboxDefaultAction``.
 MailboxDefaultAction = Callable[[MailboxController], object]

@@ -14,7 +14,7 @@ MAX_PRIORITY = 2**31 - 1
 
 @final
 class MailOptions:
-    """The options that decide how a mail is queued: ``DEFAULT``, :meth:`urgent` or :meth:`deferrable`. Immutable.
+    """Queueing options of a mail: ``DEFAULT``, :meth:`urgent` or :meth:`deferrable`. Immutable.
 
     Flink: ``MailboxExecutor.MailOptions``.
     """
@@ -33,9 +33,9 @@ class MailOptions:
 
     @staticmethod
     def urgent() -> MailOptions:
-        """Return options for a mail that overtakes all mails that are not urgent.
+        """Return options for a mail that overtakes non-urgent mails, such as an unaligned checkpoint.
 
-        For mails that must not wait for a long batch, such as an unaligned checkpoint. Urgent mails keep their order.
+        Urgent mails keep their order.
         """
         return _URGENT
 
@@ -43,8 +43,8 @@ class MailOptions:
     def deferrable() -> MailOptions:
         """Return options for a mail that waits until no operator is processing a record.
 
-        :meth:`MailboxExecutor.yield_` and :meth:`MailboxExecutor.try_yield` do not run such mails, so that a blocked
-        operator (and a checkpoint that waits for the operator) continues as soon as possible.
+        :meth:`MailboxExecutor.yield_` and :meth:`MailboxExecutor.try_yield` skip such mails, so a blocked operator, and
+        a checkpoint that waits for the operator, continues as soon as possible.
         """
         return _DEFERRABLE
 
@@ -68,11 +68,10 @@ class Mail:
     Any thread may create a mail; only the mailbox thread runs it.
 
     Args:
-        command: the action. If it has a ``cancel`` method, it can be cancelled before it runs: see :meth:`try_cancel`.
+        command: the action. If it has a ``cancel`` method, :meth:`try_cancel` calls it.
         priority: the chain index of the mail's operator. While an operator waits, mails of upstream operators (with
-            lower priority) do not run. Otherwise, priority does not affect the order.
+            lower priority) do not run. Otherwise, priorities have no effect.
         description: for debugging and errors; ``%``-style with ``args``, formatted on demand.
-        options: urgent, deferrable or neither.
     """
 
     __slots__ = ("_args", "_command", "_description", "operator_priority", "options", "priority")
@@ -107,7 +106,7 @@ class Mail:
     def try_cancel(self) -> bool:
         """Cancel the command if possible, and return whether it was cancelled.
 
-        Plain functions, and futures that are running or done, cannot be cancelled.
+        Plain functions and running or completed futures cannot be cancelled.
         """
         cancel = getattr(self._command, "cancel", None)
         return bool(cancel()) if callable(cancel) else False
@@ -118,7 +117,7 @@ class Mail:
         try:
             return self._description % self._args
         except (TypeError, ValueError, KeyError):
-            # A wrong description must not hide its error.
+            # A malformed description must not hide another error.
             return f"{self._description} {self._args!r}"
 
     def __repr__(self) -> str:
@@ -132,4 +131,4 @@ class Waiter(Protocol):
         """Wait for :meth:`wake`. May return earlier. Mailbox thread only."""
 
     def wake(self) -> None:
-        """Make the current or next :meth:`wait` return. Called in any thread, with the mailbox's lock held."""
+        """Make the current or next :meth:`wait` return. Called in any thread, under the mailbox's lock."""

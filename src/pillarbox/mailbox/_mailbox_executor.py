@@ -39,7 +39,7 @@ class _FutureCommand(Future[T]):
         except Exception as error:
             self.set_exception(error)
         except BaseException as error:
-            # Ctrl-C and sys.exit() concern the thread, too
+            # Ctrl-C and sys.exit() must reach the thread, too
             self.set_exception(error)
             raise
         else:
@@ -48,19 +48,18 @@ class _FutureCommand(Future[T]):
 
 @final
 class MailboxExecutor:
-    """An operator's access to the mailbox. Adds mails with the operator's priority, and runs waiting mails.
+    """An operator's access to the mailbox: adds mails with the operator's priority, and runs waiting mails.
 
     Any thread may call ``execute`` and ``submit``. The other methods raise :class:`WrongThreadError` outside of the
     mailbox thread.
 
     An operator that must wait in the middle of a record yields: it runs its own mails and mails of downstream
-    operators. It does not run mails of upstream operators, which could emit the next record before this record is
-    finished.
+    operators, but not of upstream operators, which could emit the next record before this record is finished.
 
-    Flink: ``MailboxExecutorImpl``. Here, no executor's yield runs deferrable mails, as Flink's documentation demands.
+    Flink: ``MailboxExecutorImpl``. Here, as Flink's documentation demands, :meth:`yield_` never runs deferrable mails.
 
     Args:
-        priority: the priority of the executor's mails, and the lowest priority of mails that a yield runs.
+        priority: the priority of the executor's mails. A yield runs mails of at least this priority.
         processor: the processor whose default action :meth:`is_idle` checks.
     """
 
@@ -93,7 +92,6 @@ class MailboxExecutor:
 
         Args:
             description: ``%``-style, formatted with ``args`` on demand.
-            options: urgent, deferrable or neither.
 
         Raises:
             RejectedExecutionError: the mailbox is quiesced or closed.
@@ -112,8 +110,8 @@ class MailboxExecutor:
     ) -> Future[T]:
         """Run ``command`` in the mailbox thread, and return a future of its result or error.
 
-        An error does *not* fail the task. The future is cancelled if the mailbox is closed before the command runs. Do
-        not wait for the future in the mailbox thread.
+        An error does *not* fail the task. Closing the mailbox before the command runs cancels the future. Do not wait
+        for it in the mailbox thread.
 
         Raises:
             RejectedExecutionError: the mailbox is quiesced or closed.
@@ -135,16 +133,13 @@ class MailboxExecutor:
     def yield_ignoring_deferrable(self) -> None:
         """Yield as :meth:`yield_` does, but also run deferrable mails.
 
-        For an operator that finishes, when no record is in progress and all mails of the operator must run. Flink:
+        For an operator that finishes: no record is in progress, and all its mails must run. Flink:
         ``MailboxExecutorImpl.tryYieldIgnoringDeferrable``.
-
-        Raises:
-            MailboxClosedError: the mailbox is closed, or quiesced without such a mail.
         """
         self._mailbox._take(lambda mail: mail.operator_priority >= self._priority).run()
 
     def try_yield(self) -> bool:
-        """Run one waiting mail of at least this executor's priority. Returns whether there was such a mail.
+        """Run one waiting mail of at least this executor's priority. Return whether there was such a mail.
 
         Does not run deferrable mails. Errors of the mail propagate.
 
@@ -161,7 +156,7 @@ class MailboxExecutor:
         return mail.priority >= self._priority and not mail.options.is_deferrable
 
     def wait_in(self, waiter: Waiter | None) -> None:
-        """From now on, wait for mail with ``waiter``. If ``waiter`` is None, block the thread instead."""
+        """Wait for mail with ``waiter`` from now on, or block the thread if it is None."""
         self._mailbox.wait_in(waiter)
 
     def should_interrupt(self) -> bool:

@@ -45,10 +45,10 @@ class MailboxProcessor:
     Flink: ``MailboxProcessor``.
 
     Args:
-        default_action: called with a :class:`MailboxController` whenever no mail is waiting. It should do a bounded
-            amount of work. Its errors end the loop.
-        mailbox: the mailbox. By default, a new mailbox of the calling thread.
-        metrics: the measurements. By default, new metrics without latency.
+        default_action: called with a :class:`MailboxController` whenever no mail is waiting. It should be short. Its
+            errors end the loop.
+        mailbox: by default, a new mailbox of the calling thread.
+        metrics: by default, new metrics without latency.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class MailboxProcessor:
         self._suspended = False
         # The current pause of the default action. Other threads may compare it.
         self._suspended_default_action: Suspension | None = None
-        # Both flags in one, for one check per round.
+        # Combines both flags, for a single check per round.
         self._needs_attention = False
         self._metrics = MailboxMetrics() if metrics is None else metrics
         self._metrics._bind(self._mailbox, self.get_main_mailbox_executor())
@@ -93,7 +93,7 @@ class MailboxProcessor:
         return self._metrics
 
     def get_main_mailbox_executor(self) -> MailboxExecutor:
-        """Return an executor with the lowest priority, for the task itself and not for operators."""
+        """Return an executor with the lowest priority, for the task itself."""
         return self.get_mailbox_executor(MIN_PRIORITY)
 
     def get_mailbox_executor(self, priority: int) -> MailboxExecutor:
@@ -146,11 +146,11 @@ class MailboxProcessor:
     def run_mailbox_loop(self) -> None:
         """Alternate between mails and the default action until the loop ends.
 
-        A round runs the mails that were waiting when the round began, and urgent mails, then the default action once.
-        While the default action is suspended, the loop waits for mail.
+        Each round runs the mails that were waiting at its beginning, and urgent mails; then it calls the default action
+        once. While the default action is suspended, the loop waits for mail.
 
-        Returns after :meth:`suspend` (the loop can then run again) or after :meth:`all_actions_completed`. An error of
-        a mail or of the default action ends the call; mails that have not run stay in the mailbox.
+        The loop ends after :meth:`suspend` (and can run again) or :meth:`all_actions_completed`. An error of a mail or
+        of the default action also ends it; remaining mails stay in the mailbox.
 
         Raises:
             MailboxClosedError: the mailbox is not open.
@@ -178,11 +178,9 @@ class MailboxProcessor:
             mailbox._leave()
 
     def run_mailbox_step(self) -> bool:
-        """Run one mail or, without mail, the default action. Returns whether it ran anything. For tests.
+        """Run one mail or, without mail, the default action. Return whether anything ran.
 
-        Raises:
-            MailboxClosedError: the mailbox is not open.
-            RuntimeError: called from within the loop.
+        For tests. Raises errors as :meth:`run_mailbox_loop` does.
         """
         if not self._enter():
             return False
@@ -200,7 +198,7 @@ class MailboxProcessor:
             self._mailbox._leave()
 
     def drain(self) -> None:
-        """Run all mails that are waiting now, but not mails that they add.
+        """Run all waiting mails, but not mails that they add.
 
         If a mail raises, later mails stay in the mailbox. If a mail closes the mailbox, later mails are cancelled.
         """
@@ -220,14 +218,14 @@ class MailboxProcessor:
                 self._mailbox._put_back(mails)
 
     def prepare_close(self) -> None:
-        """Stop accepting mails: executors reject commands from now on."""
+        """Stop accepting mails, so that executors reject commands."""
         self._mailbox.quiesce()
 
     def close(self) -> None:
         """Close the mailbox and cancel the futures of its remaining mails.
 
         Raises:
-            Exception: the first error of a cancellation, after all cancellations were attempted.
+            Exception: the first error of a cancellation, after all have been attempted.
         """
         dropped = self._mailbox.close()
         self._stop_timer()
@@ -252,7 +250,7 @@ class MailboxProcessor:
     def rebind_to_current_thread(self) -> None:
         """Make the calling thread the mailbox thread, while the loop is not running.
 
-        Spark may drive a resident task from another thread in the next epoch.
+        In the next epoch, Spark may drive a task from another thread.
 
         Raises:
             RuntimeError: the loop is running.
@@ -260,7 +258,7 @@ class MailboxProcessor:
         self._mailbox.bind_to_current_thread()
 
     def _enter(self) -> bool:
-        """Begin a run of the loop. Returns False if the loop has ended permanently."""
+        """Begin a run of the loop. Return False if the loop has ended permanently."""
         mailbox = self._mailbox
         mailbox._check_is_mailbox_thread()
         if not self._mailbox_loop_running:
@@ -345,14 +343,14 @@ class MailboxProcessor:
 
     def _send_poison_mail(self, command: Callable[[], None]) -> None:
         def put_if_open() -> None:
-            # No close() happens between the check and the put.
+            # Runs exclusively, so close() cannot happen between the check and the put.
             if self._mailbox.state is MailboxState.OPEN:
                 self._send_control_mail(command, "poison mail")
 
         self._mailbox.run_exclusively(put_if_open)
 
     def _send_control_mail(self, command: Callable[[], None], description: str, *args: object) -> None:
-        # Urgent mails keep their order: an error reported before a suspension is also raised before it.
+        # Urgent mails keep their order, so an error reported before a suspension is raised before it.
         mail = Mail(command, MAX_PRIORITY, description, *args, options=MailOptions.urgent())
         self._mailbox.put(mail)
 

@@ -26,11 +26,11 @@ _KEPT_LATENCIES = 10
 class LatencyStatistics:
     """Waiting times of the latest probe mails, in seconds."""
 
-    #: So far.
+    #: Number of probes so far.
     count: int
-    #: The latest one.
+    #: The latest waiting time.
     last: float
-    #: Of the latest ten.
+    #: Statistics of the latest ten.
     minimum: float
     mean: float
     maximum: float
@@ -43,7 +43,7 @@ class MailboxStatistics:
 
     mails_processed: int
     mails_waiting: int
-    #: Seconds.
+    #: In seconds.
     idle_time: float
     #: ``None`` before the first measurement.
     latency: LatencyStatistics | None
@@ -53,10 +53,8 @@ class MailboxStatistics:
 class MailboxMetrics:
     """Measures one mailbox and its loop. Flink: ``MailboxMetricsController``.
 
-    Latency is the waiting time of probe mails, which are added at an interval and wait like any other mail. Probes need
-    a scheduler, and start with the first real mail.
-
-    Idle time is the time that the loop waited for mail because its default action was suspended.
+    Latency is the waiting time of probe mails, which are added at an interval, starting with the first real mail. Idle
+    time is the time that the loop waited for mail because its default action was suspended.
 
     The mailbox thread writes without a lock. Any thread may read.
 
@@ -81,7 +79,7 @@ class MailboxMetrics:
         "start_pending",
     )
 
-    #: Including probes and control mails.
+    #: Includes probes and control mails.
     mails_processed: int
 
     #: Whether probes wait for the first real mail.
@@ -107,7 +105,7 @@ class MailboxMetrics:
         self._latency_count = 0
         self._idle_time = 0.0
         self._idle_since: float | None = None
-        # Runs of the loop, so that a probe detects a suspension.
+        # Counts runs of the loop, so that a probe can detect a suspension.
         self._run = 0
 
     # Reading: any thread.
@@ -119,13 +117,13 @@ class MailboxMetrics:
 
     @property
     def idle_time(self) -> float:
-        """Seconds that the loop had no work, including the current wait."""
+        """Seconds the loop has spent without work, including the current wait."""
         since = self._idle_since
         return self._idle_time + (0.0 if since is None else max(0.0, self._clock() - since))
 
     @property
     def latency(self) -> LatencyStatistics | None:
-        """How long the latest probe mails waited, or ``None`` before the first measurement."""
+        """Waiting times of the latest probe mails, or ``None`` before the first measurement."""
         latencies = list(self._latencies)
         if not latencies:
             return None
@@ -139,11 +137,11 @@ class MailboxMetrics:
 
     @property
     def is_latency_measurement_started(self) -> bool:
-        """Whether the first real mail has started the probes."""
+        """Whether probes have started."""
         return self._executor is not None and self._schedule is not None and not self.start_pending
 
     def statistics(self) -> MailboxStatistics:
-        """Return all measurements, taken at the same moment."""
+        """Return a snapshot of all measurements."""
         return MailboxStatistics(
             mails_processed=self.mails_processed,
             mails_waiting=self.mails_waiting,

@@ -14,7 +14,7 @@ from pillarbox.mailbox._mail import MIN_PRIORITY, Mail, Waiter
 
 T = TypeVar("T")
 
-# Longest wait in seconds: Python does not handle a signal that arrived just before a thread blocked.
+# Maximum wait (seconds). Until it ends, Python does not handle a signal that arrived just before the thread blocked.
 _LONGEST_WAIT = 1.0
 
 
@@ -25,16 +25,16 @@ class MailboxState(enum.Enum):
     OPEN = "OPEN"
     #: No new mails.
     QUIESCED = "QUIESCED"
-    #: Neither.
+    #: Mails can neither be put nor taken.
     CLOSED = "CLOSED"
 
     @property
     def is_accepting_mails(self) -> bool:
-        """Whether ``put`` works."""
+        """Whether mails can be put."""
         return self is MailboxState.OPEN
 
 
-#: Flink's name for it.
+#: Flink's name.
 State = MailboxState
 
 _OPEN = MailboxState.OPEN
@@ -64,20 +64,19 @@ class TaskMailbox:
     3. *queue*: all other mails.
 
     Any thread may call ``put``, ``put_first``, ``size``, ``run_exclusively``, ``state`` and ``is_mailbox_thread``. The
-    other methods raise :class:`WrongThreadError` outside of the mailbox thread.
+    other methods raise :class:`WrongThreadError` outside of the mailbox thread. Methods that put or take mails raise
+    :class:`MailboxClosedError` if the state does not allow it.
 
-    Signal handlers and finalizers may put mails, even if they interrupt the mailbox's own methods. So the lock is
-    reentrant, and each change is a single call of a deque's method. The flag ``_may_have_new_mail`` may be True without
-    mail, but not False with mail.
+    Signal handlers and finalizers may put mails, even if they interrupt the mailbox's own methods. The lock is
+    therefore reentrant, and each change is a single deque call. For speed, the processor reads the deques directly, and
+    calls methods that omit checks.
 
-    For speed, the processor reads the deques directly, and calls methods that omit checks.
-
-    Flink: ``TaskMailboxImpl``. If a quiesced mailbox has no matching mail, :meth:`take` raises; in Flink it would wait
+    Flink: ``TaskMailboxImpl``. If a quiesced mailbox has no matching mail, :meth:`take` raises; Flink would wait
     forever.
 
     Args:
-        thread: the mailbox thread; by default the thread that creates the mailbox.
-        resting: returns a context manager that the mailbox thread enters to wait, for example to release a lock.
+        thread: the mailbox thread, by default the current thread.
+        resting: returns a context manager to enter during waits, for example to release a lock.
     """
 
     __slots__ = (
@@ -103,24 +102,24 @@ class TaskMailbox:
     ) -> None:
         self._resting = resting
         self._thread = threading.current_thread() if thread is None else thread
-        # Held to put, and to change _state, _thread and _in_use. Taking needs no lock: steps of a deque are atomic.
-        # Reentrant, because run_exclusively runs functions that put.
+        # Held to put, and to change _state, _thread and _in_use. Taking needs no lock, because deque operations are
+        # atomic. Reentrant, because run_exclusively runs functions that put.
         self._lock = threading.RLock()
         self._queue: deque[Mail] = deque()
         self._urgent: deque[Mail] = deque()
-        # False only if both are empty. The loop reads it without the lock. Set before a mail is added, cleared before
-        # mails are moved, under the lock.
+        # False only if both deques are empty. The loop reads it without the lock. Set before a mail is added, cleared
+        # before mails are moved, under the lock.
         self._may_have_new_mail = False
         # Mailbox thread only. (size() reads its length.)
         self._batch: deque[Mail] = deque()
         self._state = _OPEN
-        # For the blocked take. A held lock costs half of a threading.Condition, and is interruptible by signals.
+        # `_wakeup` blocks take(). A held lock costs half of a threading.Condition, and is interruptible by signals.
         self._waiting = False
         self._wakeup = threading.Lock()
         self._wakeup.acquire()
-        # Whether a processor drives this mailbox, which forbids a change of thread.
+        # Whether a processor drives this mailbox. If so, its thread cannot change.
         self._in_use = False
-        # Waits instead of the semaphore.
+        # Replaces `_wakeup`.
         self._waiter: Waiter | None = None
 
     # Any thread.
@@ -132,41 +131,30 @@ class TaskMailbox:
 
     @property
     def state(self) -> MailboxState:
-        """The mailbox's state.
-
-        In threads other than the mailbox thread, can be outdated outside of :meth:`run_exclusively`.
-        """
+        """The mailbox's state. Can be outdated in other threads, outside of :meth:`run_exclusively`."""
         return self._state
 
     @property
     def has_new_mail(self) -> bool:
-        """Whether a mail is waiting outside of the batch. Takes no lock.
-
-        The value can be outdated in threads other than the mailbox thread.
-        """
+        """Whether a mail is waiting outside of the batch. Can be outdated in other threads."""
         return bool(self._queue or self._urgent)
 
     @property
     def has_new_urgent_mail(self) -> bool:
-        """Whether an urgent mail is waiting. Can be outdated like :attr:`has_new_mail`."""
+        """Whether an urgent mail is waiting. Can be outdated in other threads."""
         return bool(self._urgent)
 
     def size(self) -> int:
-        """Return the number of waiting mails, which can be outdated in threads other than the mailbox thread."""
+        """Return the number of waiting mails. Can be outdated in other threads."""
         with self._lock:
             return len(self._urgent) + len(self._batch) + len(self._queue)
 
     def put(self, mail: Mail) -> None:
-        """Add ``mail`` to the end of the queue, or of the urgent mails if it is urgent.
-
-        Raises:
-            MailboxClosedError: the mailbox is quiesced or closed.
-        """
+        """Add ``mail`` to the end of the queue, or of the urgent mails if it is urgent."""
         with self._lock:
             if self._state is not _OPEN:
                 raise self._rejected(mail)
-            # Before the mail is added: an interrupted put may wake without need, but never leaves a mail without a
-            # wake-up.
+            # First, because an interrupted put may wake needlessly, but must not leave a mail without a wake-up.
             if self._waiting:
                 self._wake()
             self._may_have_new_mail = True
@@ -175,16 +163,13 @@ class TaskMailbox:
     def put_first(self, mail: Mail) -> None:
         """Add ``mail`` to the head of its deque. Flink: ``TaskMailboxImpl.putFirst``.
 
-        The mailbox thread adds the mail to the batch, so that it is the next mail to be taken after urgent mails. Other
-        threads, which must not touch the batch, add the mail to the queue or to the urgent mails.
-
-        Raises:
-            MailboxClosedError: the mailbox is quiesced or closed.
+        The mailbox thread adds the mail to the batch, so it is taken directly after urgent mails. Other threads, which
+        must not touch the batch, add it to the queue or to the urgent mails.
         """
         with self._lock:
             if self._state is not _OPEN:
                 raise self._rejected(mail)
-            if self._waiting:  # a signal handler that interrupts a take
+            if self._waiting:  # called by a signal handler that interrupted a take
                 self._wake()
             if self.is_mailbox_thread():
                 self._batch.appendleft(mail)
@@ -195,7 +180,7 @@ class TaskMailbox:
     def run_exclusively(self, function: Callable[[], T]) -> T:
         """Run ``function`` under the mailbox lock and return its result. Flink: ``TaskMailboxImpl.runExclusively``.
 
-        No other thread can put mails, quiesce or close in the meantime, so ``function`` must be short.
+        During the call, no other thread can put mails, quiesce or close, so ``function`` must be short.
         """
         with self._lock:
             return function()
@@ -203,7 +188,7 @@ class TaskMailbox:
     # Mailbox thread only.
 
     def has_mail(self) -> bool:
-        """Return whether any mail is waiting. Takes no lock."""
+        """Return whether any mail is waiting."""
         self._check_is_mailbox_thread()
         return bool(self._batch or self._queue or self._urgent)
 
@@ -211,10 +196,7 @@ class TaskMailbox:
         """Move the queued mails to the end of the batch, under a single lock.
 
         Returns:
-            Whether :meth:`try_take_from_batch` will return a mail.
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
+            Whether the batch or the urgent deque has mail.
         """
         self._check_is_mailbox_thread()
         self._check_not_closed()
@@ -225,11 +207,8 @@ class TaskMailbox:
     def try_take_from_batch(self) -> Mail | None:
         """Return the next mail of the batch, or ``None`` if it is empty.
 
-        Urgent mails are returned first. If the batch is empty when an urgent mail is returned, the queue is moved into
-        the batch, as in Flink (FLINK-39898), so that urgent mails do not starve other mails.
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
+        Urgent mails are returned first. If the batch is then empty, the queue is moved into it, so that urgent mails do
+        not starve other mails (FLINK-39898).
         """
         self._check_is_mailbox_thread()
         self._check_not_closed()
@@ -238,17 +217,13 @@ class TaskMailbox:
         return self._poll_batch()
 
     def try_take(self, priority: int = MIN_PRIORITY) -> Mail | None:
-        """Return the first mail whose priority is at least ``priority``, or ``None``.
-
-        Raises:
-            MailboxClosedError: the mailbox is closed.
-        """
+        """Return the first mail whose priority is at least ``priority``, or ``None``."""
         return self._try_take(lambda mail: mail.priority >= priority)
 
     def take(self, priority: int = MIN_PRIORITY) -> Mail:
         """Wait for a mail whose priority is at least ``priority``, and return the first.
 
-        In the main thread, signals are handled during the wait, so Ctrl-C ends it.
+        In the main thread, Ctrl-C ends the wait.
 
         Raises:
             MailboxClosedError: the mailbox is closed, or quiesced without such a mail.
@@ -256,14 +231,14 @@ class TaskMailbox:
         return self._take(lambda mail: mail.priority >= priority)
 
     def drain(self) -> list[Mail]:
-        """Remove all mails and return them in the order of taking."""
+        """Remove and return all mails, in the order of taking."""
         self._check_is_mailbox_thread()
         mails: list[Mail] = []
         self._drain_into(mails)
         return mails
 
     def quiesce(self) -> None:
-        """Stop accepting mails. Waiting mails can still be taken. No effect if the mailbox is closed."""
+        """Stop accepting mails. Waiting mails can still be taken. No effect if closed."""
         self._check_is_mailbox_thread()
         with self._lock:
             if self._state is _OPEN:
@@ -279,21 +254,21 @@ class TaskMailbox:
         """
         self._check_is_mailbox_thread()
         with self._lock:
-            # First, so that nothing is added after the drain.
+            # First, so that no mail is added after the drain.
             self._state = _CLOSED
-            # A take waits here only if a signal handler closes the mailbox.
+            # A take waits only if this is a signal handler.
             if self._waiting:
                 self._wake()
             return self.drain()
 
     def wait_in(self, waiter: Waiter | None) -> None:
-        """From now on, wait for mail with ``waiter``. If ``waiter`` is None, block the thread instead."""
+        """Wait for mail with ``waiter`` from now on, or block the thread if it is None."""
         self._check_is_mailbox_thread()
         with self._lock:
             self._waiter = waiter
 
     def bind_to_current_thread(self) -> None:
-        """Make the calling thread the mailbox thread, for a task that changes threads.
+        """Make the calling thread the mailbox thread.
 
         With a processor, use :meth:`MailboxProcessor.rebind_to_current_thread`.
 
@@ -308,11 +283,11 @@ class TaskMailbox:
                 )
             self._thread = threading.current_thread()
 
-    # For the package.
+    # For this package.
 
     def _enter(self) -> bool:
         with self._lock:
-            # So that a concurrent bind_to_current_thread happens before or after.
+            # Under the lock, so that a concurrent bind_to_current_thread happens before or after.
             self._check_is_mailbox_thread()
             if self._in_use:
                 return False
@@ -336,10 +311,7 @@ class TaskMailbox:
                 _move(source, mails)
 
     def _poll_batch(self) -> Mail | None:
-        """Take a mail from the batch. Omits checks that the loop has already made.
-
-        Mails that are put during a round wait for the next round.
-        """
+        """Take a mail from the batch, without checks that the loop has already made."""
         try:
             if self._urgent:
                 return self._urgent.popleft()
@@ -367,7 +339,7 @@ class TaskMailbox:
                 return mail
             try:
                 self._announce_wait()
-                # Earlier puts woke no thread.
+                # Earlier puts woke no thread, so look again.
                 mail = self._try_take(fits)
                 if mail is not None:
                     return mail
@@ -376,7 +348,7 @@ class TaskMailbox:
                 self._waiting = False
 
     def _await_new_mail(self, is_over: Callable[[], bool]) -> None:
-        """Wait until there is mail or ``is_over`` returns True. May return earlier. Takes no mail."""
+        """Wait until there is mail or ``is_over`` returns True. May return earlier."""
         try:
             self._announce_wait()
             if not (self._batch or self._queue or self._urgent or is_over()):
@@ -407,7 +379,7 @@ class TaskMailbox:
         try:
             self._wakeup.release()
         except RuntimeError:
-            pass  # it is being woken
+            pass  # already awake
         self._waiting = False
 
     def _check_is_mailbox_thread(self) -> None:

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from pillarbox._errors import ProgramError, check_count, is_count, shorten
 from pillarbox._time.duration import DurationLike, to_millis
 
-# Copies of a function share its service, as long as they are in the test's process.
+# Copies of a function share its service within the test's process.
 _services: WeakValueDictionary[str, FakeService] = WeakValueDictionary()
 
 
@@ -39,9 +39,7 @@ class FakeRequest:
     """A request that a :class:`FakeService` received.
 
     Attributes:
-        args: its arguments.
-        idempotency_key: its idempotency key, or None.
-        time: its arrival time, in seconds of the event loop's clock.
+        time: arrival time, in seconds of the event loop's clock.
         outcome: "in flight", "answered", "repeated" (got the stored answer for its idempotency key), "refused", "lost"
             (the service acted, but its answer was lost), "crashed", "cancelled" or "failed" (``answer`` raised).
     """
@@ -57,17 +55,17 @@ class FakeService:
 
     Instances are async callables: pass one to ``map_async`` or ``ctx.call``, or ``await service(*args,
     idempotency_key=...)`` instead of calling the client. In a keyed function's harness, latency and outages use the
-    harness's clock.
+    harness's clock. The methods plan faults for ``times`` requests, after the next ``after`` requests.
 
     Args:
-        answer: acts on a request. The function receives the request's arguments and returns the answer.
+        answer: a function that receives a request's arguments, acts on the request, and returns the answer.
         latency: time between a request and its answer.
         keeps_keys: whether the service acts only once per idempotency key, and answers later requests with the stored
             answer.
 
     Attributes:
         requests: all requests, in order of arrival.
-        acted: the arguments of each request that the service acted on, such as each charge.
+        acted: the arguments of each request that the service acted on.
 
     >>> from pillarbox import KeyedProcessFunction
     >>> from pillarbox.testing import FakeService, harness_for
@@ -93,7 +91,7 @@ class FakeService:
         self._keeps_keys = keeps_keys
         self.requests: list[FakeRequest] = []
         self.acted: list[tuple[Any, ...]] = []
-        # By the number of a request: its trouble, and the seconds that belong to it.
+        # By request number: the fault, and its seconds.
         self._troubles: dict[int, tuple[str, float]] = {}
         self._crashes = 0
         self._down_until = 0.0
@@ -103,50 +101,26 @@ class FakeService:
         _services[self._id] = self
 
     def refuse(self, times: int = 1, *, after: int = 0, retry_after: float = 1.0) -> None:
-        """Refuse requests with :class:`TooManyRequestsError`, which has status 429.
-
-        Args:
-            times: the number of requests to refuse.
-            after: the number of requests to answer first.
-            retry_after: seconds until the client may try again.
-        """
+        """Refuse requests with :class:`TooManyRequestsError`. Clients may try again after ``retry_after`` seconds."""
         self._plan("refused", times, after, retry_after)
 
     def lose_answers(self, times: int = 1, *, after: int = 0) -> None:
-        """Act on requests, but raise ``ConnectionResetError`` instead of answering.
-
-        Args:
-            times: the number of answers to lose.
-            after: the number of requests to answer first.
-        """
+        """Act on requests, but raise ``ConnectionResetError`` instead of answering."""
         self._plan("lost", times, after)
 
     def receive_twice(self, times: int = 1, *, after: int = 0) -> None:
-        """Receive requests twice, as if a proxy had repeated them. The client gets the second answer.
-
-        Args:
-            times: the number of requests to receive twice.
-            after: the number of requests to receive once first.
-        """
+        """Receive requests twice, as if a proxy had repeated them. The client gets the second answer."""
         self._plan("twice", times, after)
 
     def hang(self, times: int = 1, *, after: int = 0) -> None:
-        """Receive requests, but neither act on them nor answer.
-
-        Args:
-            times: the number of requests to leave unanswered.
-            after: the number of requests to answer first.
-        """
+        """Receive requests, but neither act on them nor answer."""
         self._plan("hung", times, after)
 
     def crash(self, outage: DurationLike = "1 second", *, after: int = 0) -> None:
         """Crash when a request arrives, without acting on that request or on requests in flight.
 
-        All these requests raise ``ConnectionResetError``. Requests during the outage raise ``ConnectionRefusedError``.
-
-        Args:
-            outage: how long the service is down, in the time of the event loop's clock.
-            after: the number of requests to receive first.
+        All these requests raise ``ConnectionResetError``. Requests during ``outage``, measured on the event loop's
+        clock, raise ``ConnectionRefusedError``.
         """
         seconds = to_millis(outage, "FakeService.crash(): outage") / 1000
         self._plan("crashed", 1, after, seconds)

@@ -98,7 +98,7 @@ class ProcessFunctionTestHarnesses:
     def for_keyed_co_process_function(
         function: KeyedCoProcessFunction, first_key: Key, second_key: Key, **options: Any
     ) -> KeyedTwoInputStreamOperatorTestHarness:
-        """Return a harness for a function on two connected keyed streams. The keys are as in ``DataStream.key_by``."""
+        """Return a harness for a function on two connected keyed streams, with keys as in ``DataStream.key_by``."""
         keyings = (Keying(first_key, "process"), Keying(second_key, "process"))
         factory = keyed_process(TWO_INPUTS, function, "fail", {}, "for_keyed_co_process_function()", keyings=keyings)
         return KeyedTwoInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
@@ -151,18 +151,19 @@ def harness_for(
     on_error: OnError = "fail",
     **options: Any,
 ) -> OneInputStreamOperatorTestHarness | KeyedOneInputStreamOperatorTestHarness:
-    """Return an open harness for a function, which is keyed if ``key_by`` is set.
+    """Return an open harness for a function: a keyed harness if ``key_by`` is set.
 
     Args:
         function: a map, flat map, filter, process or async function, or a function of two streams. With ``key_by``, it
             can also be a keyed process or reduce function, and map, flat map and filter functions can use keyed state.
-            Results of async functions are in input order, and requests time out after 5 seconds of the harness's clock.
+            Results of async functions are in input order, and requests time out after 5 seconds (on the harness's
+            clock).
         key_by: a function or column names, as in ``DataStream.key_by``. For a function of two streams, a tuple of two
             keys.
-        key_type: the declared type of the key, for functions of one stream.
-        broadcast: descriptors of the function's broadcast state, if its second stream is a broadcast stream.
-        options: arguments of :class:`OneInputStreamOperatorTestHarness`. For a keyed function with ``async def``, also
-            options of ``process``. The function's event loop uses the harness's clock, so
+        key_type: the declared key type, for functions of one stream.
+        broadcast: descriptors of broadcast state, if the second stream is a broadcast stream.
+        options: arguments of :class:`OneInputStreamOperatorTestHarness` and, for a keyed function with ``async def``,
+            of ``process``. Such a function's event loop uses the harness's clock, so
             ``advance_processing_time(60_000)`` ends ``asyncio.sleep(60)``.
     """
     name = type(function).__name__

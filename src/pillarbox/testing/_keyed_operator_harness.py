@@ -35,12 +35,12 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self
 
     def num_keyed_state_entries(self) -> int:
-        """Return the number of non-empty states, over all keys and namespaces (such as windows)."""
+        """Return the number of non-empty states of all keys and namespaces (such as windows)."""
         return sum(len(self._backend.contents(key, namespace)) for key, namespace in self._places())
 
     def get_keys(self) -> list[Any]:
         """Return the keys that have state or timers in any namespace (such as a window)."""
-        # A record's key has a row until the next checkpoint, even an empty row.
+        # Until the next checkpoint, a record's key may have an empty row.
         return list(dict.fromkeys(key for key, namespace in self._places() if self._has_something(key, namespace)))
 
     def get_namespaces(self, key: Any) -> list[Any]:
@@ -60,12 +60,12 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     def state_of(self, key: Any, namespace: Any = None) -> dict[str, Any]:
         """Return a copy of a key's non-empty states by name (values, lists, dicts, reduced values or accumulators).
 
-        ``namespace`` can be a window. By default, returns the state that belongs to no window.
+        ``namespace`` can be a window. By default, return state outside of windows.
         """
         return copy.deepcopy(self._backend.contents(key, namespace))
 
     def event_time_timers_of(self, key: Any, namespace: Any = None) -> list[int]:
-        """Return the timestamps of a key's event-time timers, sorted."""
+        """Return the sorted timestamps of a key's event-time timers."""
         return self._timers_of(key, namespace, "/event")
 
     def processing_time_timers_of(self, key: Any, namespace: Any = None) -> list[int]:
@@ -86,7 +86,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 
 
 class KeyedTwoInputStreamOperatorTestHarness(TwoInputStreamOperatorTestHarness, KeyedOneInputStreamOperatorTestHarness):
-    """Runs an operator on two connected keyed streams, with access to its keyed state and timers."""
+    """Runs an operator on two connected keyed streams."""
 
     def __enter__(self) -> KeyedTwoInputStreamOperatorTestHarness:
         return self

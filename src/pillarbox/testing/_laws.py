@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ProcessingTime:
-    """A step of a script that sets the clock to ``timestamp`` (Unix time in ms)."""
+    """A script step that sets the clock to ``timestamp`` (Unix time in ms)."""
 
     timestamp: int
 
@@ -32,13 +32,13 @@ Step = StreamRecord | tuple[int, StreamRecord] | Watermark | ProcessingTime
 def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool = True, examples: int = 10) -> None:
     """Check that an operator obeys these laws for an input.
 
-    1. The output does not depend on how the records are split into runs (slices that are processed in one call).
-    2. Taking a snapshot at any point and resuming from it in another task does not change the output, even if two
-       snapshots follow each other directly.
+    1. The output does not depend on how records are split into batches.
+    2. Taking a snapshot at any point and resuming from it in another task does not change the output, even with two
+       consecutive snapshots.
     3. Watermarks never decrease. No record is emitted behind the watermark, unless the input has late records.
-    4. After its output raises an error, the operator emits nothing more, and closes without another error. 5. Columnar
-    rows give the same results as rows. 6. After a snapshot, the task continues with the same function object, still
-    open.
+    4. After its output raises an error, the operator emits nothing more, and closes without another error.
+    5. Columnar rows give the same results as rows.
+    6. After a snapshot, the task continues with the same function object, still open.
 
     For example, for a function with keyed state::
 
@@ -48,13 +48,11 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
         )
 
     Args:
-        open_harness: opens a harness for a new operator with a new function. Passes its keyword arguments to the
-            harness.
+        open_harness: opens a harness for a new operator with a new function, and passes keyword arguments to it.
         script: the input: records, watermarks and clock steps, in order. For an operator with two inputs, a record is
             ``(0, record)`` or ``(1, record)``.
-        ordered: whether the order of the output matters. If False, records between two watermarks are compared in any
-            order.
-        examples: the number of random splits of the input and of random snapshot points to try. Their seed is constant.
+        ordered: whether the order of records between two watermarks matters.
+        examples: the number of random splits and of random snapshot points to try (with a constant seed).
 
     Raises:
         AssertionError: a law is broken; the message names it and shows the difference.
@@ -99,7 +97,7 @@ def _check_snapshots(
     __tracebackhide__ = True
     points = range(len(steps) + 1)
     for point in points if len(points) <= examples else sorted(rng.sample(points, examples)):
-        # An earlier epoch: an unnoticed change would go into the snapshot of the epoch that created the value.
+        # In an earlier epoch, because a value's first snapshot would contain even an unnoticed change.
         earlier = rng.randrange(point + 1)
         with open_harness() as harness:
             for step in _runs(steps[:earlier], [1] * earlier):

@@ -50,9 +50,9 @@ class StreamRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class OperatorSnapshot:
-    """An operator's state after a checkpoint. Another harness of the operator can start from this state. Picklable.
+    """An operator's state after a checkpoint. Another harness of the operator can start with it. Picklable.
 
-    The format is the format of checkpoints: plain data if the key and states have declared types, otherwise pickles.
+    The format is the checkpoint format: plain data if the key and states have declared types, otherwise pickles.
     """
 
     chunks: dict[int, bytes]
@@ -61,7 +61,7 @@ class OperatorSnapshot:
 StreamElement = StreamRecord | Watermark | WatermarkStatus
 
 
-# The number of rows whose types a call checks. A snapshot and the end of input check all rows.
+# Number of rows whose types each call checks. Snapshots and the end of input check all rows.
 _CHECKED = 100
 
 
@@ -101,8 +101,8 @@ class OneInputStreamOperatorTestHarness:
     """Runs an operator on a non-keyed stream.
 
     The operator is opened immediately, and closed by :meth:`close` or at the end of a ``with`` block. Everything runs
-    in the calling thread, so all effects of a method are complete when it returns, except for requests of async
-    functions, which :meth:`drain` waits for. If a function raises, the harness raises ``OperatorError``.
+    in the calling thread, so a method's effects are complete when it returns, except for requests of async functions,
+    which :meth:`drain` awaits. If a function raises, the harness raises ``OperatorError``.
 
     Args:
         node: the operator's name, uid and factory.
@@ -198,18 +198,18 @@ class OneInputStreamOperatorTestHarness:
         self._settle()
 
     def push(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record into the operator. ``timestamp`` is the record's event time (Unix time in ms), or None."""
+        """Push one record. ``timestamp`` is its event time (Unix time in ms), or None."""
         self._process(_one(value, timestamp))
 
     def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
-        """Push records into the operator in one call, as a task does, optionally with a timestamp for each record."""
+        """Push records in one call, as a task does, optionally with a timestamp for each record."""
         run, stamps = list(values), None if timestamps is None else list(timestamps)
         if stamps is not None and len(stamps) != len(run):
             raise ValueError(f"{len(run)} values with {len(stamps)} timestamps")
         self._process(Records(run, stamps))
 
     def push_records(self, records: Records, index: int = 0) -> None:
-        """Push several records, columnar or not, into the operator's input ``index`` in one call."""
+        """Push records, columnar or not, into the operator's input ``index`` in one call."""
         self._process(records, index)
 
     def _process(self, records: Records, index: int = 0) -> None:
@@ -234,7 +234,7 @@ class OneInputStreamOperatorTestHarness:
     def set_processing_time(self, timestamp: int) -> None:
         """Set the clock (Unix time in ms) and fire due processing-time timers in order.
 
-        For a keyed function with ``async def``, the clock also stops at each timer of the function's event loop.
+        For a keyed function with ``async def``, the clock stops at each timer of the function's event loop, too.
         """
         for stop in self._patience.stops_before(timestamp):
             self._set_clock(stop)
@@ -260,8 +260,8 @@ class OneInputStreamOperatorTestHarness:
         As in a task, no processing-time timer fires afterwards.
 
         Args:
-            time_passes: how far the clock may advance, timer by timer, while the harness waits for an async function's
-                requests. This lets timeouts fire.
+            time_passes: how far the clock may advance, timer by timer, during waits for an async function's requests,
+                so that timeouts fire.
 
         Raises:
             TimeoutError: requests are still pending.
@@ -313,7 +313,7 @@ class OneInputStreamOperatorTestHarness:
         return self._output.records
 
     def get_elements(self) -> list[StreamElement]:
-        """Return everything emitted to the main output, in order: records, watermarks, status changes."""
+        """Return all elements emitted to the main output: records, watermarks, status changes."""
         return list(self._output.elements)
 
     def get_watermarks(self) -> list[int]:
@@ -321,7 +321,7 @@ class OneInputStreamOperatorTestHarness:
         return [element.timestamp for element in self._output.elements if isinstance(element, Watermark)]
 
     def get_side_output(self, tag: OutputTag | str) -> list[Any]:
-        """Return the values that were emitted to a side output."""
+        """Return the values emitted to a side output."""
         return [record.value for record in self.get_side_records(tag)]
 
     def get_side_records(self, tag: OutputTag | str) -> list[StreamRecord]:
@@ -394,14 +394,11 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         self.push(values)
 
     def push1(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record into the first stream.
-
-        ``timestamp`` is the record's event time (Unix time in ms), or None.
-        """
+        """Push one record into the first stream. ``timestamp`` is its event time (Unix time in ms), or None."""
         self._process(_one(value, timestamp), 0)
 
     def push2(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record into the second stream, as in :meth:`push1`."""
+        """Push one record into the second stream."""
         self._process(_one(value, timestamp), 1)
 
     process_element1 = push1

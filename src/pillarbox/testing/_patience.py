@@ -30,7 +30,7 @@ class HarnessTimeoutError(PillarboxError, TimeoutError):
 
 
 class Patience:
-    """Limits how long a harness's operators wait for their requests. ``limit`` is in seconds of real time."""
+    """Limits how long a harness's operators wait for requests, to ``limit`` seconds of real time."""
 
     def __init__(self, clock: ManualProcessingTimeService, limit: float) -> None:
         self._clock = clock
@@ -61,14 +61,14 @@ class Patience:
             self._passes_until = None
 
     def set_clock(self, timestamp: int) -> None:
-        """Set the clock, with a stop at each timer of an event loop, so that an answer precedes a later timeout."""
+        """Set the clock, stopping at each event-loop timer, so that an answer precedes a later timeout."""
         for stop in self.stops_before(timestamp):
             self._clock.set_current_time(stop)
             run_ready(self._keyed)
         self._clock.set_current_time(timestamp)
 
     def stops_before(self, timestamp: int) -> Iterator[int]:
-        """Yield the times of event loops' timers before ``timestamp``. The caller sets the clock to each."""
+        """Yield the times of event-loop timers before ``timestamp``. The caller sets the clock to each."""
         while True:
             now = self._clock.current_processing_time()
             alarms = [operator.alarm_at for operator in self._keyed if operator.alarm_at is not None]
@@ -120,7 +120,7 @@ def _comes(executor: MailboxExecutor, *, within: float) -> bool:
 
 
 class _PatientExecutor:
-    """An operator's mailbox executor whose waits are limited by a ``Patience``."""
+    """An operator's mailbox executor, whose waits a ``Patience`` limits."""
 
     def __init__(
         self, inner: MailboxExecutor, operator: StreamOperator, chain: list[StreamOperator], patience: Patience

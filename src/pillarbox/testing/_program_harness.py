@@ -31,7 +31,7 @@ Build = Callable[..., DataStream | Mapping[str, DataStream]]
 
 @dataclass(frozen=True)
 class ProgramSnapshot:
-    """A program's committed state. Another harness can start from this state. Picklable."""
+    """A program's committed state. Another harness can start with it. Picklable."""
 
     epoch: int
     stores: Savepoint
@@ -58,15 +58,15 @@ class PatientJob(LocalJob):
 class ProgramTestHarness:
     """Runs a program on pushed elements, with the same vertices, shuffles and barriers as on Spark.
 
-    Elements are queued until :meth:`run_epoch`; an epoch corresponds to a micro-batch on Spark. Tasks use copies of the
-    functions. The arguments that are not described here are as in :class:`OneInputStreamOperatorTestHarness`.
+    Elements are queued until :meth:`run_epoch`; an epoch corresponds to a micro-batch. Tasks use copies of the
+    functions. Other arguments are as in :class:`OneInputStreamOperatorTestHarness`.
 
     Args:
         build: builds the program. After ``env``, the function's parameters without defaults name the sources:
             ``build(env, payments, limits)`` receives two streams. It returns a dict of streams by output name, or a
             single stream, which is named ``"output"``.
         parallelism: number of subtasks after a shuffle.
-        batch: whether to run in batch mode. In that case, :meth:`end_input` processes all input in one epoch.
+        batch: whether to run in batch mode. If so, :meth:`end_input` processes all input in one epoch.
 
     Attributes:
         epoch: number of committed epochs.
@@ -118,9 +118,9 @@ class ProgramTestHarness:
         """Queue elements of a source for the next epoch.
 
         Args:
-            source: the source's name, a parameter of ``build``.
+            source: the name of the source's parameter in ``build``.
             elements: any Python objects, which are copied; ``row(card="c1")`` creates a DataFrame-like row.
-            partition: the source partition of the elements. Each partition has its own watermark.
+            partition: the elements' source partition. Each partition has its own watermark.
         """
         self.push_all(source, elements, partition=partition)
 
@@ -133,7 +133,7 @@ class ProgramTestHarness:
         self._pending[source].setdefault(partition, []).extend(map(copied, elements))
 
     def set_processing_time(self, timestamp: int) -> None:
-        """Set the clock (Unix time in ms). Due timers fire in the next epoch, as on Spark."""
+        """Set the clock (Unix time in ms). Due timers fire in the next epoch."""
         self._patience.set_clock(timestamp)
 
     def advance_processing_time(self, milliseconds: int) -> None:
@@ -144,8 +144,8 @@ class ProgramTestHarness:
     def run_epoch(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
         """Run the queued elements and due timers as one epoch, and return each output's records.
 
-        If the epoch fails, its elements are dropped, and the state and the output are unchanged. ``time_passes`` is as
-        in :meth:`OneInputStreamOperatorTestHarness.end_input`.
+        If the epoch fails, its elements are dropped, and state and output are unchanged. ``time_passes`` is as in
+        :meth:`OneInputStreamOperatorTestHarness.end_input`.
         """
         return self._run(bounded=False, time_passes=time_passes)
 
@@ -156,7 +156,7 @@ class ProgramTestHarness:
     def fail_epoch(self) -> None:
         """Run the queued elements and discard the outcome, as if a worker had died just before the commit.
 
-        The tasks are restarted and the elements requeued for the next epoch, as on Spark.
+        Tasks restart, and the elements are queued for the next epoch again, as on Spark.
         """
         before = self.snapshot()
         try:
@@ -208,9 +208,8 @@ class ProgramTestHarness:
     def write_savepoint(self, directory: str | PathLike[str]) -> None:
         """Write the committed state to a new local directory, as a savepoint.
 
-        Programs start from the savepoint with ``env.from_savepoint(directory)``, here and on Spark, at any parallelism.
-        The savepoint has no source positions, so a query on Spark that starts from it reads its sources as a new query
-        does.
+        Programs start from it with ``env.from_savepoint(directory)``, here and on Spark, at any parallelism. It has no
+        source positions, so a query on Spark reads its sources as a new query does.
         """
         if not self.epoch:
             raise ProgramError("write_savepoint(): there is no state yet: run an epoch first")
@@ -238,7 +237,7 @@ def program_of(
     savepoint: str | None = None,
     time_zone: str | None = None,
 ) -> tuple[Program, dict[str, int | None]]:
-    """Build a program. Returns (the program, each source's vertex number, or None for an unused source)."""
+    """Build a program. Return it with each source's vertex number (None for an unused source)."""
     if not callable(build) or isinstance(build, type):
         raise ProgramError(f"a program needs a function build(env, payments), not {shorten(build)}")
     parameters = list(inspect.signature(build).parameters.values())[1:]

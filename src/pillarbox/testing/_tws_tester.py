@@ -70,13 +70,12 @@ class _TestedOperator(StatefulProcessorOperator):
 class TwsTester:
     """Runs a ``StatefulProcessor`` on a test's rows, watermark and clock. Methods are as in Spark.
 
-    Unlike Spark's class, this class runs the same operator as a query. So state values are converted to their schemas,
-    state expires in :meth:`setProcessingTime`, timers fire in time order, and each call uses a new processor, without
-    attributes from previous calls.
+    Unlike in Spark, state values are converted to their schemas, state expires in :meth:`setProcessingTime`, timers
+    fire in time order, and each call uses a new processor, without attributes from previous calls.
 
     Args:
         initialStateRow: (key, initial state) pairs, for processors of rows.
-        initialStatePandas: (key, initial state) pairs, for processors of pandas frames.
+        initialStatePandas: the same, for processors of pandas frames.
         timeMode: ``None``, ``ProcessingTime`` or ``EventTime``. ``EventTime`` requires ``eventTimeExtractor``.
         outputMode: ignored, for compatibility with Spark.
         eventTimeExtractor: returns a row's event time (Unix time in ms), to drop late rows.
@@ -137,14 +136,14 @@ class TwsTester:
         self._run()
 
     def test(self, key: Any, input: list[Row]) -> list[Row]:
-        """Process a micro-batch that contains one key's rows. Returns the emitted rows."""
+        """Process one key's rows as a micro-batch, and return the emitted rows."""
         self._pandas = False
         rows = [row for row in input if not self._is_late(row)]
         self._operator.groups = [(key, rows)]
         return self._run()
 
     def testInPandas(self, key: Any, input: pd.DataFrame) -> pd.DataFrame:
-        """Process a micro-batch of one key's rows, passed as a pandas frame. Returns the emitted rows as a frame."""
+        """Process a pandas frame of one key's rows as a micro-batch, and return the emitted rows as a frame."""
         self._pandas = True
         frame = input
         if self._extractor is not None:
@@ -153,11 +152,11 @@ class TwsTester:
         return _frame(self._run())
 
     def setProcessingTime(self, currentTimeMs: int) -> list[Row] | pd.DataFrame:
-        """Advance the clock (Unix time in ms). Fires due timers and removes expired state."""
+        """Advance the clock (Unix time in ms), fire due timers and remove expired state."""
         return self._advance("setProcessingTime", "ProcessingTime", "time", currentTimeMs)
 
     def setWatermark(self, currentWatermarkMs: int) -> list[Row] | pd.DataFrame:
-        """Advance the watermark (Unix time in ms). Fires due timers. Rows up to the watermark are then late."""
+        """Advance the watermark (Unix time in ms) and fire due timers. Rows up to the watermark are now late."""
         return self._advance("setWatermark", "EventTime", "watermark", currentWatermarkMs)
 
     def _advance(self, method: str, mode: str, clock: str, time: int) -> list[Row] | pd.DataFrame:

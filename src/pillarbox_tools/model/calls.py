@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pillarbox._operators.budgets.gate import BUDGET_COUNTERS
 from pillarbox_tools.model.snapshot import EpochReport
 
 #: Counters of an operator that calls a service for each record or batch.
@@ -19,7 +20,7 @@ _LARGEST = ("in_flight_max", "longest_key", "blocked_ms")
 #: Counters of an async keyed function.
 KEYED_COUNTERS = ("in_flight", *_SUMS, *_LARGEST)
 #: The name of a budget's counter: the uid of an operator, the name of the budget, and the counter.
-BUDGET_COUNTER = re.compile(r"(.+?)\.budget\.(.+)\.(granted|spent|refused|stops|probes|lost)", re.DOTALL)
+BUDGET_COUNTER = re.compile(rf"(.+?)\.budget\.(.+)\.({'|'.join(BUDGET_COUNTERS)})", re.DOTALL)
 
 
 @dataclass

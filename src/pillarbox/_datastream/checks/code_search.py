@@ -14,7 +14,7 @@ from pillarbox._operators.functions.basic import Function
 
 _LIBRARIES = {"cloudpickle", "numpy", "pandas", "pillarbox", "pillarbox_tools", "pyarrow", "pyspark"}
 _FOREIGN = (sys.stdlib_module_names | _LIBRARIES) - {"__main__"}
-# A function that reaches more objects reaches a library, or data.
+# A search that reaches more objects has reached a library, or data.
 _MOST = 10_000
 _MOST_ELEMENTS = 100
 
@@ -36,9 +36,9 @@ def event_time_use(function: object) -> EventTimeUse:
 
 
 def mentions(function: object, name: str) -> bool:
-    """Return whether a function's code, or code that it calls, contains ``name`` as an attribute or string."""
+    """Return whether a function's code, or code that it calls, contains ``name`` as an attribute name or string."""
     pending: list[Any] = [function]
-    seen: dict[int, Any] = {}  # keeps the objects: an identity is unique only among living objects
+    seen: dict[int, Any] = {}  # keeps the objects alive, so that their ids stay unique
     while pending and len(seen) < _MOST:
         thing = pending.pop()
         if id(thing) in seen:
@@ -95,7 +95,7 @@ def _reached_by_function(function: FunctionType) -> Iterator[Any]:
         value = function.__globals__[name]
         if isinstance(value, ModuleType):
             if value.__name__.partition(".")[0] not in _FOREIGN:
-                # For a module: the members that the code may mean by `module.name`.
+                # For a module, the members that the code may access as `module.name`.
                 yield from (vars(value)[member] for member in names & vars(value).keys())
         else:
             yield value

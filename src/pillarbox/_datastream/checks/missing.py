@@ -1,4 +1,4 @@
-"""Creates errors for missing methods that Flink or another kind of stream has. An error names a replacement."""
+"""Creates errors, which name a replacement, for missing methods that Flink or another kind of stream has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READ = "read it with Spark, and pass it to from_dataframe(spark.readStream...)"
 _SHIPPED = "the session ships files: spark.addArtifact(..., pyfile=True), or spark-submit --py-files and --archives"
 _SPARKS = "Spark's own settings apply: drop the call"
 
-# Methods of Flink without an equivalent of the same name.
+# Flink methods without an equivalent of the same name.
 _OF_STREAMS = {
     "add_sink": _WRITE,
     "cache": "end the stream with to_dataframe(...), and persist that",

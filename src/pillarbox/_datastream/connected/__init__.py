@@ -1,5 +1,5 @@
-"""Connected, broadcast and joined streams: two streams in one operator. Names are PyFlink's; join names are Flink's.
+"""Connected, broadcast and joined streams: two streams in one operator. Names are PyFlink's, or Flink's for joins.
 
-Imports `streams`, `windows`, `checks` and the layers below `_datastream`. Start with `connected_streams.py`. Weak spot:
+Imports `streams`, `windows`, `checks` and lower layers. Start with `connected_streams.py`. Weak spot:
 `joined_streams.py` has a builder class for each kind of join, so a new option must be added to each.
 """

@@ -31,9 +31,9 @@ _PROCESS = "process() of a stream and a broadcast one"
 
 
 class BroadcastStream(Generic[T1]):
-    """A stream of type ``T1`` that sends every record to each subtask, with declared broadcast state for the records.
+    """A stream of type ``T1`` that sends every record to each subtask, and declares broadcast state for the records.
 
-    ``DataStream.broadcast(descriptor, ...)`` returns it. Pass the result to ``DataStream.connect``.
+    Created by ``DataStream.broadcast(descriptor, ...)``, for ``DataStream.connect``.
     """
 
     def __init__(self, stream: DataStream[T1], descriptors: tuple[MapStateDescriptor[Any, Any], ...]) -> None:
@@ -70,12 +70,10 @@ class BroadcastConnectedStream(Generic[T1, T2]):
 
         Event time is the minimum of both streams' event times, so it stops if one stream has no watermarks. If the
         non-broadcast stream is not partitioned, it is rebalanced. Options are as in :meth:`KeyedStream.process`. With
-        ``async def``, a broadcast record waits until all earlier records are done, and later records wait for the
-        broadcast record.
+        ``async def``, a broadcast record is processed after all earlier records and before all later records.
 
         Args:
-            func: a ``KeyedBroadcastProcessFunction`` if the first stream is keyed, otherwise a
-                ``BroadcastProcessFunction``.
+            func: a ``KeyedBroadcastProcessFunction`` if the first stream is keyed, else a ``BroadcastProcessFunction``.
             on_error: as in :meth:`DataStream.process`. If a broadcast record fails, each subtask emits a dead letter.
 
         Example:

@@ -74,7 +74,7 @@ def sides_of_rows(
     right: KeyedStream[Any, Any],
     late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None],
 ) -> tuple[JoinSide, JoinSide] | None:
-    """Return both sides of a columnar join, or None if one of the streams does not have DataFrame rows."""
+    """Return both sides of a columnar join, or None if a stream's records are not DataFrame rows."""
     if not all(_is_untouched(stream._plain_step()) for stream in (left, right)):
         return None
     try:
@@ -151,7 +151,7 @@ def _can_be_compared(kind: spark.DataType) -> bool:
 
 
 def _check_keys(left: JoinSide, right: JoinSide) -> None:
-    """Raise unless both sides' keys have the same types. Integers of any size match."""
+    """Raise unless both sides have the same key types. Integer sizes may differ."""
     if len(left.keys) != len(right.keys):
         raise ProgramError(
             f"interval_join(): the left side is keyed by {', '.join(left.keys)}, the right side by"

@@ -64,7 +64,7 @@ class ConnectedStreams(Generic[T1, T2]):
         """Partition both streams by key. A selector is a function, a ``KeySelector``, or column names.
 
         Args:
-            key_type: a type from ``Types``. Both streams' keys are converted to this type, or refused.
+            key_type: a type from ``Types``, as in :meth:`DataStream.key_by`.
 
         Example:
             >>> class Both(KeyedCoProcessFunction):
@@ -89,7 +89,7 @@ class ConnectedStreams(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Map each record of both streams to at most one result. As in PyFlink, results that are None are dropped.
+        """Map each record of both streams to at most one result. As in PyFlink, None results are dropped.
 
         Example:
             >>> class AsText(CoMapFunction[int, str, str]):
@@ -144,7 +144,7 @@ class ConnectedStreams(Generic[T1, T2]):
         :meth:`KeyedStream.process`.
 
         Args:
-            func: a ``KeyedCoProcessFunction`` for keyed streams, or a ``CoProcessFunction`` without state and timers.
+            func: a ``KeyedCoProcessFunction`` for keyed streams, or a ``CoProcessFunction`` (without state or timers).
 
         Example:
             >>> class Balance(KeyedCoProcessFunction[str, int, int, int]):

@@ -53,10 +53,7 @@ class _Pair(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> Self:
-        """Set the first stream's key, as in :meth:`DataStream.key_by`.
-
-        :meth:`get_side_output` returns its dead letters.
-        """
+        """Set the first stream's key, as in :meth:`DataStream.key_by`. :meth:`get_side_output` returns dead letters."""
         check_on_error(on_error, "where()")
         changed = copy.copy(self)
         changed._first = self._first.key_by(key_selector, on_error=on_error)
@@ -75,7 +72,7 @@ class _Pair(Generic[T1, T2]):
         return changed
 
     def get_side_output(self, tag: OutputTag[V]) -> DataStream[V]:
-        """Return the dead letters of both streams' records whose key could not be computed.
+        """Return dead letters: records of either stream whose key could not be computed.
 
         ``tag`` is the ``on_error`` of :meth:`where`, of :meth:`equal_to`, or of both.
 
@@ -184,11 +181,9 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
         func: Callable[[Sequence[T1], Sequence[T2]], Iterable[U] | None] | CoGroupFunction[T1, T2, U],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U]:
-        """When a window ends, call a function with all of the window's records of a key.
+        """When a window ends, call a function for each key with the window's records of both streams.
 
-        One of the streams may have no records.
-
-        ``f(firsts, seconds)``, or a ``CoGroupFunction``, returns or yields the results.
+        ``f(firsts, seconds)`` or a ``CoGroupFunction`` returns or yields the results. Either argument may be empty.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -262,12 +257,12 @@ class IntervalJoin(Generic[T1, T2]):
     ) -> DataStream[U]:
         """Call a function with each pair of matching records when the later record arrives.
 
-        If both streams are DataFrame rows keyed by columns, Arrow finds pairs when event time advances or the
-        micro-batch ends, and rows without a partner never become Python objects.
+        If both streams are DataFrame rows keyed by columns, and ``on_error`` is not set, Arrow finds pairs when event
+        time advances or the micro-batch ends, and rows without a partner never become Python objects.
 
         A record is stored until event time (the minimum of both streams' event times) has passed the record's last
-        possible partner. If event time has passed a record's timestamp, the record is late: it is dropped and counted
-        (``late_records_dropped``), or emitted to a side output.
+        possible partner. A record that arrives after event time has passed its timestamp is late: it is dropped and
+        counted (``late_records_dropped``), or emitted to a side output.
 
         Args:
             func: a ``ProcessJoinFunction``, or a function ``f(left, right, ctx)`` that returns or yields the results.
@@ -296,7 +291,7 @@ class IntervalJoin(Generic[T1, T2]):
             make = partial(
                 ColumnarProcessJoinOperator, keying=left._keying, sides=sides, interval=interval, function=func
             )
-        # A record is stored after its pairs are processed: the join itself has nothing to undo.
+        # A record is stored after its pairs are processed, so the join itself has nothing to undo.
         factory = OperatorFactory(make, keyed=True, sides_are_fixed=True)
         factory = guarded(factory, on_error, "interval_join().process()", unchanged=IntervalJoinOperator.own_states)
         return left._apply(
@@ -306,12 +301,12 @@ class IntervalJoin(Generic[T1, T2]):
     def columns(
         self, how: Literal["inner", "left"] = "inner", *, suffixes: tuple[str, str] | None = None
     ) -> DataStream[Any]:
-        """Join both streams' columns with Arrow, without converting rows to Python objects.
+        """Join both streams' columns (left first) with Arrow, without converting rows to Python objects.
 
         The columns must be known from a DataFrame or a declared ``output_type``, and both streams must be keyed by
         named columns of the same types. As in Spark, a null key matches nothing, and NaN equals NaN. For late rows, see
         :meth:`process`. A pair gets the later of its two event times; a row without a partner gets the event time of
-        its last possible partner. In the results, the left stream's columns are first.
+        its last possible partner.
 
         Args:
             how: ``"inner"`` emits pairs. ``"left"`` also emits left rows without a partner, with nulls in the right

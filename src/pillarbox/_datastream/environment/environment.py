@@ -63,8 +63,8 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Return a new environment.
 
         Args:
-            spark: the session to run on (Flink's argument is a configuration instead). By default, the session of the
-                DataFrames that the program reads.
+            spark: the session to run on (Flink's argument is a configuration), by default the session of the DataFrames
+                that the program reads.
 
         Example:
             >>> StreamExecutionEnvironment.get_execution_environment().from_collection([1]).execute_and_collect()
@@ -126,7 +126,7 @@ class StreamExecutionEnvironment(ProgramSettings):
                 row, and a FLOAT is rounded to 32 bits.
 
         Raises:
-            TypeMismatchError: an element does not fit the type; the message names the element and the field.
+            TypeMismatchError: an element does not fit the type.
 
         Example:
             >>> env.from_collection(range(3)).execute_and_collect()
@@ -145,7 +145,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         return DataStream(self, self._add(step))
 
     def get_execution_graph(self) -> Program:
-        """Return the program's plan. ``str()`` shows it as text, and its method ``to_mermaid()`` as a diagram.
+        """Return the program's plan. ``str(plan)`` is text, and ``plan.to_mermaid()`` a diagram.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).print()
@@ -168,8 +168,8 @@ class StreamExecutionEnvironment(ProgramSettings):
     def execute(self, job_name: str = "pillarbox") -> None:
         """Run the program's sinks, such as ``print()``, until its bounded sources end.
 
-        As in Flink, a branch that ends in an operator, such as ``stream.map(write)``, also runs. A second call only
-        runs sinks and branches that were added after the first call.
+        As in Flink, a branch that ends in an operator, such as ``stream.map(write)``, runs, too. Later calls run only
+        new sinks and branches.
 
         Raises:
             ProgramError: the program has neither a sink nor such a branch.
@@ -198,9 +198,9 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Return a job that computes ``outputs`` in this process, epoch by epoch.
 
         Args:
-            clock: the processing-time clock. By default, the system clock.
+            clock: the processing-time clock, by default the system clock.
             savepoint: the initial state, from :meth:`LocalJob.savepoint`. Overrides :meth:`from_savepoint`.
-            outputs: streams by output name. Each epoch returns the records of these streams.
+            outputs: streams by output name. Each epoch returns their records.
 
         Example:
             >>> with env.local_job(words=env.from_collection(["to", "be"])) as job:
@@ -222,7 +222,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         Args:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id.
                 For exactly-once results, its writes must replace the writes of an earlier call with the same batch id.
-                Outputs are cached during the call. Branches without a sink also run, as in :meth:`execute`.
+                Outputs are cached during the call. Branches without a sink run, too, as in :meth:`execute`.
             outputs: maps each output name to a stream, or to (stream, columns as in :meth:`DataStream.to_dataframe`).
 
         Example:

@@ -73,7 +73,7 @@ class ProgramSettings:
         """Set the number of key groups: the largest possible parallelism, at most 32768.
 
         A streaming query has a subtask for each key group, so more key groups cost a little time. A checkpoint keeps
-        the number from its query's first start. A program that does not set the number resumes with this one.
+        the number from its query's first start; a program that does not set a number uses the checkpoint's.
 
         Example:
             >>> env.set_max_parallelism(1024).get_max_parallelism()
@@ -101,11 +101,11 @@ class ProgramSettings:
     def measure_mailbox_latency(self, interval: DurationLike = "1 second") -> Self:
         """Measure how long mails (timers, completed requests, checkpoints) wait in each task's mailbox.
 
-        Probe mails measure the wait during epochs. ``TaskReport.mailbox_latency_ms`` reports the result. A long wait
-        means that functions take long for a run (slice) of records.
+        ``TaskReport.mailbox_latency_ms`` reports the result. A long wait means that functions take long to process a
+        batch of records.
 
         Args:
-            interval: time between two probes (an int is milliseconds).
+            interval: time between two measurements (an int is milliseconds).
 
         Example:
             >>> env.measure_mailbox_latency("500 ms") is env
@@ -117,9 +117,9 @@ class ProgramSettings:
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> Self:
         """Set the execution mode: streaming (default), batch, or automatic.
 
-        Batch mode needs bounded sources. In batch mode, a task holds the state of one key at a time. ``reduce``,
-        ``sum`` and similar methods emit only each key's last result, a key's timers fire after its last record, and no
-        watermark is emitted before the end of the input.
+        Batch mode needs bounded sources. A task then holds the state of one key at a time. ``reduce``, ``sum`` and
+        similar methods emit only each key's last result, a key's timers fire after its last record, and no watermark is
+        emitted before the end of the input.
 
         Example:
             >>> numbers = env.set_runtime_mode(RuntimeExecutionMode.BATCH).from_collection([3, 4, 10, 20])
@@ -156,10 +156,10 @@ class ProgramSettings:
     def enable_object_reuse(self) -> Self:
         """Emit values without copies, like Flink's ``enableObjectReuse()``.
 
-        By default, emitted values and records for several operators are copied, except numbers, text, times, and tuples
-        and rows of such values. With object reuse, functions must not change values that they have emitted or received,
-        because results would then depend on micro-batch boundaries. :func:`pillarbox.immutable` avoids copies for a
-        single class.
+        By default, emitted values are copied, and so are records that several operators receive. Numbers, strings,
+        times, and tuples and rows of these are never copied. With object reuse, functions must not change values that
+        they have emitted or received, because results would then depend on micro-batch boundaries.
+        :func:`pillarbox.immutable` avoids copies for a single class.
 
         Example:
             >>> env.enable_object_reuse() is env
@@ -171,9 +171,8 @@ class ProgramSettings:
     def set_auto_rescale(self, enabled: bool = True) -> Self:
         """Rescale a checkpoint in :func:`pillarbox.start` if its parallelism differs from the program's.
 
-        This works like :func:`pillarbox.rescale`, before the query starts, and logs a message. If the checkpoint's last
-        epoch is uncommitted, a separate run completes that epoch first. Requires a classic session of Spark 4.2 or
-        newer.
+        This works like :func:`pillarbox.rescale`, and logs a message. If the checkpoint's last epoch is uncommitted, a
+        separate run completes that epoch first. Requires a classic session of Spark 4.2 or newer.
 
         Example:
             >>> env = env.set_parallelism(4).set_auto_rescale(True)
@@ -182,15 +181,15 @@ class ProgramSettings:
         return self
 
     def enable_dashboard(self, port: int = DEFAULT_PORT, *, host: str = "127.0.0.1", token: str | None = None) -> Self:
-        """Make :func:`pillarbox.start` open the driver's dashboard for the query, and log the dashboard's address.
+        """Make :func:`pillarbox.start` open the driver's dashboard for the query, and log its address.
 
         One dashboard shows all queries of a process; see :func:`pillarbox.dashboard`.
 
         Args:
             port: the port, or 0 for any free port.
             host: the address to listen on. By default, only programs on this machine can connect.
-            token: the credential for browsers. By default, loopback addresses need no token, and other logged addresses
-                contain a random token.
+            token: the credential for browsers. By default, loopback addresses need no token; for other addresses, the
+                logged address contains a random token.
 
         Example:
             >>> env = env.enable_dashboard(8082)
@@ -212,7 +211,7 @@ class ProgramSettings:
         return self
 
     def add_class_alias(self, former: str, cls: type) -> Self:
-        """Declare a class's former name, to read state that was written under that name.
+        """Declare a class's former name, to read state written under that name.
 
         The first epoch rewrites the state under the new name. Afterwards, only older checkpoints and savepoints need
         the alias. ``pillarbox inspect`` shows the classes in a checkpoint.
@@ -252,23 +251,22 @@ class ProgramSettings:
     ) -> Self:
         """Start the program with the state of a savepoint, at any parallelism.
 
-        The savepoint is first compared with the program. A streaming query restores the state into a new checkpoint, in
-        an additional epoch; later starts resume from that checkpoint. A program that runs in this process restores the
-        state in each run, and ignores positions.
+        A streaming query restores the state into a new checkpoint, in an additional epoch; later starts resume from
+        that checkpoint. A program without Spark restores the state in each run, and ignores positions.
 
         Args:
-            allow_non_restored_state: whether to skip the state of operators and the positions of sources that the
+            allow_non_restored_state: whether to skip the state of operators, and the positions of sources, that the
                 program lacks.
-            renamed: maps former uids of operators to new uids, and former names of sources to new names.
-            positions: where sources begin. ``"savepoint"`` stands for the savepoint's positions, matched by source
-                name, and ``"none"`` for the beginning of a new query, which is also used for new sources. A dict has
-                positions by source name, as in Spark's offset log (a dict, an int, or None for the beginning of a new
-                query); other sources begin as with ``"savepoint"``. A list has a position for each of Spark's sources,
+            renamed: maps former operator uids and source names to the program's.
+            positions: where sources begin. With ``"savepoint"``, they begin at the savepoint's positions, matched by
+                source name; new sources begin as in a new query. With ``"none"``, all sources begin as in a new query.
+                A dict maps source names to positions as in Spark's offset log (a dict, an int, or None to begin as in a
+                new query); other sources begin as with ``"savepoint"``. A list has the position of each Spark source,
                 in order.
 
         Raises:
             ProgramError: the program is in batch mode, a new uid belongs to no operator, or the query on Spark has no
-                checkpoint location, has several programs, or has stateful operators of Spark.
+                checkpoint location, several programs, or stateful Spark operators.
             CheckpointMismatchError: the savepoint is missing or damaged, or does not match the program; or the
                 checkpoint was not begun from this savepoint with these arguments. Raised when the program starts.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _WATERMARK = "spark.watermarkDelayMs"
-# Bytes: each task receives the initial state with the program.
+# Limit in bytes, because each task receives the initial state with the program.
 _INITIAL_BYTES = 64 * 1024 * 1024
 
 
@@ -34,8 +34,8 @@ def group_by(
 ) -> GroupedData:
     """Group a DataFrame by columns, to run stateful code written for Spark's ``df.groupBy(...)`` on pillarbox.
 
-    Classes and functions need no change. State is in Python's memory, so reading it takes no call to the JVM. The guide
-    "From transformWithState" lists the differences.
+    Classes and functions need no change. State is in Python's memory, so reads do not call the JVM. The guide "From
+    transformWithState" lists the differences.
 
     Args:
         env: an environment with settings such as the parallelism or a savepoint.
@@ -114,7 +114,7 @@ class GroupedData:
         initialState: GroupedData | None = None,
         eventTimeColumnName: str = "",
     ) -> DataFrame:
-        """Call a ``StatefulProcessor``, which receives the rows of each key as pandas frames and emits pandas frames.
+        """Call a ``StatefulProcessor`` that receives the rows of each key as pandas frames, and emits pandas frames.
 
         Arguments and errors are as in :meth:`transformWithState`.
         """
@@ -154,7 +154,7 @@ class GroupedData:
             )
         mode = modes[timeoutConf]
         declarations = Declarations({STATE: StateVariable("value", (self._parse(stateStructType),), None)})
-        # Without a timeout the function may nevertheless request the watermark.
+        # The function may request the watermark even without a timeout.
         spark_mode = "eventtime" if mode == "none" and self._watermark is not None else mode
         time = SparkTime(outputMode, TIME_MODES[spark_mode])
         return self._run(GroupStateOperator, func, declarations, outputStructType, time, mode, pandas=True)

@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 class AsyncDataStream:
     """Applies an :class:`AsyncFunction` or an :class:`AsyncBatchFunction` to a stream, as in PyFlink.
 
-    For plain functions, use ``DataStream.map_async``. In all methods, ``timeout`` limits the total time of a request,
-    including retries (an int is milliseconds), ``capacity`` limits the number of concurrent requests in a partition,
-    and ``output_type`` declares the columns of the results. ``options`` are keyword arguments of ``map_async``:
-    ``rate_limit``, ``job_rate_limit``, ``budgets``, ``on_failure`` and ``on_barrier``. Methods for single records also
-    have ``cache``, and methods for batches have ``retry``. Methods raise ``ProgramError`` for invalid arguments.
+    For plain functions, use :meth:`DataStream.map_async`. It documents ``timeout``, ``capacity`` and ``options``, which
+    can be ``rate_limit``, ``job_rate_limit``, ``budgets``, ``on_failure``, ``on_barrier``, ``cache`` (for single
+    records) and ``retry`` (for batches). Methods raise ``ProgramError`` for invalid arguments.
     """
 
     @staticmethod
@@ -105,9 +103,7 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[WaitKeywords],
     ) -> DataStream[U]:
-        """Send a request for each record, with retries.
-
-        Results are emitted when they arrive, but never cross a watermark.
+        """Send a request for each record, with retries. Results are emitted as in :meth:`unordered_wait`.
 
         Example:
             >>> class Length(AsyncFunction[str, int]):
@@ -134,11 +130,9 @@ class AsyncDataStream:
         """Send a request for each batch of records. Results keep the records' order.
 
         Args:
-            batch_size: the maximum number of records of a batch.
-            batch_timeout: how long an incomplete batch waits for more records. By default, until the epoch ends or
-                event time advances.
+            batch_timeout: how long an incomplete batch waits, as in :meth:`DataStream.map_async`.
             capacity: the maximum number of concurrent batches in a partition.
-            options: as described in :class:`AsyncDataStream`. Retries, failures and timeouts apply to whole batches.
+            options: see :class:`AsyncDataStream`. Retries, failures and timeouts apply to whole batches.
 
         Example:
             >>> class Lengths(AsyncBatchFunction[str, int]):
@@ -164,7 +158,7 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[BatchWaitKeywords],
     ) -> DataStream[U]:
-        """Send a request for each batch. Results are emitted when they arrive, but never overtake a watermark.
+        """Send a request for each batch of records. Results are emitted as in :meth:`unordered_wait`.
 
         Arguments are as in :meth:`ordered_wait_batch`.
 

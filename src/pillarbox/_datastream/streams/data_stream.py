@@ -129,7 +129,7 @@ class DataStream(Stream[T1], Generic[T1]):
         output_type: Any = None,
         on_error: OnError = "fail",
     ) -> DataStream[Any]:
-        # Only a ``Function`` is opened and can have state; plain functions need no key.
+        # Only a ``Function`` can have state; plain functions need no key.
         keying = self._keying if isinstance(func, Function) else None
         make = partial(operator, function=func, keying=keying)
         factory = OperatorFactory(make, keyed=keying is not None, keeps_records=operator is FilterOperator)
@@ -194,11 +194,10 @@ class DataStream(Stream[T1], Generic[T1]):
 
         Args:
             func: ``async def f(record)``, a plain function (which runs in a thread pool), or a callable object. The
-                ``open`` and ``close`` of a :class:`Function`, which may be ``async def``, run once per task in the
-                event loop's thread. ``open`` may take at most ten minutes, and ``close`` at most 30 seconds. If
-                ``func`` raises, the record fails. Each request has its own context variables, but requests share
-                asyncio tasks, so ``asyncio.current_task()`` does not identify a request.
-            capacity: the maximum number of concurrent requests in a partition.
+                ``open`` and ``close`` of a :class:`Function` may be ``async def``. They run once per task in the event
+                loop's thread, for at most ten minutes and 30 seconds, respectively. Each request has its own context
+                variables, but requests share asyncio tasks, so ``asyncio.current_task()`` does not identify a request.
+            capacity: maximum number of concurrent requests in a partition.
             timeout: the maximum total time of a request, including retries (an int is milliseconds), or None for no
                 limit.
             ordered: whether results keep the records' order. If False, they are emitted when they arrive, but never
@@ -207,18 +206,17 @@ class DataStream(Stream[T1], Generic[T1]):
                 ... (at most 10 s).
             batch_size: ``func`` receives a list of up to this many records, and returns a list with one result per
                 record.
-            batch_timeout: how long an incomplete batch waits for more records. By default, it waits until the epoch
-                ends or event time advances.
-            rate_limit: the maximum number of requests per second in a partition.
-            job_rate_limit: the maximum number of requests per second of all subtasks.
-            budgets: the budgets that requests are charged to. Operators and queries that use the same name share a
-                budget.
+            batch_timeout: how long an incomplete batch waits for more records; by default, until the epoch ends or
+                event time advances.
+            rate_limit: maximum requests per second in a partition.
+            job_rate_limit: maximum requests per second of all subtasks.
+            budgets: the budgets that requests are charged to. Operators and queries share budgets of the same name.
             on_failure: how to treat a record whose last attempt failed. ``"fail"`` fails the task; ``"drop"`` drops and
                 counts the record; an ``OutputTag`` emits an :class:`AsyncFailure` to that side output; ``fallback(f)``
                 emits the result of ``f(record, error)``.
             on_barrier: how to treat unfinished requests at an epoch's end. ``"drain"`` waits for them; ``"carry"``
                 (only after a ``key_by``) stores them as state and continues them in the next epoch. If the task is
-                created again, unfinished requests are repeated.
+                recreated, they are repeated.
             record: whether ``"carry"`` also stores answers that wait for earlier records, so that their requests are
                 not repeated. Answers must be picklable data.
 
@@ -341,9 +339,9 @@ class DataStream(Stream[T1], Generic[T1]):
         Args:
             key_selector: a function of the record, a ``KeySelector``, or one or several column names. A key is a
                 string, a number, bytes, a date or time, a tuple of these, or None. Times with a time zone are compared
-                as instants, so all machines need the same time zone data (``tzdata``).
-            more: further column names. As in PyFlink, a type is accepted here as the ``key_type``.
-            key_type: a type from ``Types``. Keys are converted to this type, or refused.
+                as instants, so all machines need equal time zone data (``tzdata``).
+            more: further column names or, as in PyFlink, the ``key_type``.
+            key_type: a type from ``Types`` to convert keys to. Keys that do not fit are refused.
             on_error: used if the key function raises or returns no valid key. The key function is called twice for such
                 a record. Read the side output from the keyed stream.
 
@@ -393,7 +391,7 @@ class DataStream(Stream[T1], Generic[T1]):
         """Divide the whole stream into windows of ``size`` records, in a single subtask. Only full windows fire.
 
         Args:
-            slide: number of records from the start of a window to the next start. 0 means ``size``.
+            slide: number of records between the starts of consecutive windows. 0 means ``size``.
 
         Example:
             >>> env.from_collection([1, 2, 3, 4, 5]).count_window_all(3, 1).reduce(max).execute_and_collect()

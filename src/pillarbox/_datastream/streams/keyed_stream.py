@@ -69,30 +69,31 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     ) -> DataStream[U]:
         """Map each record to any number of results, with keyed state and timers.
 
-        Methods of ``func`` may be ``async def``, to await requests to a service, for example. Records of one key are
+        Methods of ``func`` may be ``async def``, for example to await requests to a service. Records of one key are
         then processed in sequence, and different keys concurrently.
 
         Args:
             func: a ``KeyedProcessFunction``, a function ``f(value, ctx)`` (which cannot have timers), or a
                 ``ProcessFunction`` (which cannot have state or timers).
-            processing_time: whether ``func`` sets processing-time timers, so that Spark must also run epochs without
-                new data. By default, :attr:`Function.uses_processing_time` decides or, if that is None, a search of the
-                function's code. If False, a streaming query fails when a processing-time timer is set.
-            on_error: as in :class:`DataStream`. Before a dead letter is emitted, the changes that ``func`` made to
-                state and timers are undone.
+            processing_time: whether ``func`` sets processing-time timers. If so, Spark runs epochs even without new
+                data; if not, a streaming query fails when such a timer is set. The default is
+                :attr:`Function.uses_processing_time` or, if that is None, the result of a search of the function's
+                code.
+            on_error: as in :class:`DataStream`. Before a dead letter is emitted, changes by ``func`` to state and
+                timers are undone.
             capacity: the maximum number of records and timers in progress in a partition; 100 by default. This option
-                and all below are for ``async def`` only.
-            timeout: the maximum total time of a record or timer, without the time between epochs (an int is
+                and the options below require ``async def``.
+            timeout: the maximum total time of a record or timer, excluding time between epochs (an int is
                 milliseconds). Afterwards, the record or timer fails with ``TimeoutError``. No limit by default.
             ordered: whether results are in the records' order. By default, they are emitted on completion, but in order
                 for each key, and never overtake a watermark.
             on_barrier: with ``"drain"`` (default), each epoch waits until its records are finished. With ``"carry"``,
                 unfinished records are stored in the checkpoint and continue in the next epoch; after a failure, they
-                start again, with the state as it was before these records.
+                start again with the state before these records.
             budgets: the budgets that ``ctx.call(..., budget=...)`` may use.
             journal: a folder that all workers can write to, such as ``"s3://bucket/prefix"``. Answers to ``ctx.call``
-                are written there before they are used. If the epoch fails, its next attempt reads these answers instead
-                of calling the service again.
+                are written there before they are used. If the epoch fails, its next attempt reads them instead of
+                calling the service again.
 
         Example:
             >>> class Count(KeyedProcessFunction[str, str, tuple[str, int]]):
@@ -128,7 +129,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[T1]:
-        """Reduce the records of each key. Emits the new result after every record.
+        """Reduce the records of each key, emitting the new result after every record.
 
         Args:
             func: ``f(result_so_far, record)``, or a ``ReduceFunction``. A key's first record is emitted unchanged.
@@ -146,7 +147,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._apply("reduce", func, factory, declared if output_type is None else output_type)
 
     def sum(self, position_to_sum: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Sum a field of each key's records. Emits the new sum after every record.
+        """Sum a field of each key's records, emitting the new sum after every record.
 
         The result is the key's first record with the sum in the field, as in Flink.
 
@@ -162,10 +163,10 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("sum", position_to_sum, on_error)
 
     def min(self, position_to_min: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Compute the minimum of a field of each key's records. Emits the minimum so far after every record.
+        """Compute the minimum of a field of each key's records, emitting the minimum so far after every record.
 
-        Specify the field as in :meth:`sum`. The result is the key's first record, with its field replaced by the
-        minimum, as in Flink. :meth:`min_by` emits the record that has the minimum. NaN is greater than all numbers.
+        Specify the field as in :meth:`sum`. The result is the key's first record, with the field set to the minimum, as
+        in Flink. :meth:`min_by` emits the record that has the minimum. NaN is greater than all numbers.
 
         Args:
             on_error: for records whose field is missing or cannot be compared.
@@ -178,7 +179,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("min", position_to_min, on_error)
 
     def max(self, position_to_max: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Compute the maximum of a field of each key's records. Everything else is as in :meth:`min`.
+        """Compute the maximum of a field of each key's records, as in :meth:`min`.
 
         Example:
             >>> env.from_collection([3, 8, 5]).key_by(bool).max().execute_and_collect()
@@ -218,8 +219,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def deduplicate(self, within: DurationLike) -> DataStream[T1]:
         """Emit only the first record of each key.
 
-        A key is forgotten when event time is more than ``within`` (an int is milliseconds) after its first record's
-        timestamp. The key's next record then counts as its first. Rows of a DataFrame are processed as columns, without
+        A key is forgotten when event time is more than ``within`` (an int is milliseconds) past the timestamp of its
+        first record. The key's next record is then emitted. Rows of a DataFrame are processed as columns, without
         Python objects.
 
         Example:
@@ -290,7 +291,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         """Divide each key's records into windows of ``size`` records. Only full windows fire.
 
         Args:
-            slide: number of records from the start of a window to the next start. 0 means ``size``.
+            slide: as in :meth:`DataStream.count_window_all`.
 
         Example:
             >>> words = env.from_collection(["to", "be", "or", "not"]).key_by(len)

@@ -42,10 +42,10 @@ class OperatorSettings:
         return self
 
     def uid(self, uid: str) -> Self:
-        """Set the uid of this operator's or sink's state, which must be unique in the program.
+        """Set the uid of this operator's or sink's state. It must be unique in the program.
 
-        The default uid depends on the operator's position in the program. With a uid that you set, the operator keeps
-        its state when other operators are added or removed.
+        The default uid depends on the operator's position in the program. If you set a uid, the operator keeps its
+        state when other operators are added or removed.
 
         Example:
             >>> totals = env.from_collection([3, 4]).key_by(bool).sum().uid("totals")
@@ -62,9 +62,9 @@ class OperatorSettings:
     def set_parallelism(self, parallelism: int) -> Self:
         """Set the number of subtasks of this operator or sink, at most the max parallelism.
 
-        Between operators of different parallelism, a stream without a partitioning is rebalanced. By default, a sink
-        has the parallelism of the operator before it, and operators before the first shuffle run in the source's
-        partitions. A checkpoint keeps the number from its query's first start.
+        Between operators of different parallelism, an unpartitioned stream is rebalanced. By default, a sink has the
+        parallelism of the operator before it, and operators before the first shuffle run in the source's partitions. A
+        checkpoint keeps the number from its query's first start.
 
         Example:
             >>> totals = env.set_parallelism(4).from_collection([3, 4]).key_by(int).sum()
@@ -86,9 +86,8 @@ class OperatorSettings:
     def disable_chaining(self) -> Self:
         """Run this operator or sink in its own tasks.
 
-        This adds a shuffle before the operator and another after it. Both send each record to the subtask with the
-        same index.
-        Metrics then show how busy the operator itself is.
+        This adds shuffles before and after the operator, which keep each record's subtask index. Metrics then show how
+        busy the operator itself is.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).map(len).disable_chaining().print()

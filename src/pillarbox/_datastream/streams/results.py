@@ -13,14 +13,13 @@ _AHEAD = 10_000
 
 
 class CollectedResults(Generic[T]):
-    """The records that a program emits. The program runs while its results are read, as in PyFlink.
+    """The records that a program emits. As in PyFlink, the program runs while its results are read.
 
-    The program runs ahead until 10,000 records are unread. So a small program ends, closes its functions and raises its
+    The program runs ahead until 10,000 records are unread, so a small program ends, closes its functions and raises its
     errors before any result is returned.
 
     Results are stored, and can be used as a list; ``next()`` removes the first. For results larger than memory, use a
-    ``with`` statement: in its block, the results are an iterator that stores nothing, and leaving the block ends the
-    program.
+    ``with`` statement: in its block, results are not stored, and leaving the block ends the program.
 
     Example:
         >>> results = env.from_collection([1, 2, 3]).map(str).execute_and_collect()

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Stream(OperatorSettings, Generic[T1]):
-    """A stream of records of type ``T1``. :class:`DataStream` adds transformations."""
+    """A stream of records of type ``T1``."""
 
     def __init__(self, env: StreamExecutionEnvironment, step: Transformation) -> None:
         super().__init__(step)
@@ -92,8 +92,8 @@ class Stream(OperatorSettings, Generic[T1]):
     def rebalance(self) -> DataStream[T1]:
         """Spread the records evenly over the next operators' subtasks.
 
-        Use this method before slow operators if the source has few partitions, or partitions of different sizes.
-        Records that one subtask sends to another stay in order.
+        Use this method before slow operators if the source has few or uneven partitions. Records that one subtask sends
+        to another stay in order.
 
         When Spark repeats a failed task, it must read each source partition in the same order again. Files and Kafka
         guarantee this; Spark's own shuffles and joins do not, so use ``key_by`` after them.
@@ -108,8 +108,8 @@ class Stream(OperatorSettings, Generic[T1]):
     def rescale(self) -> DataStream[T1]:
         """Send each subtask's records to only some subtasks of the next operators.
 
-        As in Flink, if there are fewer senders than receivers, each sender has several receivers in turn; otherwise,
-        one receiver. Each partition of a source sends to one subtask, so use ``rebalance`` if a source has few
+        As in Flink, each sender sends to several receivers in turn if there are more receivers than senders, and to one
+        receiver otherwise. Each source partition sends to one subtask, so use ``rebalance`` if a source has few
         partitions.
 
         Example:
@@ -130,7 +130,7 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._partition("shuffle", partitioners.ShufflePartitioner())
 
     def forward(self) -> DataStream[T1]:
-        """Keep each record in its subtask (the default). Undoes a previous partitioning.
+        """Keep each record in its subtask (the default), undoing a previous partitioning.
 
         If the next operator has a different parallelism, the program is refused when it starts.
 
@@ -158,7 +158,7 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Args:
             partitioner: a ``Partitioner``, or ``f(key, n)``, which returns the index of one of the next operators'
-                ``n`` subtasks, always the same for a key.
+                ``n`` subtasks (always the same for a key).
             key_selector: as in :meth:`DataStream.key_by`.
 
         Example:
@@ -183,7 +183,6 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Args:
             descriptors: broadcast states to store the records in. With descriptors, pass the result to ``connect``.
-                Without descriptors, each subtask of the next operator processes every record.
 
         Example:
             >>> env.set_parallelism(2).from_collection(["to", "be"]).broadcast().map(str.upper).execute_and_collect()
@@ -238,8 +237,7 @@ class Stream(OperatorSettings, Generic[T1]):
         (``a.connect(b).key_by("x", "y")``), or key neither.
 
         Args:
-            ds: a stream of the same environment, with records of any type; or a broadcast stream,
-                ``b.broadcast(descriptor)``, whose records reach every subtask.
+            ds: a stream of the same environment, or a broadcast stream (``b.broadcast(descriptor)``).
 
         Example:
             >>> class Tagged(CoMapFunction):
@@ -264,8 +262,8 @@ class Stream(OperatorSettings, Generic[T1]):
     def join(self, other: DataStream[T2]) -> JoinedStreams[T1, T2]:
         """Join records of two streams that have equal keys and the same window.
 
-        ``first.join(second).where(key).equal_to(key).window(assigner).apply(function)``. To join records with close
-        event times, use ``KeyedStream.interval_join``.
+        Usage: ``first.join(second).where(key).equal_to(key).window(assigner).apply(function)``. To join records with
+        close event times, use ``KeyedStream.interval_join``.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(len)
@@ -281,10 +279,10 @@ class Stream(OperatorSettings, Generic[T1]):
         return JoinedStreams(cast("DataStream[T1]", self), other)
 
     def co_group(self, other: DataStream[T2]) -> CoGroupedStreams[T1, T2]:
-        """Process the records of two streams that have equal keys and the same window together.
+        """Process together the records of two streams that have equal keys and the same window.
 
-        ``first.co_group(second).where(key).equal_to(key).window(assigner).apply(function)``. Unlike a join, this also
-        calls the function if one of the streams has no such record, as outer joins need.
+        Usage: ``first.co_group(second).where(key).equal_to(key).window(assigner).apply(function)``. Unlike a join, this
+        calls the function even if one stream has no matching record, as needed for outer joins.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(len)
@@ -302,10 +300,10 @@ class Stream(OperatorSettings, Generic[T1]):
     # -- sinks --
 
     def print(self, sink_identifier: str = "") -> DataStreamSink:
-        """Print each record in its task's process. ``env.execute()`` runs the program.
+        """Print each record in its task's process.
 
         Args:
-            sink_identifier: prefix of each line. If there are several subtasks, the subtask's number follows.
+            sink_identifier: prefix of each line, followed by the subtask's number if there are several subtasks.
 
         Example:
             >>> _ = env.from_collection([1, 2]).print("numbers")
@@ -333,8 +331,8 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Args:
             job_execution_name: ignored, for compatibility with PyFlink.
-            limit: maximum number of records. When it is reached, the program ends. With a limit, the result is a list;
-                otherwise, a :class:`CollectedResults`, and the program runs while results are read.
+            limit: maximum number of records. The program ends when it is reached. With a limit, the result is a list.
+                Otherwise, it is a :class:`CollectedResults`, and the program runs while results are read.
 
         Raises:
             OperatorError: a function raised. With many results, raised while they are read.
@@ -354,10 +352,8 @@ class Stream(OperatorSettings, Generic[T1]):
     def to_dataframe(self, schema: SchemaLike | None = None) -> DataFrame:
         """Return the stream as a DataFrame for Spark's sinks, triggers and SQL.
 
-        It is streaming if any source is streaming.
-
-        Records are converted to columns like values of ``Types.ROW_NAMED``. For a single column, a record may be the
-        column's value.
+        It is streaming if any source is streaming. Records are converted to columns like values of ``Types.ROW_NAMED``.
+        For a single column, a record may be the column's value.
 
         Args:
             schema: the columns: a DDL string, ``StructType``, ``Types``, dataclass or ``NamedTuple``; by default the

@@ -1,6 +1,5 @@
 """Windowed streams, with PyFlink's names.
 
-Imports `streams`, `checks` and the layers below `_datastream`. Start with `windowed.py`, then `windowed_stream.py`;
-`columnar_windows.py` has aggregates of columns. Weak spot: the window operator is chosen here, far from the code of the
-operators.
+Imports `streams`, `checks` and lower layers. Start with `windowed.py`, then `windowed_stream.py`; `columnar_windows.py`
+has aggregates of columns. Weak spot: the window operator is chosen here, far from the operators' code.
 """

@@ -61,8 +61,8 @@ class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut
     ) -> DataStream[Any]:
         """Aggregate the records of each window as they arrive, as in :meth:`WindowedStream.aggregate`.
 
-        For aggregates of columns, results are rows with ``window_start``, ``window_end`` and the aggregates, and each
-        partition is aggregated before the shuffle.
+        Results of column aggregates are rows with ``window_start``, ``window_end`` and the aggregates. Each partition
+        is aggregated before the shuffle.
 
         Example:
             >>> payment = Types.ROW_NAMED(["at", "amount"], [Types.LONG(), Types.LONG()])
@@ -93,7 +93,7 @@ class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut
         process_window_function: ProcessAllWindowFunction[T1, U, WindowOut],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U | SideOutput]:
-        """Call a function with all records of each window, with state and clocks, as in :meth:`WindowedStream.process`.
+        """Call a function with all records of each window, as in :meth:`WindowedStream.process`.
 
         Example:
             >>> class Number(ProcessAllWindowFunction):

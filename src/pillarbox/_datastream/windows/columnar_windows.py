@@ -33,7 +33,7 @@ _INSTEAD = "give aggregate() an AggregateFunction instead, which works on Python
 
 
 def _misfit(windows: WindowsOfOneStream[Any, Any]) -> str | None:
-    """Return the reason why windows with these options cannot have aggregates of columns, or None if they can."""
+    """Return why windows with these options cannot have column aggregates, or None if they can."""
     assigner = windows._assigner
     if type(assigner) is not EventTimeSessionWindows and (panes_of(assigner) is None or not assigner.is_event_time()):
         return f"are for tumbling, sliding, cumulating and session windows of event time, not for {assigner!r}"

@@ -60,10 +60,14 @@ if TYPE_CHECKING:
 
 
 class Windowed(Generic[T1, WindowOut]):
-    """Windows and their options. Methods raise ``ProgramError`` for invalid arguments."""
+    """Windows and their options. Methods raise ``ProgramError`` for invalid arguments.
+
+    For windows of two streams, elements of triggers, evictors and dead letters are (stream, record) pairs, where the
+    stream is 0 or 1.
+    """
 
     _of_keys = True
-    # Further streams whose records enter the windows.
+    # Additional streams whose records enter the windows.
     _more_inputs: Sequence[Transformation] = ()
 
     def __init__(self, stream: Any, assigner: WindowAssigner) -> None:
@@ -81,9 +85,7 @@ class Windowed(Generic[T1, WindowOut]):
             raise missing(self, name)
 
     def trigger(self, trigger: Trigger) -> Self:
-        """Set the windows' trigger, instead of the assigner's default.
-
-        For windows of two streams, the trigger's elements are (stream, record) pairs, where the stream is 0 or 1.
+        """Set the windows' trigger, replacing the assigner's default.
 
         Example:
             >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
@@ -98,10 +100,10 @@ class Windowed(Generic[T1, WindowOut]):
         return self
 
     def allowed_lateness(self, lateness: DurationLike) -> Self:
-        """Keep windows for a while after their end. Each late record fires its windows again.
+        """Keep windows for a while after their end, so that each late record fires its windows again.
 
         Args:
-            lateness: how long a window is kept after its end, in event time (an int is milliseconds). 0 by default.
+            lateness: a duration in event time (an int is milliseconds), 0 by default.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -121,10 +123,10 @@ class Windowed(Generic[T1, WindowOut]):
     def side_output_errors(self, tag: OutputTag[Any]) -> Self:
         """If a function raises, emit a dead letter and continue, like ``on_error`` of other operators.
 
-        If a function that aggregates elements or assigns windows raises, the dead letter contains the record, which is
-        added to no window. If a window function raises, the dead letter contains the window's contents (all elements,
-        or the accumulator in a tuple), and the window emits nothing. For windows of two streams, records are (stream,
-        record) pairs, where the stream is 0 or 1. Uses the general window operator, which is slower.
+        If a function that aggregates elements or assigns windows raises, the dead letter contains the record, and the
+        record is not added to any window. If a window function raises, the dead letter contains the window's contents
+        (all elements, or the accumulator in a tuple), and the window emits nothing. Uses the general window operator,
+        which is slower.
 
         Example:
             >>> BAD = OutputTag[DeadLetter]("bad")
@@ -142,8 +144,7 @@ class Windowed(Generic[T1, WindowOut]):
         """Remove elements from a window before or after its function is called.
 
         With an evictor, a window stores all elements with their timestamps, and ``reduce`` and ``aggregate`` process
-        all of them each time the window fires. For windows of two streams, elements are (stream, record) pairs, where
-        the stream is 0 or 1.
+        all of them each time the window fires.
 
         Example:
             >>> windows = env.from_collection(range(6)).window_all(GlobalWindows.create()).trigger(CountTrigger.of(3))
@@ -206,7 +207,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
     _kinds: tuple[type, type]
 
     def side_output_late_data(self, output_tag: OutputTag[Any]) -> Self:
-        """Emit records that are too late for all windows to a side output, instead of dropping and counting them.
+        """Emit to a side output the records that are too late for all windows, instead of dropping and counting them.
 
         Example:
             >>> at, LATE = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int), OutputTag("late")
@@ -224,8 +225,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         """Sum a field of each window's records. As in Flink, the other fields are from the window's first record.
 
         Args:
-            position_to_sum: the field's position (in tuples and rows) or name (in rows, dicts and objects). A number is
-                its own field 0.
+            position_to_sum: as in :meth:`KeyedStream.sum`.
 
         Example:
             >>> env.from_collection([("a", 3), ("b", 5)]).count_window_all(2).sum(1).execute_and_collect()
@@ -234,9 +234,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("sum", position_to_sum)
 
     def min(self, position_to_min: int | str = 0) -> DataStream[T1]:
-        """Emit each window's first record, with a field replaced by its minimum in the window (see :meth:`sum`).
-
-        :meth:`min_by` emits the whole record that has the minimum.
+        """Emit each window's first record, with a field set to its minimum in the window (see :meth:`sum`).
 
         Example:
             >>> env.from_collection([(3, "x"), (2, "y")]).count_window_all(2).min(0).execute_and_collect()
@@ -245,7 +243,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("min", position_to_min)
 
     def max(self, position_to_max: int | str = 0) -> DataStream[T1]:
-        """Emit each window's first record, with a field replaced by its maximum in the window (see :meth:`sum`).
+        """Emit each window's first record, with a field set to its maximum in the window (see :meth:`sum`).
 
         Example:
             >>> env.from_collection([3, 8, 5, 7]).count_window_all(2).max().execute_and_collect()
@@ -340,7 +338,7 @@ def _operator_for(program: WindowProgram) -> type[BaseWindowOperator]:
         return WindowOperator
     if isinstance(assigner, Sessions) and is_built_in(assigner):
         return SessionWindowOperator
-    # A window of panes has no state, so its function cannot have state either.
+    # Windows made of panes have no state of their own, so their function must not use any.
     if isinstance(panes, EvenPanes) and not program.clears and not mentions(program.function, "window_state"):
         return PaneWindowOperator
     return WindowOperator

@@ -41,8 +41,7 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
         Args:
             reduce_function: ``f(result_so_far, record)``, or a ``ReduceFunction``.
             window_function: called with the key, the window and the result. By default, the result is emitted.
-            output_type: as in :class:`DataStream`. The default, without a window function, is the records' declared
-                type.
+            output_type: by default, without a window function, the records' declared type.
 
         Example:
             >>> words = env.from_collection(["to", "be", "to", "go"]).key_by(len).count_window(2)
@@ -73,21 +72,22 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
     ) -> DataStream[Any]:
         """Aggregate the records of each window as they arrive, with a function or with named aggregates of columns.
 
-        A function adds each record to the window's accumulator. With a method ``merge``, which merging windows require,
-        a record of several overlapping windows is added only once, and accumulators are merged when a window fires.
+        A function adds each record to the window's accumulator. If the function has a ``merge`` method (required for
+        merging windows), a record of several overlapping windows is added only once, and accumulators are merged when a
+        window fires.
 
-        Arrow computes aggregates of columns, such as ``total=sum_("amount")``, before and after the shuffle. The
-        results are rows with the key columns, ``window_start``, ``window_end`` and the aggregates. The stream must be
-        keyed by named columns, and have columns known from a DataFrame or a declared ``output_type``. Aggregates of
-        columns are fastest for rows that no Python function has read. They require event-time windows without trigger,
+        Arrow computes column aggregates, such as ``total=sum_("amount")``, before and after the shuffle. The results
+        are rows with the key columns, ``window_start``, ``window_end`` and the aggregates. The stream must be keyed by
+        named columns, and its columns must be known from a DataFrame or a declared ``output_type``. Column aggregates
+        are fastest for rows that no Python function has read. They require event-time windows without a trigger,
         evictor or side output for late rows. With ``allowed_lateness``, late rows that are processed together fire
         their keys' windows once.
 
         Args:
-            window_function: called with the key, the window and the result. By default, the result is emitted.
-            accumulator_type: the type of accumulators, from ``Types`` or a class. Other types are then refused. If the
-                key's type is also declared, the state is plain data (docs/security.md).
-            aggregates: maps result names to aggregates of columns.
+            window_function: as in :meth:`reduce`.
+            accumulator_type: the accumulator type, from ``Types`` or a class. Other accumulators are refused. If the
+                key type is also declared, the state is plain data (docs/security.md).
+            aggregates: maps result names to column aggregates.
 
         Example:
             >>> class Mean(AggregateFunction):
@@ -131,7 +131,9 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
         process_window_function: ProcessWindowFunction[T1, U, KeyOut, WindowOut],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U | SideOutput]:
-        """Call a ``ProcessWindowFunction`` with all records of each window, with state, clocks and side outputs.
+        """Call a ``ProcessWindowFunction`` with all records of each window.
+
+        The function can use state, clocks and side outputs.
 
         Example:
             >>> class Span(ProcessWindowFunction):

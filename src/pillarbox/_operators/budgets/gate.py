@@ -15,6 +15,9 @@ from pillarbox._operators.budgets.ledger import NEARLY, LedgerConnection, Slot
 #: Name of the counter of milliseconds that the next request waited for its turn.
 RATE_LIMITED = "rate_limited_ms"
 
+#: Counters of a budget, which are attributes of its gates.
+BUDGET_COUNTERS = ("granted", "spent", "refused", "stops", "probes", "lost")
+
 # Maximum number of slots in a booking.
 _MOST = 500
 

@@ -42,15 +42,13 @@ class WorkerLostError(Exception):
 
 @dataclass
 class FaultRates:
-    """The probability of each fault. Each run draws these, so that some runs have many faults of a single kind.
+    """The probability of each fault, drawn for each run, so that some runs have many faults of a single kind.
 
     Attributes:
-        move: a subtask moves to another worker.
         fail: an attempt at a subtask fails at some buffer.
-        lose: a successful attempt is lost and repeated.
+        lose: the result of a successful attempt is lost, and the attempt repeated.
         repeat: a completed epoch is not committed, and is repeated.
         kill: a worker is lost with all its tasks, and replaced.
-        restart: the query restarts from an earlier savepoint.
         delay: the maximum advance of the clock before each step (ms). Not a probability.
         seeds: whether the process's random number generator is reseeded, as user code may do.
     """
@@ -121,7 +119,7 @@ class SimulatedJob(PatientJob):
         self._steps = steps
         self._now = clock
         self._last_worker: dict[tuple[int, int], int] = {}
-        # Times of begun epochs: a repeated epoch keeps its time, as under Spark.
+        # Times of started epochs. A repeated epoch keeps its time, as under Spark.
         self._times: dict[int, int] = {}
 
     def attempt_epoch(self, inputs: dict[int, Any], *, bounded: bool) -> dict[str, list[Any]] | None:
@@ -212,7 +210,7 @@ class SimulatedJob(PatientJob):
 
     def _vertex(self, number: int) -> Vertex:
         vertex = super()._vertex(number)
-        # If subtasks move between workers, no request is carried into the next epoch.
+        # If subtasks can move between workers, no request is carried into the next epoch.
         vertex.shared = SharedResources(stay=not self._rates.move or self._rates.workers == 1)
         return vertex
 
@@ -224,7 +222,7 @@ class SimulatedJob(PatientJob):
         return task
 
     def _resident(self, task_id: tuple[int, int, int], store: EpochStore | None) -> MultipleInputStreamTask:
-        """Return the worker's task for a subtask. Restores the task unless its state has the version in ``store``."""
+        """Return the worker's task for a subtask, restored unless its state has the version in ``store``."""
         if store is None and task_id in self._tasks:
             self._tasks.pop(task_id).close()
         for _ in range(2):

@@ -26,17 +26,16 @@ class SimulatedProgram:
     Attributes:
         inputs: draws the records of each source.
         last: records for one more epoch, after all inputs.
-        tail: for each empty epoch that follows, how far the clock advances before the epoch (ms).
-        together: by source, a function that returns a record's key. Within an epoch, all records of a key are in one
-            partition, in order.
-        order: by output, a function that returns a record's key. The order of records with the same key is compared.
-        cut_free: whether the outcome does not depend on how the input is divided into epochs and partitions.
+        tail: clock advance (ms) before each empty epoch that follows.
+        together: key functions by source. Within an epoch, all records of a key are in one partition, in order.
+        order: key functions by output. The order of records with the same key is compared.
+        cut_free: whether the outcome is independent of the division into epochs and partitions.
         timed: whether the program uses the clock.
         bounded: whether the last epoch ends the input.
         view: extracts the comparable part of an output's records.
         batch: whether the program runs in batch mode, with all input in one epoch.
         key_by_key: whether an ordered output must emit each key's records consecutively.
-        event_time: whether faults must not change the event times that are reached after each epoch.
+        event_time: whether event times after each epoch must be the same with and without faults.
         oracle: computes the outcome from the inputs without pillarbox, or None.
     """
 

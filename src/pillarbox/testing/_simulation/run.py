@@ -31,7 +31,7 @@ from pillarbox.testing._simulation.schedule import (
 )
 from pillarbox.testing._simulation.turns import Turns
 
-# Number of key groups, and so the maximum number of subtasks.
+# Number of key groups, and thus the maximum number of subtasks.
 MAX_PARALLELISM = 16
 _RETURNS = 3
 
@@ -71,7 +71,7 @@ class Run:
 
     Args:
         faults: the kinds of faults, or None for all.
-        inputs: the records of each source. If None, the program draws random records.
+        inputs: the records of each source, or None for random records.
         turns: creates the ``Turns``, which interleave the work of threads.
     """
 
@@ -94,7 +94,7 @@ class Run:
         if self.program.batch:
             self.inputs = {name: [*values, *self.program.last.get(name, ())] for name, values in self.inputs.items()}
         self.steps = StepLog()
-        #: Event time of each subtask after each epoch of the last run.
+        #: Each subtask's event time after each epoch of the last run.
         self.event_times: list[dict[str, Any]] = []
         #: The committed epochs of the run with faults, and their times.
         self.schedule: list[tuple[Epoch, int]] = []
@@ -105,7 +105,7 @@ class Run:
         self.steps.add(f"parallelism {self.parallelism}, {len(self.epochs)} epochs")
 
     def run_without_faults(self, schedule: Sequence[tuple[Epoch, int]] | None = None) -> list[dict[str, list[Any]]]:
-        """Run the epochs in order, in one worker. Returns each epoch's output."""
+        """Run the epochs in order, in one worker, and return each epoch's output."""
         if schedule is None:
             schedule = list(zip(self.epochs, accumulate(epoch.step for epoch in self.epochs)))
         self.event_times = []
@@ -246,10 +246,7 @@ class _FaultyRun:
         return self._outputs
 
     def _go_back(self) -> None:
-        """Restart from an earlier epoch.
-
-        For a ``cut_free`` program, divides the input from there into different epochs.
-        """
+        """Restart from an earlier epoch. Divide the rest of a ``cut_free`` program's input into different epochs."""
         run, rng, job = self._run, self._rng, self._job
         back = max(0, len(self._savepoints) - rng.choice([1, 1, 2, 3, 8]))
         parallelism, savepoint = self._savepoints[back]

@@ -27,11 +27,11 @@ class Epoch:
     """The input of an epoch.
 
     Attributes:
-        slices: by source, the (start, end) of the epoch's records.
+        slices: (start, end) of the epoch's records, by source.
         deal: seed for distributing the records over partitions.
         step: how far the clock advances before the epoch (milliseconds).
         records: the program's last records, instead of slices.
-        calm: whether no fault occurs, so that slow work can complete.
+        calm: whether faults are disabled, so that slow work can complete.
     """
 
     slices: dict[str, tuple[int, int]]
@@ -45,7 +45,7 @@ class Epoch:
 def plan_epochs(
     program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], rng: random.Random, start: Mapping[str, int]
 ) -> list[Epoch]:
-    """Divide the remaining input into epochs. Adds an epoch for the program's last records, then empty epochs."""
+    """Divide the remaining input into epochs, followed by one for the program's last records and by empty epochs."""
     none_left = {name: (len(values), len(values)) for name, values in inputs.items()}
     if program.batch:
         return [Epoch({name: (0, end) for name, (_, end) in none_left.items()}, rng.getrandbits(32), 0, bounded=True)]
@@ -88,7 +88,7 @@ def partitions(program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], e
 
 
 def cut_into_runs(values: Sequence[Any], rng: random.Random) -> list[Records]:
-    """Split a partition's records into runs (slices that are processed in one call), as Spark does."""
+    """Split a partition's records into batches, as Spark does."""
     size = rng.choice([1, 3, 1000])
     return [Records(list(values[start : start + size])) for start in range(0, len(values), size)]
 

@@ -17,7 +17,7 @@ from pillarbox.testing._simulation.run import MAX_PARALLELISM, OutcomeMismatch, 
 Records = Mapping[str, Sequence[Any]]
 Key = str | Callable[[Any], Any]
 
-# Bounds of the runs for shrinking, and of the seeds per candidate. Small inputs need more seeds: few schedules break
+# Limits of runs for shrinking, and of seeds per candidate. Small inputs need more seeds, because few schedules break
 # them.
 _SHRINKING_RUNS = 800
 _SEEDS_OF_A_CANDIDATE = 8
@@ -31,7 +31,7 @@ class SimulationError(AssertionError):
     Attributes:
         seed: the seed that fails with the original inputs.
         inputs: the smallest failing inputs.
-        faults: the kinds of faults needed to reproduce the failure, if known.
+        faults: the kinds of faults that reproduce the failure, if known.
     """
 
     def __init__(self, message: str, seed: int, inputs: dict[str, list[Any]], faults: tuple[str, ...]) -> None:
@@ -58,12 +58,12 @@ def simulate(
 
     A seed determines a schedule: the division of the input into epochs and partitions, the order of buffers, task
     failures, lost workers, restarts from an earlier epoch, and parallelism. Limits are small, so that a few records
-    fill buffers that hold millions under Spark. Everything runs in this thread, on the task runtime of Spark's workers,
-    without a JVM.
+    fill buffers that hold millions under Spark. Everything runs in this thread, without a JVM, on the same task runtime
+    as on Spark.
 
     Each run with faults is compared with a run of the same epochs without faults, and with ``oracle``. A failing run is
-    shrunk: records and kinds of faults are removed as long as the run still fails. The error contains the remaining
-    records, the steps of the run, and the call that repeats it.
+    shrunk by removing records and kinds of faults. The error contains the remaining records, the run's steps, and the
+    call that repeats it.
 
     >>> from pillarbox import KeyedProcessFunction
     >>> from pillarbox.testing import SimulationError, simulate
@@ -88,20 +88,19 @@ def simulate(
         build: builds the program, as in :class:`ProgramTestHarness`.
         inputs: records by source name, in the order of writing.
         seeds: the number of schedules (with seeds 0, 1, ...), or the seeds themselves.
-        key_by: the key of records: a column or function for all sources, or a dict by source. Records with the same key
+        key_by: the key of input records: a column or function, or a dict of these by source. Records with the same key
             are in one partition, in order, as in Kafka. Without a key, records of an epoch arrive in any order.
-        ordered_by: the key of emitted records, for all outputs, or a dict by output. Records with the same key must be
-            emitted in the same order in all runs. Without a key, the order is not compared.
-        oracle: computes the expected records from ``inputs`` without pillarbox, and returns them by output name
-            (``"output"`` for a single stream). Only for programs whose outcome does not depend on the division into
-            epochs.
+        ordered_by: the key of emitted records: a column or function, or a dict of these by output. Records with the
+            same key must be emitted in the same order in all runs. Without a key, the order is not compared.
+        oracle: computes the expected records by output name (``"output"`` for a single stream) from ``inputs``, without
+            pillarbox. Only for programs whose outcome does not depend on the division into epochs.
         parallelism: the parallelisms to try.
         faults: ``"move"`` (a subtask moves to another worker), ``"fail"`` (an attempt at a task fails at some record),
             ``"retry"`` (completed work is lost and repeated), ``"kill"`` (a worker is lost), ``"restart"`` (the query
-            restarts from an earlier epoch), ``"rescale"`` (it restarts at another parallelism), ``"reorder"`` (buffers
-            of different senders arrive in any order), ``"delay"`` (the clock advances while tasks run).
-        time_passes: how far the clock advances after the last record, so that timers and timeouts fire. For programs
-            that use the clock. Their outcome must not depend on when exactly epochs run.
+            restarts from an earlier epoch), ``"rescale"`` (it restarts at a different parallelism), ``"reorder"``
+            (buffers of different senders arrive in any order), ``"delay"`` (the clock advances while tasks run).
+        time_passes: how far the clock advances after the last record, so that timers and timeouts fire. If set, the
+            outcome must not depend on when exactly epochs run.
         end_input: whether the input ends with the last epoch, which fires all event-time timers.
 
     Raises:
@@ -195,7 +194,7 @@ def _explained(
 
 
 class _Shrinker:
-    """Shrinks a failing run by removing faults, parallelisms and records as long as the run still fails."""
+    """Shrinks a failing run by removing faults, parallelisms and records."""
 
     def __init__(
         self,

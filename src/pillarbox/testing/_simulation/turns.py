@@ -52,16 +52,13 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class SteppedEventLoop:
-    """Replaces an ``EventLoopThread``. The loop only runs within these methods."""
+    """Replaces an ``EventLoopThread``. The loop runs only during calls of its methods."""
 
     def __init__(self) -> None:
         self.loop = _Loop()
 
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Call a function in the loop.
-
-        If it returns a coroutine, run the loop, in virtual time, until the coroutine ends.
-        """
+        """Call a function in the loop. If it returns a coroutine, run the loop until the coroutine ends."""
 
         async def run() -> tuple[Any, BaseException | None]:
             try:
@@ -81,7 +78,7 @@ class SteppedEventLoop:
         return result
 
     def step(self) -> None:
-        """Run the callbacks that are ready now, but not the callbacks that they schedule."""
+        """Run the callbacks that are ready, but not callbacks that they schedule."""
         self.loop.stop()
         self.loop.run_forever()
 
@@ -89,7 +86,7 @@ class SteppedEventLoop:
         self.loop.run_forever()
 
     def leap(self) -> bool:
-        """Advance to the loop's next timer, and run until no callback is ready. Returns whether there was a timer."""
+        """Advance to the loop's next timer, and run until no callback is ready. Return whether there was a timer."""
         self.loop.selector.may_leap = True
         self.loop.run_forever()
         leapt = not self.loop.selector.may_leap
@@ -168,7 +165,7 @@ class Turns(Patience):
         return rng.random() >= self._input_late
 
     def answer(self, now: int) -> bool:
-        """Send the simulated service's answers that are due at ``now``. Returns whether there were any."""
+        """Send the simulated service's answers that are due at ``now``. Return whether there were any."""
         return False
 
     def times_of_answers(self) -> Iterable[int]:

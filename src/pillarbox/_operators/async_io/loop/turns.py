@@ -13,7 +13,7 @@ from typing import Any
 from pillarbox._operators.async_io.api.retry import retry_after_millis
 from pillarbox._operators.budgets.account import LATE, STOP
 from pillarbox._operators.budgets.budget import Budget
-from pillarbox._operators.budgets.gate import BudgetGate
+from pillarbox._operators.budgets.gate import BUDGET_COUNTERS, BudgetGate
 from pillarbox._operators.budgets.ledger import BudgetScope, LedgerConnection, LocalLedger, Slot
 
 _LINE = 500
@@ -107,7 +107,7 @@ class Turns:
     def take_counts(self) -> dict[str, int]:
         counts = {}
         for gate in self._gates:
-            for what in ("granted", "spent", "refused", "stops", "probes", "lost"):
+            for what in BUDGET_COUNTERS:
                 name, now = f"budget.{gate.budget.name}.{what}", getattr(gate, what)
                 counts[name] = round(now - self._counts.get(name, 0))
                 self._counts[name] = self._counts.get(name, 0) + counts[name]
