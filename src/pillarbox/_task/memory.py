@@ -45,8 +45,6 @@ MemoryProbe = Callable[[], Memory | None]
 
 
 class _Group(NamedTuple):
-    """A control group's files."""
-
     used: str
     limit: str
     statistics: str

@@ -21,8 +21,6 @@ from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimer
 
 
 class _KeyTimers(Clocks):
-    """The user function's timers for the current key."""
-
     def __init__(self, context: OperatorContext, internal: InternalTimerService) -> None:
         super().__init__(context)
         self._internal = internal

@@ -85,8 +85,6 @@ class RecordWriter:
 
 
 class _EdgeWriter:
-    """Writes to one edge."""
-
     def __init__(self, writer: RecordWriter, edge: Edge) -> None:
         self._writer = writer
         self._edge = edge

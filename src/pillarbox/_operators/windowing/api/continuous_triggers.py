@@ -12,8 +12,6 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 
 class _ContinuousTrigger(Trigger):
-    """Fires at multiples of an interval (from 1970) until the window ends."""
-
     _by_clock: bool
 
     def __init__(self, interval: DurationLike) -> None:
