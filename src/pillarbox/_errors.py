@@ -217,7 +217,12 @@ def describe(error: BaseException) -> str:
     message += _fields_of(error)
     if len(message) > _MESSAGE_LIMIT:
         message = message[: _MESSAGE_LIMIT - 3] + "..."
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"{type(error).__name__}: {encodable(message)}" if message else type(error).__name__
+
+
+def encodable(text: str) -> str:
+    """Escape lone surrogates. PySpark's worker cannot encode them in an error, and Spark then waits forever."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _fields_of(error: BaseException) -> str:

@@ -321,6 +321,18 @@ def test_the_letter_of_a_timer():
     assert by_clock.value.as_text()[1:3] + by_clock.value.as_text()[6:] == ("'k'", 7, "processing time")
 
 
+def test_a_letter_with_half_a_character_can_be_a_column():
+    class Fails(MapFunction):
+        def map(self, value):
+            raise ValueError(f"not a name: {value}")
+
+    with harness_for(Fails(), on_error=BAD) as harness:
+        harness.push("\ud83d")
+        (letter,) = harness.get_side_output(BAD)
+    assert letter.error == "ValueError: not a name: \\ud83d"
+    "".join(filter(None, [letter.error, letter.traceback])).encode()
+
+
 class Spoil(MapFunction):
     def map(self, value):
         value["amount"] = None

@@ -68,7 +68,7 @@ def _sorted_by(table: pa.Table, columns: Sequence[str]) -> tuple[pa.Table, list[
 def _parts(column: Any) -> Iterator[Any]:
     """Return flat columns that are equal for equal keys, and that sort keys as Spark does.
 
-    Null flags come first, because Arrow sorts nulls last. Arrow's dictionaries distinguish 0.0 and -0.0.
+    Null flags are first, because Arrow sorts nulls last. Arrow's dictionaries distinguish 0.0 and -0.0.
     """
     if column.null_count:
         yield column.is_valid()
