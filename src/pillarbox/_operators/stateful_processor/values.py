@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -178,15 +178,19 @@ def _interval(value: Any) -> dt.timedelta | None:
 
 
 def _decimal(kind: spark.DecimalType) -> Function:
-    unit, most = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
+    # The context of the processor's thread may have too few digits.
+    context = Context(prec=kind.precision, rounding=ROUND_HALF_UP, traps=[InvalidOperation])
+    unit = Decimal((0, (1,), -kind.scale))
 
     def encode(value: Any) -> Decimal | None:
         if not isinstance(value, Decimal) or not value.is_finite():
             return None
-        rounded = value.quantize(unit, ROUND_HALF_UP)
-        if abs(rounded) >= most:
-            raise PySparkRuntimeError(f"[NUMERIC_VALUE_OUT_OF_RANGE] {value} does not fit {kind.simpleString()}")
-        return rounded
+        try:
+            return value.quantize(unit, context=context)
+        except InvalidOperation:
+            raise PySparkRuntimeError(
+                f"[NUMERIC_VALUE_OUT_OF_RANGE] {value} does not fit {kind.simpleString()}"
+            ) from None
 
     return encode
 
