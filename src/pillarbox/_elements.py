@@ -195,7 +195,7 @@ class TaskReport:
         state_chunks: chunks of the state log.
         mailbox_latency_ms: the longest wait of the latest ten probes in the mailbox, or None unless measured
             (``measure_mailbox_latency``). Also set for sources.
-        state_sync: ``"in step"`` if the task already held the state of the store's version, ``"loaded"`` if it read the
+        state_sync: ``"in step"`` if the task's state already had the store's version, ``"loaded"`` if it read the
             state from the store.
         state_format: ``"plain"`` for plain data of declared types, ``"pickle: "`` and the reason, or None without
             state.

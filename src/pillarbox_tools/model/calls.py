@@ -95,7 +95,7 @@ class Counters(NamedTuple):
 
 
 def budget_name(counted: str) -> str:
-    """Return a budget's name, given its name in counters."""
+    """Return the name of the budget that a counter refers to."""
     return counted.lstrip("\0")
 
 

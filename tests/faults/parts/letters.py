@@ -1,7 +1,7 @@
 """Dead letters for chaos: functions that reject records after changing state.
 
 The output is only right if all changes for a rejected record are undone. The keyed function is the ledger of
-``job.py``, which also rejects timers. (Windows that reject records are in ``windows.py``.)
+``job.py``. It rejects timers as well as records. (Windows that reject records are in ``windows.py``.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A window's final output is independent of firing times, epochs, restarts, parallelism and bounded input.
+"""A window's final output is independent of firing times, epochs, restarts, parallelism, and whether the input is bounded input.
 
 No record may be later than the allowed lateness.
 """

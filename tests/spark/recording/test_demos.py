@@ -1,4 +1,4 @@
-"""Fifty recorded epochs of the demos, of first and last levels. Each replay gives the same state."""
+"""Replays of fifty epochs of the demos, recorded at their first and last levels. Each replay gives the same state."""
 
 from __future__ import annotations
 
