@@ -258,6 +258,7 @@ class LocalJob:
         }
 
     def savepoint(self) -> Savepoint:
+        """Return a copy of the committed state."""
         return {subtask: store.copy() for subtask, store in self._stores.items()}
 
     def reset(self) -> None:
@@ -268,6 +269,7 @@ class LocalJob:
         self._sources = {}
 
     def close(self) -> None:
+        """Close all tasks."""
         for task in (*self._sources.values(), *self._tasks.values()):
             task.close()
         self._tasks = {}
