@@ -16,7 +16,7 @@ from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeDescription
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
 
-# Never reached, because messages to homes are small.
+# Timeout for messages to homes. Never reached, because these messages are small.
 _TALK_SECONDS = 1.0
 
 #: Interval of timer checks and of ``wait`` answers (seconds).

@@ -36,7 +36,7 @@ class HomeRequest(NamedTuple):
     """A worker's request for the home of one of its state partitions.
 
     Attributes:
-        place: a digest of the run, level, layout, state partition and secret.
+        place: identifies the home, by a digest of the run, level, layout, state partition and secret.
         attempt: the Spark task's number, which increases from run to run, or None if unknown.
     """
 

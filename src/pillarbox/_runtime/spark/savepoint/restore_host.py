@@ -161,7 +161,7 @@ class RestoringHost(TaskHost):
             shares = (batch_from_bytes(payload) for payload in _drained(self._arrived.pop(code, [])))
             table, log = Table(self._tables[number]), MemoryChunkStore()
             build_log(log, table, vertex.log_identity(subtask), shares, own, as_it_is())
-            # Detects state that does not fit. The query's own tasks run in other processes.
+            # Detects state that does not fit. The query later creates its own tasks.
             with short_lived(vertex, subtask) as task:
                 task.restore(log)
                 wakes_up = task.next_wake_up

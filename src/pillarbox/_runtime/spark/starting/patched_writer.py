@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _lock = threading.Lock()  # guards the patching and `_checked`
 
 _PATCHED = "_pillarbox_patched"
-# Session classes whose Spark has passed the check.
+# Writer classes whose Spark has passed the check.
 _checked: set[type[Any]] = set()
 
 
