@@ -1,4 +1,4 @@
-"""State older than its time-to-live setting expires from the end of the first epoch with one."""
+"""The time-to-live of state that is older than this setting begins at the end of the first epoch with it."""
 
 from __future__ import annotations
 
