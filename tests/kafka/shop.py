@@ -34,11 +34,7 @@ class Shop:
     """Topics with payments, and a folder with checkpoints.
 
     Args:
-<<<<<<< HEAD
-        name: optional prefix of the topic names, to keep them apart on the shared broker.
-=======
         name: topic-name prefix, to keep tests apart on the shared broker.
->>>>>>> textC
     """
 
     def __init__(self, spark: Any, servers: str, folder: Path, name: str) -> None:

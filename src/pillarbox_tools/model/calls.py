@@ -95,10 +95,6 @@ class Counters(NamedTuple):
 
 
 def budget_name(counted: str) -> str:
-<<<<<<< HEAD
-    """Return the name of the budget that a counter refers to."""
-=======
->>>>>>> textC
     return counted.lstrip("\0")
 
 

@@ -1,12 +1,7 @@
 """Dead letters for chaos: functions that reject records after changing state.
 
-<<<<<<< HEAD
-The output is only right if all changes for a rejected record are undone. The keyed function is the ledger of
-``job.py``. It rejects timers as well as records. (Windows that reject records are in ``windows.py``.)
-=======
 The output is right only if all changes for a rejected record are undone. The keyed function, a subclass of ``Ledger``
 in ``job.py``, also rejects timers. (Windows that reject records are in ``windows.py``.)
->>>>>>> textC
 """
 
 from __future__ import annotations

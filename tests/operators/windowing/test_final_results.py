@@ -1,12 +1,6 @@
-<<<<<<< HEAD
-"""A window's final output does not depend on firing times, epochs, restarts, parallelism or a bounded input.
-
-This holds only if no record is later than the allowed lateness.
-=======
 """A window's final output does not depend on firing times, epochs, restarts, parallelism, or boundedness.
 
 This requires that no record is later than the allowed lateness.
->>>>>>> textC
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Replays of fifty epochs of the demos, recorded at their first and last levels. Each replay gives the same state."""
-=======
 """Fifty recorded epochs of the demos, at first and last levels. Each replay gives the same state."""
->>>>>>> textC
 
 from __future__ import annotations
 
