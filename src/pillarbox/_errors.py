@@ -246,8 +246,8 @@ def causes_of(error: BaseException) -> list[BaseException]:
 
 def no_time_zone(what: str) -> str:
     return (
-        f"{what} has no time zone, and there is no Spark session, whose time zone it would be in: give it one, such as"
-        " tzinfo=timezone.utc, or set one with env.set_time_zone('Europe/Berlin'), or with the time_zone of a harness"
+        f"{what} has no time zone, and there is no Spark session with a default: add one, such as"
+        " tzinfo=timezone.utc, or set a default with env.set_time_zone('Europe/Berlin') or time_zone= of a harness"
     )
 
 
