@@ -189,8 +189,8 @@ class _Compiler:
                 other = seen.setdefault(step.effective_uid, step)
                 if other is not step:
                     raise ProgramError(
-                        f"two operators have the uid {step.effective_uid!r} ({other.name!r} and {step.name!r}): the uid"
-                        " names the operator's state, so it must be unique in the program"
+                        f"two operators have the uid {step.effective_uid!r} ({other.name!r} and {step.name!r}): change"
+                        " one, because state is stored under the uid"
                     )
 
     def _check_parallelism(self) -> None:
@@ -204,9 +204,8 @@ class _Compiler:
             if isinstance(step, OperatorTransformation) and (step.parallelism or 1) > most:
                 raise ProgramError(
                     f"operator {step.name!r} has parallelism {step.parallelism}, above the max parallelism {most}, so"
-                    " some subtasks would have no key group: raise it with"
-                    f" env.set_max_parallelism({step.parallelism}),"
-                    " or lower the operator's parallelism"
+                    " some subtasks would have no key group: call"
+                    f" env.set_max_parallelism({step.parallelism}), or lower the operator's parallelism"
                 )
 
     def compile(self) -> Program:
@@ -357,7 +356,7 @@ class _Compiler:
                     vertex.uses_processing_time = True  # it becomes idle without data
                 if strategy.progress_timeout is not None and not vertex.is_source:
                     raise ProgramError(
-                        f"operator {step.name!r}: with_wall_clock_progress() detects silent sources: assign the"
+                        f"operator {step.name!r}: with_wall_clock_progress() detects idle sources: assign the"
                         " strategy before the first key_by(...) or rebalance()"
                     )
             for link, way in self._ways(vertex, step):

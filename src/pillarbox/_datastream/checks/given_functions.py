@@ -59,8 +59,8 @@ def check_requests(func: Any) -> None:
 def check_type(what: str, declared: Any) -> None:
     if not (declared is None or isinstance(declared, (TypeInformation, type)) or get_origin(declared) is not None):
         raise ProgramError(
-            f"{what} must be one of Types, such as Types.LONG(), or a class, not {shorten(declared)}."
-            " output_type declares the columns of the results"
+            f"{what} must be a type such as Types.LONG(), or a class, not {shorten(declared)}."
+            " The columns of the results are declared with output_type="
         )
 
 
@@ -98,8 +98,8 @@ def _check_runs(function: Any, name: str, where: str, may_await: bool) -> None:
         )
     if inspect.iscoroutinefunction(called) and not may_await:
         raise ProgramError(
-            f"{where} got {shorten(function)}, whose {name}() is an async def, which is not awaited; only functions of"
-            " map_async(), AsyncDataStream and process() on a keyed stream may have one"
+            f"{where} got {shorten(function)}, whose {name}() is an async def, which is not awaited: only functions"
+            " for map_async(), AsyncDataStream and process() on a keyed stream may have one"
         )
 
 
