@@ -689,7 +689,7 @@ class Listing(MapFunction, CheckpointedFunction):
 
 
 def test_a_harness_refuses_letters_of_a_function_with_state_of_its_operator():
-    with pytest.raises(ProgramError, match=r"'Listing' has .* and state of the operator itself"):
+    with pytest.raises(ProgramError, match=r"'Listing' has .* and operator state"):
         harness_for(Listing(), on_error=BAD)
 
 
@@ -724,9 +724,9 @@ def test_letters_that_nobody_takes_are_said_and_counted(caplog):
     env = StreamExecutionEnvironment()
     assert env.from_collection(["1", "x", "y"]).map(int, on_error=BAD).execute_and_collect() == [1]
     assert [record.message for record in caplog.records if "is dropped" in record.message] == [
-        "a record whose function raised ValueError is dropped, because no output contains the side"
-        " output 'bad': add get_side_output(...) to the outputs. Further records are counted without a"
-        " log line (operator 'map: int', subtask 0, epoch 0)"
+        "a record for which the function raised ValueError is dropped, because no output contains the side"
+        " output 'bad': add get_side_output(...) to the outputs. Further records are only counted, not"
+        " logged (operator 'map: int', subtask 0, epoch 0)"
     ]
 
 
@@ -856,10 +856,10 @@ def test_records_without_a_key_join_nothing(method, tags):
 
 def test_a_join_has_a_side_output_only_with_on_error():
     left, right = (StreamExecutionEnvironment().from_collection(["a"]),) * 2
-    with pytest.raises(ProgramError, match=r"join\(\) has no side outputs before where\(key, on_error=tag\)"):
+    with pytest.raises(ProgramError, match=r"join\(\) has side outputs only after where\(key, on_error=tag\)"):
         left.join(right).where(len).equal_to(len).get_side_output(BAD)
     for method in ("where", "equal_to"):
-        with pytest.raises(ProgramError, match=rf'{method}\(\): on_error must be "fail" or the OutputTag'):
+        with pytest.raises(ProgramError, match=rf'{method}\(\): on_error= must be "fail" or the OutputTag'):
             getattr(left.co_group(right), method)(len, on_error=3)
 
 
@@ -950,7 +950,7 @@ def test_rows_without_a_timestamp(columnar, times):
     ],
 )
 def test_invalid_values_of_on_error_are_refused(build, method):
-    with pytest.raises(ProgramError, match=method + ': on_error must be "fail" or the OutputTag'):
+    with pytest.raises(ProgramError, match=method + ': on_error= must be "fail" or the OutputTag'):
         build(StreamExecutionEnvironment().from_collection(["a"]))
 
 

@@ -72,5 +72,5 @@ class AddsToTimeOfTwo(CoProcessFunction):
 )
 def test_a_missing_timestamp_is_named(build):
     stream = StreamExecutionEnvironment().from_collection(["a"])
-    with pytest.raises(OperatorError, match=r"'a', which has no timestamp \(assign_timestamps_and_watermarks\("):
+    with pytest.raises(OperatorError, match=r"'a', which has no timestamp \(call assign_timestamps_and_watermarks\("):
         build(stream).execute_and_collect()

@@ -66,7 +66,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         context = self.context
         if not context.batch:
             make, clock = self.strategy.create_generator, context.epoch_time
-            self._generator = with_context(context, "making its watermark generator", make, clock)
+            self._generator = with_context(context, "creating its watermark generator", make, clock)
         self._watermarks = MonotoneWatermarkOutput(self.output, idle=idle, last=last, zone=context.zone)
         self._used = False
 

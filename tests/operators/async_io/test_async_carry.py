@@ -132,7 +132,7 @@ def test_recorded_answers_behind_a_slow_request_are_not_asked_for_again(clock, o
 
 
 def test_only_carried_answers_are_recorded():
-    with pytest.raises(ProgramError, match='record must be True with on_barrier="carry"'):
+    with pytest.raises(ProgramError, match='record= must be False, or True with on_barrier="carry"'):
         AsyncOptions("map_async", record=True)
 
 

@@ -120,7 +120,7 @@ def test_a_timeout_cancels_and_undoes() -> None:
         assert not harness.get_side_output(BAD)
         harness.set_processing_time(5_000)
         (letter,) = harness.get_side_output(BAD)
-        assert letter.error == "TimeoutError: no end within 5 s"
+        assert letter.error == "TimeoutError: not finished within 5 s"
         assert harness.state_of("a") == {}
 
 
@@ -140,7 +140,7 @@ def test_an_element_that_returns_when_it_is_cancelled_has_ended_normally() -> No
 def test_a_timeout_fails_the_task() -> None:
     with opened(Hanging(), timeout="5 seconds") as harness:
         harness.push(("a", "stops"))
-        with pytest.raises(OperatorError, match=r"\('a', 'stops'\) of key 'a': TimeoutError: no end within 5 s"):
+        with pytest.raises(OperatorError, match=r"\('a', 'stops'\) of key 'a': TimeoutError: not finished within 5 s"):
             harness.set_processing_time(5_000)
 
 
@@ -164,7 +164,7 @@ def test_too_many_elements_that_ignore_their_cancellation_fail_the_task() -> Non
             harness.advance_processing_time(1_000)
         assert len(harness.get_side_output(BAD)) == 32
         harness.advance_processing_time(5_000)
-        with pytest.raises(OperatorError, match="32 elements do not heed their cancellation"):
+        with pytest.raises(OperatorError, match="32 elements ignore their cancellation"):
             harness.advance_processing_time(1_000)
 
 

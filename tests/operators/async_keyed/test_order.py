@@ -363,9 +363,9 @@ def test_options_are_checked() -> None:
 
     with pytest.raises(ProgramError, match=r"capacity, ordered with .*, which has no async def"):
         opened(Plain(), capacity=3, ordered=True)
-    with pytest.raises(ProgramError, match="capacity must be a positive integer, not 0"):
+    with pytest.raises(ProgramError, match="capacity= must be a positive integer, not 0"):
         opened(Waiting(Gate()), capacity=0)
-    with pytest.raises(ProgramError, match="on_barrier must be"):
+    with pytest.raises(ProgramError, match="on_barrier= must be"):
         opened(Waiting(Gate()), on_barrier="wait")
 
 

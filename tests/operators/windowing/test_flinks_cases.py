@@ -171,7 +171,7 @@ def test_windows_that_shrink_below_event_time_are_refused():
         push(harness, ("a", 0, 0))
         advance(harness, 20)
         with pytest.raises(
-            Exception, match=r"merged windows into TimeWindow\(start=0, end=11\), whose end event time has passed"
+            Exception, match=r"merged windows into TimeWindow\(start=0, end=11\), which event time has already passed"
         ):
             push(harness, ("a", 3, 0))
 

@@ -92,8 +92,8 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         runner = self.runner
         if runner.loop.current is not self or get_ident() != runner.rows.thread:
             raise ProgramError(
-                f"operator {runner.name!r}: the context of {self} is used outside of its steps: in another thread, in"
-                " a callback, with another element, or in an asyncio task that the function has not awaited"
+                f"operator {runner.name!r}: the context of {self} is used in another thread, in a callback, with"
+                " another element, or in an asyncio task that the function has not awaited: use it in the function only"
             )
 
     def timestamp(self) -> Any:
@@ -115,7 +115,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     def get_broadcast_state(self, state_descriptor: Any) -> Any:
         self._check()
         if self.runner.get_broadcast_state is None:
-            raise ProgramError(f"operator {self.runner.name!r}: there is no broadcast state, as no stream is broadcast")
+            raise ProgramError(f"operator {self.runner.name!r}: no stream is broadcast, so there is no broadcast state")
         return self.runner.get_broadcast_state(state_descriptor)
 
     def current_processing_time(self) -> int:

@@ -39,7 +39,7 @@ class Timeouts:
     def _error(self, element: Element) -> TimeoutError:
         budget = self._runner.caller.budget_awaited_by(element)
         reason = "" if budget is None else f", because a call was waiting for the budget {budget!r}"
-        return TimeoutError(f"no end within {self._seconds:g} s{reason}")
+        return TimeoutError(f"not finished within {self._seconds:g} s{reason}")
 
     def _expire(self) -> None:
         self._timer = None
@@ -65,8 +65,8 @@ class Timeouts:
             runner.fail(
                 element,
                 OperatorError(
-                    f"operator {runner.name!r}: {len(runner.cut_off)} elements do not heed their cancellation after"
-                    f" their timeout, the last of them {element}: let the function raise CancelledError"
+                    f"operator {runner.name!r}: {len(runner.cut_off)} elements ignore their cancellation after their"
+                    f" timeout, the last of them {element}: let the function raise CancelledError"
                 ),
             )
             return

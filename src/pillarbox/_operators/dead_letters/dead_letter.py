@@ -111,8 +111,8 @@ class DeadLetters:
         elif not self._warned:
             self._warned = True
             _log.warning(
-                "a record whose function raised %s is dropped, because no output contains the side output %r: add"
-                " get_side_output(...) to the outputs. Further records are counted without a log line %s",
+                "a record for which the function raised %s is dropped, because no output contains the side output %r:"
+                " add get_side_output(...) to the outputs. Further records are only counted, not logged %s",
                 cause,
                 self._tag_id,
                 place_of_task(self._context.name, self._context.subtask, self._context.epoch),
@@ -171,5 +171,5 @@ def sort_out(
 def check_on_error(on_error: Any, method: str) -> None:
     if on_error != "fail" and not isinstance(on_error, OutputTag):
         raise ProgramError(
-            f'{method}: on_error must be "fail" or the OutputTag for dead letters, not {shorten(on_error)}'
+            f'{method}: on_error= must be "fail" or the OutputTag for dead letters, not {shorten(on_error)}'
         )

@@ -286,9 +286,8 @@ class StreamOperator:
         """Restore the result of ``snapshot_state`` (None in a new query). Raises for another operator's state."""
         if state is not None:
             raise CheckpointMismatchError(
-                f"the checkpoint holds elements that operator {self.name!r} had not finished, and the program has"
-                " another kind of operator there: run the program that wrote it until it has finished them, or start"
-                " from a new checkpoint"
+                f"the checkpoint holds unfinished elements of operator {self.name!r}, but the program now has another"
+                " kind of operator there: let the old program finish them, or use a new checkpoint directory"
             )
 
     def snapshot_event_time(self) -> dict[str, Any] | None:

@@ -313,8 +313,8 @@ def check_call(function: Any, names: Sequence[str], what: str) -> None:
         signature.bind(*names)
     except TypeError as error:
         raise ProgramError(
-            f"{what} takes {signature}: {error}. It is called with ({', '.join(names)}), so take these"
-            " arguments, and return or yield results"
+            f"{what} takes {signature}: {error}. It is called with ({', '.join(names)}): declare these"
+            " parameters, and return or yield results"
         ) from None
 
 
@@ -334,7 +334,7 @@ def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False
     if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
         raise ProgramError(
             f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} is an async def, which"
-            f" {asked_by} does not await; use map_async() or AsyncDataStream, or write a plain def"
+            f" {asked_by} does not await: use map_async() or AsyncDataStream, or write a plain def"
         )
     if not many and inspect.isgeneratorfunction(called):
         raise ProgramError(

@@ -149,7 +149,7 @@ class RuntimeContext:
                 " KeyedProcessFunction (KeyedCoProcessFunction, KeyedBroadcastProcessFunction)"
             )
         if name in self._own_states:
-            raise ProgramError(f"operator {self._context.name!r} has an internal state {name!r}: rename yours")
+            raise ProgramError(f"operator {self._context.name!r} has an internal state {name!r}: rename your state")
         return self._keyed.backend
 
 

@@ -162,8 +162,8 @@ def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy
         return retry
     if not is_count(retry, 0):
         raise ProgramError(
-            "retry must be an AsyncRetryStrategy, such as AsyncRetryStrategy.fixed_delay(3, '100 ms'), or the"
-            f" number of further attempts, not {shorten(retry)}"
+            "retry= must be an AsyncRetryStrategy, such as AsyncRetryStrategy.fixed_delay(3, '100 ms'), or a"
+            f" number of retries, not {shorten(retry)}"
         )
     return AsyncRetryStrategy.exponential_backoff(retry, 100, Duration.of_seconds(10)) if retry else None
 
