@@ -134,7 +134,7 @@ class ColumnTimestampAssigner(TimestampAssigner):
 
     def __init__(self, column: str) -> None:
         if not column:
-            raise ProgramError("with_timestamp_assigner(): the name of the timestamp column is empty")
+            raise ProgramError("with_timestamp_assigner(): the timestamp column name is empty")
         self.column = column
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
@@ -179,8 +179,8 @@ def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
         return _FunctionTimestampAssigner(extract, assigner)
     if not callable(assigner):
         raise ProgramError(
-            f"not a timestamp assigner: {shorten(assigner)}; a TimestampAssigner, a function "
-            "f(value) or f(value, record_timestamp), or the name of a column is expected"
+            f"{shorten(assigner)} is not a timestamp assigner: pass a TimestampAssigner, a function "
+            "f(value) or f(value, record_timestamp), or a column name"
         )
     if _takes_record_timestamp(assigner):
         return _FunctionTimestampAssigner(assigner, assigner)
