@@ -72,7 +72,7 @@ def test_batch_mode_parallelism_and_chains(spark, tmp_path):
     assert sorted(map(tuple, totals.collect())) == [(key, ROWS // KEYS) for key in range(KEYS)]
 
     stream = spark.readStream.schema("key LONG").parquet(str(tmp_path))
-    with pytest.raises(ProgramError, match="batch mode needs bounded sources, and 'dataframe' is a streaming DataF"):
+    with pytest.raises(ProgramError, match="batch mode needs bounded sources, but 'dataframe' is a streaming DataF"):
         environment(spark).from_dataframe(stream).key_by("key").sum("key").to_dataframe("key LONG")
     automatic = environment(spark, RuntimeExecutionMode.AUTOMATIC).from_dataframe(stream).key_by("key").sum("key")
     assert automatic.to_dataframe("key LONG").isStreaming

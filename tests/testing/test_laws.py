@@ -336,7 +336,7 @@ def test_a_late_record_excuses_no_operator_that_overtakes_before_it():
     def open_harness(**options):
         return OneInputStreamOperatorTestHarness(node(TooLate, "bad"), **options)
 
-    with pytest.raises(AssertionError, match="law 3: records come out behind a watermark"):
+    with pytest.raises(AssertionError, match="law 3: records were emitted after a watermark"):
         check_operator(open_harness, [record("a", 1, 1), Watermark(5), record("a", 2, 2)])
 
 
@@ -359,7 +359,7 @@ def test_a_function_that_changes_state_in_place():
 
 
 def test_a_function_that_keeps_state_outside_of_state():
-    with pytest.raises(AssertionError, match="law 2: a snapshot after step 1 of 13"):
+    with pytest.raises(AssertionError, match="law 2: resuming from a snapshot after step 1 of 13"):
         check_operator(lambda **options: harness_for(Forgetful(), key_by="key", **options), SCRIPT)
 
 
@@ -377,7 +377,7 @@ class Counting(KeyedProcessFunction):
 
 
 def test_a_field_counts_on_from_snapshot_to_snapshot():
-    with pytest.raises(AssertionError, match="law 2: a snapshot"):
+    with pytest.raises(AssertionError, match="law 2: resuming from a snapshot"):
         check_operator(lambda **options: harness_for(Counting(), key_by="key", **options), SCRIPT)
     with harness_for(Counting(), key_by="key") as harness:
         for _ in range(3):

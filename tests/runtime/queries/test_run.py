@@ -165,7 +165,7 @@ def test_wrong_arguments():
     nobodys.id = "nobody's"
     with pytest.raises(ProgramError, match="and query nobody's has none, or another process started it"):
         pillarbox.run(nobodys)
-    with pytest.raises(ProgramError, match=r"run\(\): grace: not a duration: 'soon'"):
+    with pytest.raises(ProgramError, match=r"run\(\): grace: 'soon' is not a duration"):
         pillarbox.run(started(Query()), grace="soon")  # type: ignore[arg-type]
 
 

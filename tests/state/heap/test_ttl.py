@@ -588,11 +588,11 @@ def test_the_builder_makes_what_keywords_make():
     ("make", "says"),
     [
         (lambda: StateTtlConfig(0), "the time-to-live of a state must be at least one millisecond, not 0"),
-        (lambda: StateTtlConfig("-5 seconds"), "a duration cannot be negative"),
-        (lambda: StateTtlConfig("soon"), "not a duration: 'soon'"),
+        (lambda: StateTtlConfig("-5 seconds"), "is negative, which a duration cannot be"),
+        (lambda: StateTtlConfig("soon"), "'soon' is not a duration"),
         (lambda: StateTtlConfig(5, update_type=WRONG), "none of StateTtlConfig.UpdateType.Disabled"),
         (lambda: StateTtlConfig(5, cleanup_size=0), "at least 1, not 0"),
-        (lambda: StateTtlConfig.new_builder(-1), "a duration cannot be negative"),
+        (lambda: StateTtlConfig.new_builder(-1), "is negative, which a duration cannot be"),
         (lambda: StateTtlConfig.new_builder(5).cleanup_incrementally(0), "at least 1, not 0"),
         (
             lambda: StateTtlConfig.new_builder(5).set_ttl_time_characteristic(WRONG),
