@@ -220,5 +220,5 @@ TWO_INPUT_BUILDS = [
     Build("broadcast of another state", lambda env: rows(env).broadcast(ValueStateDescriptor("rules")), ("broadcast() takes MapStateDescriptors, not ValueStateDescriptor('rules')",)),
     Build("a broadcast stream is asked", lambda env: rows(env).broadcast(RULES).connect(rows(env)), ("a broadcast stream has no connect()", "stream.connect(broadcast)")),
     Build("keyed state behind a partitioner", lambda env: rows(env).partition_custom(lambda key, n: 0, "id").reduce(max), ("reduce() needs a keyed stream: put key_by(...) before it",)),
-    Build("min_by of -1", lambda env: rows(env).key_by("key").min_by(-1), ("min_by() takes a field's position, from 0, or its name, not -1",)),
+    Build("min_by of -1", lambda env: rows(env).key_by("key").min_by(-1), ("min_by() takes a field's position (from 0) or name, not -1",)),
 ]

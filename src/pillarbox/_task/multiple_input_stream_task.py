@@ -115,7 +115,9 @@ class MultipleInputStreamTask(StreamTask):
         reason = self.log.reason_for_pickles
         if self.subtask == 0:
             description = "plain data of the declared types" if reason is None else f"pickles: {reason}"
-            _log.info("the state in the checkpoint is %s %s", description, place_of_task(self.chain.head.name))
+            _log.info(
+                "the state in the checkpoint is stored as %s %s", description, place_of_task(self.chain.head.name)
+            )
         return "plain" if reason is None else f"pickle: {reason}"
 
     def _restore_task_state(self, task_state: dict[str, Any]) -> None:

@@ -268,8 +268,8 @@ class OperatorChain:
         if lost:
             raise CheckpointMismatchError(
                 f"the checkpoint contains unfinished work of operator {lost[0]!r}, but the program has no such"
-                f" operator chained to {self.head.name!r}: run the old program, set the operator's uid() to the"
-                " checkpoint's uid, or use a new checkpoint directory"
+                f" operator chained to {self.head.name!r}: let the old program finish it, set the operator's uid() to"
+                " the checkpoint's uid, or use a new checkpoint directory"
             )
         for operator in self.operators:
             operator.restore_state(states.get(operator.uid))

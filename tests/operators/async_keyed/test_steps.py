@@ -240,7 +240,7 @@ def test_a_slow_step_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest
         operator_of(harness).runner.stopwatch = lambda: now
         harness.push_all([("a", steps.SLOW_STEP), ("b", 1.5 * steps.SLOW_STEP)])
         (warning,) = caplog.messages
-        assert "a step of the record ('b', 1.5) of key 'b' took 1.5 s, which ended at " in warning
+        assert "the code for the record ('b', 1.5) of key 'b' blocked its task for 1.5 s, which ended at " in warning
         assert f"{__file__}:" in warning
         gate.open(harness, ("b", 1.5))
         assert len(caplog.messages) == 2

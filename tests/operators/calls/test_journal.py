@@ -191,7 +191,7 @@ def test_batch_mode_has_no_journal(service: Service, tmp_path: Path) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_runtime_mode(RuntimeExecutionMode.BATCH)
     stream = env.from_collection([("a", 1)]).key_by(lambda pair: pair[0])
-    with pytest.raises(ProgramError, match="batch mode repeats no epoch, so drop journal="):
+    with pytest.raises(ProgramError, match="batch mode never repeats an epoch, so drop journal="):
         stream.process(Calling(service, two_calls), journal=str(tmp_path)).execute_and_collect()
     with pytest.raises(ProgramError, match="journal= must be a folder"):
         stream.process(Calling(service, two_calls), journal="")

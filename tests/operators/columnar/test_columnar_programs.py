@@ -133,19 +133,19 @@ REFUSED = {
     ),
     "trigger": (
         lambda: keyed().window(MINUTE).trigger(CountTrigger.of(3)).aggregate(n=count_()),
-        r"fire at the end of a window, not by CountTrigger.of\(3\): pass an AggregateFunction to aggregate\(\)",
+        r"fire at the end of a window, not by CountTrigger.of\(3\): use an AggregateFunction instead",
     ),
     "evictor": (
         lambda: keyed().window(MINUTE).evictor(CountEvictor.of(3)).aggregate(n=count_()),
-        r"keep no elements for evictor\(.*\) to remove: pass an AggregateFunction to aggregate\(\)",
+        r"keep no elements for evictor\(.*\) to remove: use an AggregateFunction instead",
     ),
     "late side output": (
         lambda: keyed().window(MINUTE).side_output_late_data(OutputTag("late")).aggregate(n=count_()),
-        r"count late rows .* cannot send them to a side output: pass an AggregateFunction to aggregate\(\)",
+        r"count late rows .* cannot send them to a side output: use an AggregateFunction instead",
     ),
     "processing time": (
         lambda: keyed().window(TumblingProcessingTimeWindows.of(5)).aggregate(n=count_()),
-        r"in event time, not TumblingProcessingTimeWindows\(5 ms\): pass",
+        r"in event time, not TumblingProcessingTimeWindows\(5 ms\): use",
     ),
     "global windows": (lambda: keyed().window(GlobalWindows.create()).aggregate(n=count_()), "in event time, not"),
     "count windows": (lambda: keyed().count_window(3).aggregate(n=count_()), "in event time, not"),

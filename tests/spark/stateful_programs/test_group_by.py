@@ -207,7 +207,7 @@ def test_refused_programs(spark: SparkSession) -> None:
     with pytest.raises(ProgramError, match=r"initialState must be a DataFrame grouped by pillarbox.group_by\(\)"):
         grouped: Any = df.groupBy("id")
         pillarbox.group_by(df, "id").transformWithState(Count(), OUTPUT, "append", "None", grouped)
-    with pytest.raises(ProgramError, match="initialState is grouped by 'id', whose types differ from 'k'"):
+    with pytest.raises(ProgramError, match="initialState is grouped by 'id', whose types are not those of 'k'"):
         other = pillarbox.group_by(df, "id")
         pillarbox.group_by(df.selectExpr("STRING(id) k"), "k").transformWithState(
             Count(), OUTPUT, "append", "None", other

@@ -630,7 +630,7 @@ def test_a_program_whose_types_are_declared_has_plain_state(key_type, caplog):
         savepoint = job.savepoint()
     assert types_in_head(next(iter(savepoint.values()))) == ({"state/sum": "LONG"} if key_type else None)
     message = "plain data of the declared types" if key_type else "pickles: the type of its key is not known"
-    assert f"the state in the checkpoint is {message}" in caplog.text and " (operator 'process: Sum')" in caplog.text
+    assert f"checkpoint is stored as {message}" in caplog.text and " (operator 'process: Sum')" in caplog.text
     with sums(key_type, savepoint) as job:
         assert push(job, ("a", 3, 20)) == ["6", "('a', 15)", "('a', 16)"]
         if key_type:

@@ -178,7 +178,8 @@ class GroupedData:
         types = [df.schema[name].dataType for name in names]
         if types != [field.dataType for field in self._key]:
             raise ProgramError(
-                f"initialState is grouped by {listed(names)}, whose types differ from {listed(self._names)}: cast them"
+                f"initialState is grouped by {listed(names)}, whose types are not those of {listed(self._names)}: cast"
+                " them"
             )
         if df.isStreaming:
             raise ProgramError("initialState must be a batch DataFrame, but this one is streaming")

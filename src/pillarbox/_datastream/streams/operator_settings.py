@@ -36,7 +36,7 @@ class OperatorSettings:
             True
         """
         if isinstance(self._step, KeyByTransformation):
-            raise ProgramError(f"name({name!r}) is for operators, but key_by() is not one: name the operator after it")
+            raise ProgramError(f"name({name!r}) is for operators, but key_by() is not one: name the next operator")
         check_text(name, "a name")
         self._step.name = name
         return self

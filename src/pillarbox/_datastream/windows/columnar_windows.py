@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
     from pillarbox._datastream.windows.windowed import WindowsOfOneStream
 
-_INSTEAD = "pass an AggregateFunction to aggregate(), which works on Python objects"
+_INSTEAD = "use an AggregateFunction instead, which works on Python objects"
 
 
 def _misfit(windows: WindowsOfOneStream[Any, Any]) -> str | None:

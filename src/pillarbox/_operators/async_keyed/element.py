@@ -93,7 +93,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         if runner.loop.current is not self or get_ident() != runner.rows.thread:
             raise ProgramError(
                 f"operator {runner.name!r}: the context of {self} is used in another thread, in a callback, with"
-                " another element, or in an asyncio task that the function has not awaited: use it in the function only"
+                " another element, or in an asyncio task that the function has not awaited: use it only in its own call"
             )
 
     def timestamp(self) -> Any:

@@ -58,7 +58,7 @@ class AsyncKeyedOperator(KeyedOperator):
     def __init__(self, context: OperatorContext, function: Any, keying: Keying, options: AsyncKeyedOptions) -> None:
         assert context.keyed is not None
         if options.journal is not None and context.batch:
-            raise ProgramError(f"{options.method}: batch mode repeats no epoch, so drop journal=")
+            raise ProgramError(f"{options.method}: batch mode never repeats an epoch, so drop journal=")
         if options.undoes and isinstance(function, CheckpointedFunction):
             raise ProgramError(no_undo(context.name))
         self._undo: Undo | None = context.keyed.backend.allow_undo() if options.undoes else None

@@ -32,7 +32,7 @@ def keyed_context(context: OperatorContext) -> KeyedContext:
     if context.keyed is None:
         raise ProgramError(
             f"operator {context.name!r} needs keyed state, but its input has no keys: call key_by(...) directly"
-            " before it; in a test, use a keyed harness"
+            " before the operator; in a test, use a keyed harness"
         )
     return context.keyed
 

@@ -339,5 +339,5 @@ def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False
     if not many and inspect.isgeneratorfunction(called):
         raise ProgramError(
             f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} yields, so it"
-            " returns a generator and not a result: return the result, or use flat_map() for several results"
+            " returns a generator instead of a result: return the result, or use flat_map() for several results"
         )

@@ -185,7 +185,7 @@ def _explained(
         *(f"  {name} = {values!r}" for name, values in shrinker.inputs.items()),
         f"  kinds of faults: {', '.join(shrinker.faults) or 'none'}",
         str(shrinker.failure),
-        f"Repeat it by simulate(..., inputs, seeds=[{seed}]), or the smallest case by simulate(..., inputs,"
+        f"Repeat it with simulate(..., inputs, seeds=[{seed}]), or the smallest case with simulate(..., inputs,"
         f" seeds=[{shrinker.seed}], faults={list(shrinker.faults)!r}, parallelism={shrinker.levels!r})",
     ]
     error = SimulationError("\n".join(lines), seed, shrinker.inputs, shrinker.faults)
