@@ -60,7 +60,7 @@ class LedgerConnection(ABC):
 
 
 class Ledger(ABC):
-    """The accounts of all budgets. Event loops book slots in them."""
+    """Holds the accounts of all budgets, from which event loops book slots."""
 
     @abstractmethod
     def open(self) -> LedgerConnection: ...

@@ -79,7 +79,10 @@ def start_query(start: Start, method: Callable[[], StreamingQuery]) -> Streaming
 
 
 def _programs_to_start(start: Start) -> list[PlannedProgram]:
-    """Return a starting query's programs. Raises if its plan is unreadable and may contain a program."""
+    """Return the programs of a query that is starting.
+
+    Raises if the plan cannot be read, unless it cannot contain a program.
+    """
     try:
         return programs_of(start.writer)
     except ProgramError:
