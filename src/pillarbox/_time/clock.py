@@ -109,7 +109,7 @@ class ProcessingTimeService(ABC):
         """Stop firing timers, without blocking.
 
         Returns:
-            A future that is done when running callbacks have finished (the same in each call).
+            A future that is done when all running callbacks have finished. Each call returns the same future.
         """
 
     @abstractmethod

@@ -322,7 +322,7 @@ class Checkpoint:
         return self._numbers("offsets")
 
     def watermark(self, epoch: int) -> int:
-        """Return Spark's watermark after a committed epoch (Unix time in ms), or 0 if there is none."""
+        """Return Spark's watermark after a committed epoch (Unix time in ms), or 0 if there is no watermark."""
         lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(epoch)])
         return max((json_object(line).get(_NEXT_WATERMARK, 0) for _, line in lines), default=0)
 

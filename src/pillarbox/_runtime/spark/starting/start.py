@@ -159,7 +159,7 @@ class _Starter:
             yield
 
     def _prepared(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Check the checkpoint, note the programs in it, and fill its gaps. Returns the updated checkpoint."""
+        """Check the checkpoint, record the programs in it, and add missing entries. Returns the updated checkpoint."""
         start, programs = self._start, self._programs
         check_logs(self._spark, checkpoint)
         if any(program.parallelism for program in programs):
