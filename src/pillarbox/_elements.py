@@ -200,7 +200,7 @@ class TaskReport:
         state_format: ``"plain"`` for plain data of declared types, ``"pickle: "`` and the reason, or None without
             state.
         gauges: the other metrics of the user's functions, by ``uid.name``.
-        rate_limited_ms: how long an async function's next request must wait for a rate limit, or None if it has none.
+        rate_limited_ms: how long an async function's next request must wait for a rate limit, or None without one.
         broadcast_in: broadcast records in ``records_in``. Each subtask receives every broadcast record.
         process: pid of the process that ran the task: a home process (long-lived process of a state partition) or a
             Spark Python worker.

@@ -60,7 +60,7 @@ class LedgerConnection(ABC):
 
 
 class Ledger(ABC):
-    """Holds the accounts of all budgets, from which event loops book slots."""
+    """Holds the accounts of all budgets. Event loops book slots of the accounts."""
 
     @abstractmethod
     def open(self) -> LedgerConnection: ...

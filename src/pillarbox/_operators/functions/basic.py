@@ -203,7 +203,7 @@ class RecordContext(ABC):
 
     @abstractmethod
     def timestamp(self) -> int | Any:
-        """Return the record's event time (Unix time in ms), or None if it has none."""
+        """Return the record's event time (Unix time in ms), or None if it has no event time."""
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V) -> None:
