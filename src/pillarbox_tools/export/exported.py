@@ -1,4 +1,4 @@
-"""The queries of one exporter, each with a unique label."""
+"""Gives each query of a metrics exporter a unique label."""
 
 from __future__ import annotations
 

@@ -51,11 +51,11 @@ class ExecutorMemory:
     None means unknown.
 
     Attributes:
-        home_bytes: measured memory of its home processes. Also None without such processes.
+        home_bytes: measured memory of its home processes. Also None if there are no such processes.
         worker_bytes: measured memory of its workers with tasks.
         needed: the sum of the terms, with ``home_bytes``, if known, in place of the terms for homes and state.
         overhead: recommended ``spark.executor.memoryOverhead``, ``needed`` plus a third.
-        limit: the container's limit in bytes. Also None without a limit.
+        limit: the container's limit in bytes. Also None if there is no limit.
     """
 
     host: str

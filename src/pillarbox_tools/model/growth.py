@@ -36,7 +36,7 @@ class Memory:
     """The memory of the largest worker process. None means unknown.
 
     Attributes:
-        limit: the limit in bytes. Also None without a limit.
+        limit: the limit in bytes. Also None if there is no limit.
         per_day: growth in bytes per day.
         full_at: when memory reaches the limit at this rate (Unix time in ms). Also None if never.
     """

@@ -46,7 +46,7 @@ class Target(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """An operator's uid that no other vertex has, if possible, or "" without uids."""
+        """The uid of one of the operators, preferably one that no other vertex has. "" if no operator has a uid."""
         others = {
             operator.uid
             for vertex in self._plan.vertices

@@ -34,7 +34,7 @@ _SHOWN = 300
 
 @dataclass(frozen=True)
 class Step:
-    """One program's result for a record, as text: its output, the key's final state, and its error."""
+    """One program's result for a record, as text: the output, the key's final state, and the error, if any."""
 
     output: list[str]
     state: dict[str, str]

@@ -1,4 +1,4 @@
-"""Replays a recording in this process, by default without service calls."""
+"""Replays a recording in this process, by default without calling external services."""
 
 from __future__ import annotations
 

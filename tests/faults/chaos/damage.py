@@ -50,7 +50,7 @@ class Damage:
 
 
 def damage(checkpoint: Path, rng: random.Random, shift: int = 0) -> Damage | None:
-    """Damage one of the newest files, which are read next. Returns None without a suitable file.
+    """Damage one of the newest files, which are read next. Returns None if there is no suitable file.
 
     Args:
         shift: a batch's number in the output minus its number in the checkpoint.

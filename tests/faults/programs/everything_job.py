@@ -119,7 +119,7 @@ class CountsModel(Model):
 
 
 class Ask:
-    """Answers with the square of a record's id when a file exists."""
+    """Answers with the square of a record's id, once a file exists."""
 
     def __init__(self, released: str) -> None:
         self.released = released

@@ -1,4 +1,4 @@
-"""The time-to-live of state that is older than this setting begins at the end of the first epoch with it."""
+"""A time-to-live that is added later starts, for existing state, at the end of the first epoch with the setting."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def end_with_message(error: Exception, message: str | None = None) -> None:
     """Move a task's error message to the end of the query's failure text.
 
     Args:
-        message: the message if the error is not from a pillarbox task.
+        message: the text for an error that is not from a pillarbox task.
     """
     for field in ("_desc", "_message"):
         text = getattr(error, field, None)

@@ -209,7 +209,7 @@ class BudgetServer:
         return ceiling_names
 
     def resume(self, name: str, charges: Iterable[Period], write: Write) -> None:
-        """Charge a budget's ceiling with the charges from checkpoints. Later charges are saved with ``write``."""
+        """Count the charges restored from checkpoints against a budget's ceiling. ``write`` saves later charges."""
 
         def resume() -> None:
             shared = self._shared[name]

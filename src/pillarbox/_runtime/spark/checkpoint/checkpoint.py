@@ -58,7 +58,7 @@ class Checkpoint:
         return max(filter(None, map(read_layouts, self.lines)), default=None, key=itemgetter(0))
 
     def subtasks(self) -> list[tuple[int, int]] | None:
-        """Return (subtasks, key groups) of each program as noted in the checkpoint, or None without a note."""
+        """Return (subtasks, key groups) of each program as noted in the checkpoint, or None if it has no note."""
         if self.last_committed >= 0 and self._layouts_note is not None:
             return [(subtasks, key_groups) for subtasks, key_groups in self._layouts_note.layouts]
         binding = self.binding()
@@ -322,7 +322,7 @@ class Checkpoint:
         return self._numbers("offsets")
 
     def watermark(self, epoch: int) -> int:
-        """Return Spark's watermark after a committed epoch (Unix time in ms), or 0 without a watermark."""
+        """Return Spark's watermark after a committed epoch (Unix time in ms), or 0 if there is no watermark."""
         lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(epoch)])
         return max((json_object(line).get(_NEXT_WATERMARK, 0) for _, line in lines), default=0)
 

@@ -185,9 +185,9 @@ class Relay:
     def _begin(
         self, subtask: tuple[int, int], facts: TaskInfo, answers: _Answers, chunks: ChunkStore
     ) -> tuple[Kind, list[Any]]:
-        """Begin an epoch in a home, and return the home's first message.
+        """Begin an epoch in a home process, and return its first message.
 
-        A home that sends no message has done nothing, so this tries another home.
+        A home process that sends no message has done nothing, so another one is tried.
 
         Raises:
             NoHomesError: no home is available.

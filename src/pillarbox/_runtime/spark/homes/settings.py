@@ -58,7 +58,7 @@ def _default_most() -> int:
 
 
 def processors(root: str = "/sys/fs/cgroup") -> float:
-    """Return how many processors the process may use by its affinity and the container's quota."""
+    """Return how many processors the process may use, given its CPU affinity and the container's quota."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _numbers(f"{root}/cpu.max") or [
         *_numbers(f"{root}/cpu/cpu.cfs_quota_us"),

@@ -57,9 +57,9 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
         spark: the session that reads the checkpoint.
         checkpoint: the ``checkpointLocation`` of the query.
         uid: the operator's uid, as set with ``.uid("count")``.
-        key: the key. A string is parsed with the declared key type, or without one by comparison with the keys in
-            state. "10040" may be a string or a number, "2026-05-01" a date, and '["a", 1]' a key of two columns. Any
-            other value is the key itself.
+        key: the key. A string is parsed as the declared key type. If no type is declared, it is compared with the keys
+            in state. "10040" may be a string or a number, "2026-05-01" a date, and '["a", 1]' a key of two columns. A
+            value that is not a string is the key itself.
 
     Returns:
         - ``key``: the key as text; ``subtask``: the index of its subtask;
@@ -217,7 +217,7 @@ def _rows_of(rows: ViewedRows, keys: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
-    """Return the work that a task carries over: counts by operator, and the requests and timers of ``keys``."""
+    """Return a task's pending async calls: their number by operator, and the requests and timers of ``keys``."""
     carried: dict[str, int] = {}
     calls: list[dict[str, Any]] = []
     visits: list[tuple[str, int]] = []

@@ -49,7 +49,7 @@ _STAGES_AFTER = 2000
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A driver's activity at some time. All times are Unix times in ms.
+    """A snapshot of a driver's activity. Times are Unix times in ms, unless noted.
 
     Attributes:
         process: the driver's pid on ``host``.

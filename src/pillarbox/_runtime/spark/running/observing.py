@@ -221,7 +221,7 @@ def record(
         uid: the operator's uid or name. By default, the failed operator.
         subtask: the subtask's index; for a source, the partition.
         key: instead of ``subtask``, one of its keys as text (JSON for a key of several columns). The text is parsed
-            with the declared key type, or without one by comparison with the keys in state.
+            as the declared key type. If no type is declared, it is compared with the keys in state.
         allow_calls: whether to repeat the calls of earlier async operators. If False, an epoch with such calls is
             refused. Other functions' calls are always repeated.
         limit: maximum size (bytes) of the task's input, and of the copied state.

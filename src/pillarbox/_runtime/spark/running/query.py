@@ -116,7 +116,7 @@ _instead: ContextVar[Callable[[Start], NoReturn] | None] = ContextVar("pillarbox
 
 @contextmanager
 def instead_of_starting(call: Callable[[Start], NoReturn]) -> Iterator[None]:
-    """Make :func:`start` run ``call`` instead in this thread, within the block. For ``pillarbox record``."""
+    """Within the block, calls of :func:`start` in this thread run ``call`` instead. For ``pillarbox record``."""
     token = _instead.set(call)
     try:
         yield

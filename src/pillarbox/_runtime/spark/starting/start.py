@@ -79,7 +79,10 @@ def start_query(start: Start, method: Callable[[], StreamingQuery]) -> Streaming
 
 
 def _programs_to_start(start: Start) -> list[PlannedProgram]:
-    """Return a starting query's programs. Raises if its plan is unreadable and may contain a program."""
+    """Return the programs of a query that is starting.
+
+    Raises if the plan cannot be read, unless it cannot contain a program.
+    """
     try:
         return programs_of(start.writer)
     except ProgramError:
@@ -156,7 +159,7 @@ class _Starter:
             yield
 
     def _prepared(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Check the checkpoint, note the programs in it, and fill its gaps. Returns the updated checkpoint."""
+        """Check the checkpoint, record the programs in it, and add missing entries. Returns the updated checkpoint."""
         start, programs = self._start, self._programs
         check_logs(self._spark, checkpoint)
         if any(program.parallelism for program in programs):

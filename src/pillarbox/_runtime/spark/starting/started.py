@@ -1,4 +1,4 @@
-"""A registry of the queries with programs that this process has started."""
+"""A registry of the queries that this process has started and that run a pillarbox program."""
 
 from __future__ import annotations
 

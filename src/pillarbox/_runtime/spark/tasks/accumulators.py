@@ -116,7 +116,7 @@ def collecting() -> Iterator[None]:
 
 
 def take_sums() -> bytes | None:
-    """Return and reset the calling thread's pickled sums, or return None without sums."""
+    """Return and reset the calling thread's pickled sums, or return None if there are no sums."""
     sums = _collector.take_sums()
     if not sums:
         return None
