@@ -562,7 +562,7 @@ def test_state_is_refused():
         async def async_invoke(self, value):
             return [value]
 
-    with pytest.raises(ProgramError, match="keyed state 'n' outside of the mailbox thread"):
+    with pytest.raises(ProgramError, match="keyed state 'n', but its function runs outside of the mailbox thread"):
         harness(Greedy())
 
 
@@ -827,10 +827,10 @@ def test_wrong_options_are_refused_while_the_program_is_built(function, options,
         (lambda s: WRONGLY.unordered_wait([1], Service(), 5), "takes a DataStream"),
         (lambda s: WRONGLY.ordered_wait_with_retry(s, Service(), 5, 3), "takes an AsyncRetryStrategy"),
         (lambda s: WRONGLY.unordered_wait_with_retry(s, Service(), 5, None), "takes an AsyncRetryStrategy"),
-        (lambda s: AsyncRetryStrategy.fixed_delay(0, 5), "max_attempts must be a positive integer"),
-        (lambda s: AsyncRetryStrategy.fixed_delay(1, 0), "backoff_time_millis must be at least one millisecond"),
+        (lambda s: AsyncRetryStrategy.fixed_delay(0, 5), "max_attempts= must be a positive integer"),
+        (lambda s: AsyncRetryStrategy.fixed_delay(1, 0), "backoff_time_millis= must be at least one millisecond"),
         (lambda s: AsyncRetryStrategy.exponential_backoff(1, 5, 5, 0), "multiplier= must be a number above 0"),
-        (lambda s: RETRY.fixed_delay(1, 5, 7), "result_predicate must be a function"),
+        (lambda s: RETRY.fixed_delay(1, 5, 7), "result_predicate= must be a function"),
         (lambda s: RETRY.fixed_delay(1, 5, None, (int,)), "which is not an exception class"),
         (lambda s: AsyncCache(max_size=0), "max_size= must be a positive integer"),
         (lambda s: AsyncCache(ttl="x"), "not a duration"),
