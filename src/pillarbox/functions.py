@@ -389,9 +389,9 @@ class _RowCall(CombiningFunction):
     def _misnamed(self, result: dict[Any, Any]) -> str | None:
         unknown = sorted(map(repr, result.keys() - set(self._names)))
         if unknown:
-            return f"has an undeclared field {unknown[0]}"
+            return f"has a field {unknown[0]}, which is not declared"
         missing = sorted(map(repr, self._required - result.keys()))
-        return f"lacks the field {missing[0]}, which must not be null" if missing else None
+        return f"has no field {missing[0]}, which must not be null" if missing else None
 
     def _misfit(self, row: Any, result: Any, why: str) -> OperatorError:
         return OperatorError(

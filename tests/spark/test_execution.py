@@ -188,6 +188,6 @@ def test_a_streaming_query_with_subtasks_of_several_numbers(spark, tmp_path):
     assert sorted((key, n) for key, n, _, _ in rows) == [(key, n) for key in range(7) for n in range(1, 6)]
     assert {(subtask, of) for _, _, subtask, of in rows} == {(0, 1)}
     with pytest.raises(
-        CheckpointMismatchError, match=r"operator 'sums' had parallelism 1, and has 2.*set_parallelism\(1\)"
+        CheckpointMismatchError, match=r"operator 'sums' had parallelism 1, and now has 2.*set_parallelism\(1\)"
     ):
         pillarbox.start(query(2))
