@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -135,6 +136,22 @@ def test_an_element_that_returns_when_it_is_cancelled_has_ended_normally() -> No
         assert harness.get_output() == ["ended"]
         harness.set_processing_time(10_000)
         assert harness.get_output() == ["ended", "ended"]
+
+
+def test_r3_ended_elements_do_not_wait_in_memory_for_their_timeout() -> None:
+    class Record(tuple[str, int]):
+        __slots__ = ()
+
+    class Waiting(Stateful):
+        async def process_element(self, value: Any, ctx: Any) -> None:
+            await asyncio.sleep(1)
+
+    with opened(Waiting(), timeout="1 hour") as harness:
+        for number in range(20):
+            harness.push(Record((f"k{number % 3}", number)))
+            harness.advance_processing_time(2_000)
+        gc.collect()
+        assert not [held for held in gc.get_objects() if isinstance(held, Record)]
 
 
 def test_a_timeout_fails_the_task() -> None:

@@ -198,7 +198,10 @@ class ElementRunner:
     def end(self, element: Element) -> None:
         """Finish a queued element. The next element of its key becomes ready."""
         element.state = _SETTLED
-        self.figures.running -= element.steps is not None
+        if element.steps is not None:
+            self.figures.running -= 1
+            if self._timeouts is not None:
+                self._timeouts.forget(element)
         element.steps = element.notes = None
         self._visits -= type(element) is Visit
         self._queue.complete(element)
