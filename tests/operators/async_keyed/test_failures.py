@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from typing import Any
 
 import pytest
 
-from pillarbox import OperatorError, OutputTag, TimeDomain
+from pillarbox import BudgetExceededError, OperatorError, OutputTag, TimeDomain
+from pillarbox._errors import ConfigurationError
 from tests.operators.async_keyed.gates import BAD, Gate, Stateful, end, opened
 
 SIDE: OutputTag[Any] = OutputTag("side")
@@ -207,3 +209,22 @@ def test_a_carried_element_becomes_a_dead_letter_in_a_later_epoch() -> None:
         gate.open(harness, ("a", 2))
         assert harness.state_of("a") == {"value": 1, "list": [1], "map": {"x": 1}}
         assert [letter.value for letter in harness.get_side_output(BAD)] == [("a", 2)]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio has no TaskGroup")
+def test_errors_of_a_task_group_are_letters_unless_one_concerns_the_program() -> None:
+    class Grouped(Stateful):
+        async def process_element(self, value: Any, ctx: Any) -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for error in value[1]:
+                    tasks.create_task(self.fails(error))
+
+        async def fails(self, error: Exception) -> None:
+            raise error
+
+    with opened(Grouped(), on_error=BAD) as harness:
+        harness.push(("a", [BudgetExceededError("no money"), ValueError("bad")]))
+        (letter,) = harness.get_side_output(BAD)
+        assert "BudgetExceededError: no money; ValueError: bad" in letter.error
+        with pytest.raises(OperatorError, match="ConfigurationError: no journal"):
+            harness.push(("b", [ConfigurationError("no journal")]))

@@ -42,8 +42,8 @@ from pillarbox._time.internal_timer_service import InternalTimerService
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 _SETTLED = RequestState.SETTLED
-# An element's errors that `concerns_record` does not cover.
-_ERRORS_OF_CALLS = (asyncio.CancelledError, BudgetExceededError, CircuitOpenError)
+# pillarbox's own errors that are about an element.
+_REFUSED_CALLS = (BudgetExceededError, CircuitOpenError)
 # Ended elements wait this long (seconds) for others if more than _PLENTY are ready, because a mail is expensive.
 _PATIENCE = 0.002
 _PLENTY = 16
@@ -442,7 +442,8 @@ class ElementRunner:
         if element.overdue is not None and (error is element.overdue or isinstance(error, asyncio.CancelledError)):
             error = element.overdue
             self.figures.timed_out += 1
-        if self._letters is not None and (concerns_record(error) or isinstance(error, _ERRORS_OF_CALLS)):
+        about_element = concerns_record(error, _REFUSED_CALLS) or isinstance(error, asyncio.CancelledError)
+        if self._letters is not None and about_element:
             self._write_letter(element, error)
         else:
             self.fail(element, error)
