@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import BudgetExceededError, OperatorError, OutputTag, TimeDomain
+from pillarbox import BudgetExceededError, OperatorError, OutputTag, ProgramError, TimeDomain
 from pillarbox._errors import ConfigurationError
 from tests.operators.async_keyed.gates import BAD, Gate, Stateful, end, opened
 
@@ -228,3 +228,15 @@ def test_errors_of_a_task_group_are_letters_unless_one_concerns_the_program() ->
         assert "BudgetExceededError: no money; ValueError: bad" in letter.error
         with pytest.raises(OperatorError, match="ConfigurationError: no journal"):
             harness.push(("b", [ConfigurationError("no journal")]))
+
+
+def test_a_record_that_cannot_be_copied_fails_the_task() -> None:
+    class Uncopied:
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise TypeError("no copies")
+
+    with (
+        opened(Hanging(), on_error=BAD) as harness,
+        pytest.raises(ProgramError, match=r"emitted .*, which cannot be copied \(TypeError: no copies\)"),
+    ):
+        harness.push(("a", Uncopied()))

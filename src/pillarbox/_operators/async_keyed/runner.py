@@ -285,8 +285,6 @@ class ElementRunner:
                 if element is None:
                     return
                 steps.element = element
-                if copies:
-                    element.original = copied(element.value)
                 if undo is not None:
                     element.notes = ElementNotes()
                     undo.enter(element.notes)
@@ -296,6 +294,8 @@ class ElementRunner:
                 backend.key = key
                 owned.current = element
                 try:
+                    if copies:
+                        element.original = copied(element.value)
                     if type(element) is Visit:
                         await self._visit(element, steps)
                     else:
@@ -453,7 +453,8 @@ class ElementRunner:
         self._undo.undo(element.notes)
         self._renew_notes(element)
         timer = element.domain if type(element) is Visit else None
-        letter = self._letters.letter(error, element.original, element.key, element.current, timer)
+        value = element.value if element.original is None else element.original
+        letter = self._letters.letter(error, value, element.key, element.current, timer)
         element.results = [(LETTER, (letter, type(error).__name__), None)]
         element.keep_results()
 
