@@ -1,4 +1,4 @@
-"""The project's structure: imports between layers, public names, the effects of imports, and assertions in tests."""
+"""The project's structure: imports between layers, public names, effects of imports, and assertions in tests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Programs of Flink's documentation with service calls, partitioning, and batch execution."""
+"""Programs from Flink's documentation with service calls, partitioning, and batch execution."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ def test_late_firings_and_late_records():
 
 
 class EarlyAndAtTheEnd(Trigger):
-    """The documentation's custom trigger. It fires after every second element, and at the end of the window."""
+    """The documentation's custom trigger, which fires after every second element and at the end of the window."""
 
     def on_element(
         self, element: Any, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext

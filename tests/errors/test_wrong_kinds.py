@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 # (Wrong uses are what a type checker would find.)
-"""Every public function with each parameter of a wrong kind: it works, or raises pillarbox's own error.
+"""Every public function, with each argument of a wrong type, works or raises pillarbox's own error.
 
-(Missing and unknown arguments are Python's own TypeError.)
+(For missing and unknown arguments, Python raises TypeError.)
 """
 
 from __future__ import annotations

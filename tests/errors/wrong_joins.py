@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # As in wrong_uses.py, which has the form of the table.
-"""Wrong uses of columnar joins, with the expected words of their errors."""
+"""Wrong uses of columnar joins, and the expected words of their errors."""
 
 from __future__ import annotations
 

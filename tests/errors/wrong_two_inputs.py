@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Wrong uses of two streams, broadcast state and partitioners, in ``wrong_uses``'s table."""
+"""Wrong uses of two streams, broadcast state and partitioners, for the table in ``wrong_uses``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 # Wrong uses are what a type checker would find; one line for each is easier to read than one for each argument.
-"""A table of wrong uses: their programs, the time of refusal, and the words of the error.
+"""A table of wrong uses: program, time of refusal, and words of the error.
 
-A program that fails at run does so at the record with id 3, key "k", in subtask 0.
+A program that fails while it runs fails at the record with id 3, key "k", in subtask 0.
 """
 
 from __future__ import annotations
@@ -61,13 +61,10 @@ class Run(NamedTuple):
     """A program that fails while it runs.
 
     Attributes:
-        name: names the case.
-        program: from a stream of five rows to the stream to run.
-        says: expected words of the first lines.
-        frame: the user's function expected among the frames; empty if no user code was running.
-        kind: the error of the local runtime.
-        on: the other runtimes that test it: batch, streaming, connect.
-        columns: the output's declared columns on Spark.
+        program: converts a stream of five rows to the stream to run.
+        says: expected words in the first lines.
+        frame: the user function expected among the frames, or empty if no user code was running.
+        on: further runtimes that test it: batch, streaming, connect.
     """
 
     name: str
@@ -80,7 +77,7 @@ class Run(NamedTuple):
 
 
 class Build(NamedTuple):
-    """A program that is refused while it is built, or planned."""
+    """A program that is refused while it is built or planned."""
 
     name: str
     program: Callable[[StreamExecutionEnvironment], Any]

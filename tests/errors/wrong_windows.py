@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # As in wrong_uses.py, which has the form of the table.
-"""Wrong uses of windows: their programs, the time of their errors, and the expected words."""
+"""Wrong uses of windows: program, time of the error, and expected words."""
 
 from __future__ import annotations
 

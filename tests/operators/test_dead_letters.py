@@ -1,4 +1,4 @@
-"""A function that raises loses its record to the dead letters, and leaves no other trace."""
+"""If a function raises, its record becomes a dead letter, and no other trace remains."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def add_to(total: list[int], value: Any) -> list[int]:
 
 
 class Acts(KeyedProcessFunction):
-    """Acts on its records' instructions. Timers at odd times do so as well. Timers at multiples of three then raise.
+    """Follows its records' instructions. Timers at odd times also act. Timers at multiples of three then raise.
 
     Args:
-        raises: whether it raises. If False, failing records have no effect.
+        raises: whether it raises. If False, records that would fail have no effect.
         ttl: the time-to-live of its states.
     """
 

@@ -1,4 +1,4 @@
-"""sum, min, max, min_by and max_by against plain Python, for every kind of record."""
+"""sum, min, max, min_by and max_by, compared with plain Python for every kind of record."""
 
 from __future__ import annotations
 

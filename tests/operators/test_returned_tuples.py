@@ -1,4 +1,4 @@
-"""A returned tuple is a sequence of records: errors explain it if one record was meant."""
+"""A returned tuple is a sequence of records. Errors explain this if a single record was meant."""
 
 from __future__ import annotations
 

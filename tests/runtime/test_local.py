@@ -1,4 +1,4 @@
-"""Local programs equal plain Python, for any parallelism and any division into epochs."""
+"""Local programs equal plain Python for any parallelism and any division into epochs."""
 
 from __future__ import annotations
 

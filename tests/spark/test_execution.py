@@ -33,7 +33,7 @@ ROWS = 2_000
 
 
 class Place(ProcessFunction):
-    """Adds the index of the subtask and the number of subtasks to a record."""
+    """Adds the subtask's index and the number of subtasks to a record."""
 
     def open(self, runtime_context):
         self.place = runtime_context.get_index_of_this_subtask(), runtime_context.get_number_of_parallel_subtasks()
@@ -120,7 +120,7 @@ class Counting(MapFunction):
 
 
 class Noting(Function):
-    """Records in files when it is opened and closed. Is also used for requests."""
+    """Records in files when it is opened and closed. Also used for requests."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

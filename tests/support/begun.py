@@ -1,4 +1,4 @@
-"""A program that has run for one epoch. Other programs resume from its state, or are refused."""
+"""A program that has run one epoch. Other programs resume from its state, or are refused."""
 
 from __future__ import annotations
 

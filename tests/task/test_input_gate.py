@@ -1,4 +1,4 @@
-"""The input gate: order, alignment, watermarks of channels and of source partitions."""
+"""The input gate: order, alignment, and watermarks of channels and of source partitions."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_an_epoch_without_channels():
 
 
 class KnownChannels:
-    """An input gate that reads subtasks of a vertex, epoch by epoch."""
+    """An input gate that reads a vertex's subtasks, epoch by epoch."""
 
     def __init__(self):
         self.gate, self.epoch = InputGate("sum", [InputEdge(KNOWN, 3)]), 0

@@ -107,7 +107,7 @@ def test_the_limit_of_this_process():
 
 
 class Machine:
-    """The kernel's files about a process and its control groups."""
+    """The kernel's files on a process and its control groups."""
 
     def __init__(self, folder: Path, resident: int) -> None:
         self.root, self.process = folder / "cgroup", folder / "process"

@@ -1,4 +1,4 @@
-"""The scripted service of tests, with its faults, in keyed functions, in ``map_async``, and in a whole program."""
+"""The scripted service for tests, and its faults, in keyed functions, in ``map_async``, and in a whole program."""
 
 from __future__ import annotations
 

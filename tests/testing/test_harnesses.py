@@ -52,7 +52,7 @@ class Mean(AggregateFunction):
 
 
 class Count(KeyedProcessFunction):
-    """Counts records. "t<ms>" and "p<ms>" set timers in event and processing time. "late" is emitted to the side."""
+    """Counts records. "t<ms>" and "p<ms>" set event-time and processing-time timers. Emits "late" to a side output."""
 
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
@@ -411,7 +411,7 @@ def test_row():
 
 
 class EchoTime(KeyedProcessFunction):
-    """Sets a timer at the record's second field, and yields it when it fires."""
+    """Sets a timer at the record's second field, and yields this time when the timer fires."""
 
     def process_element(self, value, ctx):
         ctx.timer_service().register_event_time_timer(value[1])

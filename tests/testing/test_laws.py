@@ -1,4 +1,4 @@
-"""The laws of operators. Correct operators obey them, and each law can be broken."""
+"""The laws of operators. Correct operators obey each law, and wrong operators break it."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Forgetful(KeyedProcessFunction):
 
 
 class Cached(KeyedProcessFunction):
-    """Keeps a copy of its state in a field, filled from the state for new keys."""
+    """Keeps a copy of its state in a field, which it fills from the state for new keys."""
 
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
@@ -220,7 +220,7 @@ class TooLate(StreamOperator):
 
 
 class Leaking(StreamOperator):
-    """Fails in a run, and then cannot be closed."""
+    """Fails in a run of records, and then cannot be closed."""
 
     busy = False
 
@@ -241,7 +241,7 @@ class BlindToColumns(StreamOperator):
 
 
 class AtTheEndOfRuns(StreamOperator):
-    """Emits one record for each run, at its end."""
+    """Emits a record at the end of each run of records."""
 
     def process_records(self, records):
         self.output.process_records(Records([sum(value.n for value in records.values)], records.timestamps[-1:]))
@@ -275,7 +275,7 @@ class TwiceAtTheEnd(Unfinished):
 
 
 class NotRestored(TwiceAtTheEnd):
-    """Breaks a law: writes its state, but does not restore it."""
+    """Breaks a law by writing its state without restoring it."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id):
         pass

@@ -1,4 +1,4 @@
-"""``simulate()`` finds bugs in users' programs, shrinks them, and accepts correct programs."""
+"""``simulate()`` finds and shrinks bugs in users' programs, and accepts correct programs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Count(KeyedProcessFunction):
 
 
 class CountInField(KeyedProcessFunction):
-    """Counts in a field: the count is lost with its worker."""
+    """Counts in a field, so the count is lost with its worker."""
 
     def open(self, runtime_context):
         self.counts: Counter[str] = Counter()
@@ -47,7 +47,7 @@ class CountInField(KeyedProcessFunction):
 
 
 class ForgetsAtRestart(KeyedProcessFunction):
-    """Changes a list of its state in place, without an update."""
+    """Changes a list in its state in place, without an update."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))

@@ -100,12 +100,12 @@ class Duration(_Millis):
 
     @staticmethod
     def of_millis(millis: int) -> Duration:
-        """Return a duration in milliseconds."""
+        """Return a duration of ``millis`` milliseconds."""
         return Duration(millis)
 
     @staticmethod
     def of_nanos(nanos: int) -> Duration:
-        """Return a duration in nanoseconds, rounded down to milliseconds."""
+        """Return a duration of ``nanos`` nanoseconds, rounded down to milliseconds."""
         return Duration(_times(nanos, 1) // 1_000_000)
 
     def to_millis(self) -> int:

@@ -37,7 +37,7 @@ class TimestampAssigner(ABC):
         """Return the timestamp of a record.
 
         Args:
-            record_timestamp: the record's current timestamp (Unix time in ms), or ``MIN_TIMESTAMP`` without one.
+            record_timestamp: the record's current timestamp (Unix time in ms), or ``MIN_TIMESTAMP`` if unset.
 
         Returns:
             Unix time in ms, a ``datetime`` (rounded down to milliseconds), or a ``date`` (midnight). Without a time

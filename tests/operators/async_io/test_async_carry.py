@@ -198,7 +198,7 @@ def test_a_request_waiting_for_its_turn_does_not_time_out_unsent(clock):
 
 
 class SetClock(ManualProcessingTimeService):
-    """A wall clock that is set without time passing. Timers wait as long as before."""
+    """A wall clock that can be set. Setting it does not change how long timers wait."""
 
     ahead = 0
 

@@ -1,4 +1,4 @@
-"""The async operator: capacity, batches, retries, limits, cache, errors, and the client's life cycle."""
+"""The async operator: capacity, batches, retries, limits, cache, errors, the client's life cycle."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_an_element_sees_the_watermark_of_its_arrival() -> None:
 
 
 class Alarm(Stateful):
-    """Sets a processing-time timer at the record's second field, then waits at a gate if it has a third one."""
+    """Sets a processing-time timer at the record's second field, and waits at a gate if there is a third field."""
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate

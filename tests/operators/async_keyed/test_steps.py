@@ -1,4 +1,4 @@
-"""State, contexts and asyncio tasks are only available in the steps of their element."""
+"""State, contexts and asyncio tasks are available only in the steps of their element."""
 
 from __future__ import annotations
 

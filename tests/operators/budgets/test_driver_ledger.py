@@ -234,7 +234,7 @@ def test_the_clocks_of_two_machines_are_compared_by_messages():
 
 
 class LateDriver(LedgerConnection):
-    """A driver whose first answer arrives after its slots have passed."""
+    """A driver whose first answer arrives after the slots in it have passed."""
 
     def __init__(self) -> None:
         self.time = 100.0

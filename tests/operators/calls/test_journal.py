@@ -1,4 +1,4 @@
-"""The journal of recorded calls: answers outlive an epoch that fails."""
+"""The journal of recorded calls. Answers outlive a failed epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``TwsTester``: a test reads and writes each kind of state, pushes frames, and moves the clocks."""
+"""``TwsTester``: tests read and write each kind of state, push frames, and move the clocks."""
 
 from __future__ import annotations
 

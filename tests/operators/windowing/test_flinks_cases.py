@@ -145,7 +145,7 @@ def test_a_purge_keeps_the_set_of_sessions():
 
 
 class Shrinking(MergingWindowAssigner):
-    """All windows of a key become one that ends too early."""
+    """A key's windows become one window that ends too early."""
 
     def assign_windows(self, element, timestamp, context):
         return [TimeWindow(0, 22 + element[1])]

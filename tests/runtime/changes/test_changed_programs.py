@@ -1,7 +1,7 @@
-"""Program changes on existing state, row by row of docs/operations.md.
+"""Program changes on existing state, one per row in docs/operations.md.
 
-Descriptions are compared as ``pillarbox.start`` does. (On Spark: tests/spark/operating/test_changes.py; changed state:
-test_changed_state.py; changed windows: test_changed_windows.py.)
+Descriptions are compared as in ``pillarbox.start``. See tests/spark/operating/test_changes.py for changes on Spark,
+test_changed_state.py for changed state, and test_changed_windows.py for changed windows.
 """
 
 from __future__ import annotations

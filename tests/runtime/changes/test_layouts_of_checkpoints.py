@@ -1,4 +1,4 @@
-"""Detection of a checkpoint's layout if the notes in its folder are lost."""
+"""Detection of a checkpoint's layout if its notes are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columnar interval joins, compared with plain Python and with the interval join that calls a function."""
+"""Columnar interval joins, compared with plain Python and with the row interval join."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends of queries: signals, time limits of epochs, and blocked starts of epochs."""
+"""Ends of queries: signals, time limits for epochs, and blocked starts of epochs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox._runtime.spark.starting.started import StartedQuery, find, rememb
 
 
 class Query:
-    """Spark's query object. Each read of its status calls ``looked`` with the number of the read."""
+    """Spark's query object. Each read of the status calls ``looked`` with the read's number."""
 
     id = "q"
 
@@ -197,7 +197,7 @@ ASLEEP = (
 
 
 class Java:
-    """Spark's Java objects of a classic query: its state, lock, logs and thread."""
+    """Spark's Java objects of a classic query: state, lock, logs and thread."""
 
     def __init__(self, query: Query) -> None:
         self.query = query

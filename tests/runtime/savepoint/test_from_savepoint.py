@@ -39,7 +39,7 @@ LIMITS = MapStateDescriptor("limits")
 
 
 class Over(KeyedBroadcastProcessFunction):
-    """Emits a card's spending and its limit, and sets a timer that fires after a second of silence."""
+    """Emits a card's spending and limit, and sets a timer that fires after a second of silence."""
 
     def open(self, runtime_context):
         self.spent = runtime_context.get_state(ValueStateDescriptor("spent"))

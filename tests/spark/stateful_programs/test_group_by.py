@@ -20,7 +20,7 @@ SCHEMA = "k STRING, t TIMESTAMP"
 
 
 class Count(StatefulProcessor):
-    """Counts the rows of a key. A timer, one minute after the last row, emits the count."""
+    """Counts a key's rows. A timer emits the count one minute after the last row."""
 
     def init(self, handle):
         self.handle = handle

@@ -1,4 +1,4 @@
-"""The checkpoint format: golden checkpoints are read, and no checkpoint names a class that could move."""
+"""The checkpoint format. Golden checkpoints can be read, and no checkpoint names a class that could move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timer queue compared with a set."""
+"""The timer queue, compared with a set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States with a time-to-live, compared with plain Python over epochs, restarts and changed configurations."""
+"""States with a time-to-live, compared with plain Python over epochs, restarts and changes of configuration."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Task:
     """An operator's state in one worker.
 
     Args:
-        late: whether its states are declared after its rows are read, or None for no declaration.
+        late: whether states are declared after rows are read, or None for no declaration.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Task:
 
 
 class Model:
-    """A model in plain Python: (content, stamp) per value, element and entry. The stamp is None for older state."""
+    """A plain Python model: (content, stamp) per value, element and entry. The stamp is None for older state."""
 
     def __init__(self) -> None:
         self.held: dict[Any, dict[Any, Any]] = defaultdict(dict)

@@ -1,4 +1,4 @@
-"""Plain operators: a checkpoint's names are on the program's list, or it is refused before anything runs."""
+"""Plain operators. A checkpoint with names that are not on the program's list is refused before anything runs."""
 
 from __future__ import annotations
 

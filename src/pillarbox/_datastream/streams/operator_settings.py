@@ -86,8 +86,8 @@ class OperatorSettings:
     def disable_chaining(self) -> Self:
         """Run this operator or sink in its own tasks.
 
-        This adds shuffles before and after the operator, which keep each record's subtask index. Metrics then show how
-        busy the operator itself is.
+        This adds a shuffle before and after the operator. Each record stays in the subtask with the same index. Metrics
+        then show how busy the operator itself is.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).map(len).disable_chaining().print()

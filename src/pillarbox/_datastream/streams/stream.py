@@ -335,7 +335,7 @@ class Stream(OperatorSettings, Generic[T1]):
                 Otherwise, it is a :class:`CollectedResults`, and the program runs while results are read.
 
         Raises:
-            OperatorError: a function raised. With many results, raised while they are read.
+            OperatorError: a function raised. If the results are streamed, this may happen while they are read.
 
         Example:
             >>> env.from_collection([1, 2, 3]).map(str).execute_and_collect(limit=2)

@@ -64,7 +64,7 @@ class ElementRunner:
         ready: elements waiting only for a call slot.
         lines: maps each busy key to the elements that wait for it, or to None.
         run: the remaining records of the current batch, or None.
-        get_broadcast_state: returns a read-only broadcast state. None without a broadcast stream.
+        get_broadcast_state: returns a read-only broadcast state. None if there is no broadcast stream.
         is_turning: whether :meth:`turn` is running, whose caller then emits finished elements.
         cut_off: workers whose elements ignored a cancellation. They still run, but without a key or call slot.
         dropped_timers: reports timers that are set while their key ends in batch mode.

@@ -58,7 +58,7 @@ class Report(NamedTuple):
     Attributes:
         units: the requests' cost minus their estimates.
         outcomes: whether each completed request succeeded, in order.
-        probe: whether a probe of the circuit breaker succeeded, or None without a probe.
+        probe: whether a probe of the circuit breaker succeeded, or None if there was no probe.
         stop: the pause that the service requested (seconds), or None.
     """
 

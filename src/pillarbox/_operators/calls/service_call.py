@@ -58,7 +58,7 @@ class ServiceCall:
     """A call to a service, including retries.
 
     Args:
-        turns: delays attempts to meet the budget, or None without a budget.
+        turns: delays attempts to meet the budget, or None if there is no budget.
         owner: the element that makes the call.
     """
 

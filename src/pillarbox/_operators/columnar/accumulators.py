@@ -79,7 +79,7 @@ class ByKernels(Accumulator):
 
 
 class ByGroups(Accumulator):
-    """An aggregate that merges all its columns together, given each row's group number."""
+    """An aggregate that updates all its columns in one call, from an array with each row's group number."""
 
     @abstractmethod
     def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
@@ -357,7 +357,7 @@ _MAGNITUDE = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 def _ordered(column: pa.Array) -> pa.Array:
-    """Convert floats to integers in the same order. -0.0 is just below 0.0, and NaN is greatest."""
+    """Map floats to integers that sort in the same order. -0.0 sorts just below 0.0, and NaN sorts last."""
     numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy()
     bits = np.where(np.isnan(numbers), _NAN, numbers.view(np.int64))
     return pa.array(bits ^ ((bits >> 63) & _MAGNITUDE), mask=_nulls(column))

@@ -165,10 +165,10 @@ class OperatorContext:
 class StreamOperator:
     """Base class of operators.
 
-    An operator is created after its downstream operators. Its task calls ``open``, which opens the user's function, and
-    ``restore_state``, then processes records. At the end of each epoch, the task calls
+    An operator is created after its downstream operators. Its task calls ``open`` (which opens the user's function) and
+    ``restore_state``, and then passes it records. At the end of each epoch, the task calls
     ``prepare_snapshot_pre_barrier`` and ``snapshot_state``. At the end of bounded input, it calls ``end_input`` and
-    ``finish``. An operator that was opened is finally closed (``close``).
+    ``finish``. Every opened operator is closed, even after a failure.
 
     Attributes:
         by_key: whether batch mode processes one key after another. False if the operator stores all keys' state

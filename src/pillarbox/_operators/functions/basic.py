@@ -203,7 +203,7 @@ class RecordContext(ABC):
 
     @abstractmethod
     def timestamp(self) -> int | Any:
-        """Return the record's event time (Unix time in ms), or None without one."""
+        """Return the record's event time (Unix time in ms), or None if it has no event time."""
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V) -> None:
@@ -232,7 +232,7 @@ class ProcessFunction(Function, ABC, Generic[In, Out]):
 
         @abstractmethod
         def timer_service(self) -> TimerService:
-            """Return the clocks. Timers can only be set on a keyed stream."""
+            """Return the timer service, which has the current times. Only keyed streams have timers."""
 
     @abstractmethod
     def process_element(self, value: In, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:

@@ -93,7 +93,7 @@ class RequestWorkers:
 
     Args:
         function: sends a request for one element or, with ``batched``, for a list of elements.
-        turns: delays attempts to meet rate limits and budgets, or None without limits.
+        turns: delays attempts to meet rate limits and budgets, or None if there are no limits.
         clock: returns monotonic time (ms).
         notify: called in the loop's thread when requests have completed, and again only after :meth:`take_completed`.
         copied: copies a result before the user's function can change it.
