@@ -379,10 +379,10 @@ class Raises(MapFunction):
 def group_of(*errors: Exception) -> Exception:
     """Return what ``asyncio.TaskGroup`` raises, or before Python 3.11 an error with the same attribute."""
     group: Any = getattr(builtins, "ExceptionGroup", None)
-    if group is not None:
-        return group("tasks", errors)
-    error = RuntimeError("tasks")
-    error.exceptions = errors
+    error: Any = RuntimeError("tasks") if group is None else group("tasks", errors)
+    if group is None:
+        error.exceptions = errors
+    assert isinstance(error, Exception)
     return error
 
 

@@ -293,7 +293,12 @@ def test_collections_are_run_to_their_end(capsys):
 
 def test_functions_do_not_change_the_collection_they_read():
     cart = ["ann"]
-    carts = StreamExecutionEnvironment().from_collection([cart, cart]).map(lambda items: items.append("tea") or items)
+
+    def add(items):
+        items.append("tea")
+        return items
+
+    carts = StreamExecutionEnvironment().from_collection([cart, cart]).map(add)
     for _ in range(2):
         assert carts.execute_and_collect() == [["ann", "tea"], ["ann", "tea"]]
     assert cart == ["ann"]

@@ -2,8 +2,8 @@
 
 Each Spark type has one rule. Typed operators, ``from_collection()`` and typed keys convert values by it, as PyFlink
 converts results; columns of a DataFrame take the same values (``codecs``). Values of a ROW become named rows, FLOAT is
-rounded to 32 bits, and values of subclasses, such as an enum's, numpy's or pandas', become values of Python's own
-classes. (PyFlink lets SHORT and INT wrap around, as Java does; here they are refused.)
+rounded to 32 bits, and values of subclasses, such as an enum, a numpy number or a pandas Timestamp, become values of
+the type's Python class. (PyFlink lets SHORT and INT wrap around, as Java does; here they are refused.)
 """
 
 from __future__ import annotations

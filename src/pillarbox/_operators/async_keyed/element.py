@@ -6,9 +6,9 @@ Each element is the context object of its function call, because calls run concu
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from itertools import islice, takewhile
+from itertools import islice
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from pillarbox._copies import FIXED
 from pillarbox._errors import ProgramError, shorten, shorten_record
@@ -274,14 +274,10 @@ def extend_visit(line: Sequence[Element], watermark: int, limit: int, domain: Ti
 
     Otherwise, each epoch would add a visit behind an element that takes hours.
     """
-    visits = list(islice(takewhile(_is_visit, reversed(line)), _MOST_VISITS))
+    visits = [visit for visit in islice(reversed(line), _MOST_VISITS) if type(visit) is Visit]
     if len(visits) == _MOST_VISITS:
         for visit in visits[:2]:
             if visit.domain is domain:
                 visit.watermark, visit.limit = watermark, max(visit.limit, limit)
                 return True
     return False
-
-
-def _is_visit(element: Element) -> TypeGuard[Visit]:
-    return type(element) is Visit

@@ -195,7 +195,7 @@ class TimerQueue:
         return timestamp in self._alone
 
     def _sweep_alone(self) -> None:
-        """Free the timestamps of timers that are gone: an epoch may set any number of them, in batch mode all."""
+        """Free the timestamps of fired and deleted timers, because an epoch may set any number of timers."""
         count = len(self._latest_alone) + len(self._alone)
         if count > _SWEPT and count > _SHARE * len(self._buckets):
             self._alone.update(self._latest_alone)
