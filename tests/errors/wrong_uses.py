@@ -404,6 +404,11 @@ class AsksMany(AsyncFunction):
         return [exploding(value)]
 
 
+class GivesUpLater(AsksMany):
+    async def timeout(self, value: Any) -> Any:
+        return []
+
+
 class AsksYielding(AsyncFunction):
     async def async_invoke(self, value: Any) -> Any:
         yield value
@@ -746,6 +751,7 @@ BUILDS = [
     *(Build(f"state {value!r}", lambda env, value=value: ValueStateDescriptor(value), ("state's name is a non-empty string", repr(value))) for value in ("", 5, None)),
     # async
     *(Build(f"map_async {value!r}", lambda env, value=value: rows(env).map_async(value), ("map_async() got", repr(value))) for value in (42, None)),
+    Build("async, a timeout() that waits", lambda env: AsyncDataStream.unordered_wait(rows(env), GivesUpLater(), 60_000), ("unordered_wait() got", "whose timeout is an async def, which")),
     Build("map_async of an AsyncFunction", lambda env: rows(env).map_async(AsksMany()), ("AsksMany, an AsyncFunction", "AsyncDataStream")),
     *(
         Build(f"{option} {value!r}", lambda env, option=option, value=value: rows(env).map_async(asking, **{option: value}), ("map_async()", option, repr(value)))
