@@ -57,10 +57,10 @@ def workers_python() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, workers_python: str) -> Iterator[SparkSession]:
-    """The only local Spark session of the test run.
+    """The test run's only local Spark session.
 
-    `local[2, 4]` means two cores, and that a task may fail three times before its job fails, so that tests can kill
-    workers. Change settings for one test only with `spark.newSession()`.
+    `local[2, 4]` means two cores, and that a job survives three failures of a task, so that tests can kill workers. To
+    change settings for one test, use `spark.newSession()`.
     """
     home = tmp_path_factory.mktemp("spark")
     builder = (
@@ -88,7 +88,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, workers_python: str) -> Iter
 
 @pytest.fixture(autouse=True)
 def _the_session_stays_active(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Activate the shared session again. Spark activates a session when it creates a DataFrame from rows."""
+    """Activate the shared session again. (Creating a DataFrame from rows activates that DataFrame's session.)"""
     yield
     if "spark" in request.fixturenames:
         active_session(request.getfixturevalue("spark"))
@@ -102,7 +102,7 @@ def one_attempt(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def connect(tmp_path_factory: pytest.TempPathFactory, workers_python: str) -> Iterator[ConnectClient]:
-    """The only Spark Connect client of the test run, which runs functions in a separate process."""
+    """The test run's only Spark Connect client, which runs functions in a separate process."""
     client = ConnectClient(tmp_path_factory.mktemp("connect"), python=workers_python)
     try:
         yield client

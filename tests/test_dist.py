@@ -1,4 +1,4 @@
-"""Published files: links of the description, and the same bytes for the same commit."""
+"""Published files: the description's links, and the same bytes for the same commit."""
 
 from __future__ import annotations
 

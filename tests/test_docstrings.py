@@ -1,4 +1,4 @@
-"""The examples in docstrings are right; examples with ``spark`` run in a session, in one test."""
+"""Examples in docstrings are right. Examples with ``spark`` run in a session, in one test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests' replacement of Spark's Python behaves like Python."""
+"""The tests' replacement for Spark's Python behaves like Python."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def text_of(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors that GitHub makes for a page's headings."""
     results: set[str] = set()
     for heading in re.findall(r"^#+ +(.+?) *#*$", text_of(page), re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")

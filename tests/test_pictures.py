@@ -1,4 +1,4 @@
-"""The docs' pictures show the behaviour of windows and joins, and are legible on any page."""
+"""The docs' pictures show how windows and joins behave, and are legible on any page."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_pictures_can_be_read_on_light_and_dark_pages(page):
 
 
 def contrast(color: str, background: str) -> float:
-    """Return the contrast of two colors, as the Web Content Accessibility Guidelines define it: from 1 to 21."""
+    """Return the contrast of two colors (from 1 to 21), as defined by the Web Content Accessibility Guidelines."""
     dark, light = sorted((luminance(color), luminance(background)))
     return (light + 0.05) / (dark + 0.05)
 

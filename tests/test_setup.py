@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The set-up: lock files have no URLs, and ``scripts/setup.sh`` makes uv install them once.
+"""The set-up. Lock files have no URLs, and ``scripts/setup.sh`` makes uv install them once.
 
-Scripts that record their calls replace uv, pip and Java; `make setup` uses the real ones.
+Scripts that record their calls replace uv, pip and Java.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def write_java(home: Path, version: str) -> None:
 
 
 class Clone:
-    """A clone of the files for the set-up, on a machine that only has these replacements."""
+    """A clone of the files for the set-up, on a machine with only these replacements."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "clone"

@@ -1,4 +1,4 @@
-"""Errors and a log line on pages equal their programs'; the names of Spark's errors exist in Spark."""
+"""Errors and a log line on pages equal their programs' output. Names of Spark's errors exist in Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site of ``docs/``: each public name is on one API page, and the published site keeps all versions.
+"""The site of ``docs/``. Each public name is on one API page, and the published site keeps all versions.
 
 External links lead to the repository.
 """

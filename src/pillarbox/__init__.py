@@ -39,7 +39,7 @@ else:
             if package not in ("pyspark", "numpy", "pandas", "pyarrow"):
                 raise
             raise ModuleNotFoundError(
-                f"pillarbox needs {package}, which this Python does not have ({sys.executable}): pip install"
+                f"pillarbox needs {package}, which is not installed for {sys.executable}: run pip install"
                 " 'pillarbox[spark]'. If the platform includes Spark, use its Python",
                 name=error.name,
             ) from None

@@ -11,8 +11,8 @@ def main() -> None:
         if error.name != "pillarbox_tools":
             raise
         sys.exit(
-            "pillarbox: the command line needs the package pillarbox_tools, which this installation lacks: install the"
-            " whole wheel (pip install --force-reinstall pillarbox)"
+            "pillarbox: the command line needs the package pillarbox_tools, which is not installed: run pip install"
+            " --force-reinstall pillarbox"
         )
     command_line()
 

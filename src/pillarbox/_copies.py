@@ -204,10 +204,10 @@ class Copier:
         name = error.kind.__qualname__
         why = "" if error.__cause__ is None else f" ({describe(error.__cause__)})"
         return ProgramError(
-            f"operator {self._operator!r} emitted {shorten(value)}, which cannot be copied{why}. Connections, locks,"
-            f" generators and the like stay in the function that made them. If instances of {name} never change,"
-            f" declare pillarbox.immutable({name}); if no function of the program changes a value that it has received"
-            " or emitted, call env.enable_object_reuse()"
+            f"operator {self._operator!r} emitted {shorten(value)}, which cannot be copied{why}. Keep"
+            f" connections, locks and generators in the function that creates them. If instances of {name} never"
+            f" change, declare pillarbox.immutable({name}). If no function changes a value that it has received or"
+            " emitted, call env.enable_object_reuse()"
         )
 
     def _references(self, value: Any) -> int:

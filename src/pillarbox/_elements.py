@@ -195,12 +195,12 @@ class TaskReport:
         state_chunks: chunks of the state log.
         mailbox_latency_ms: the longest wait of the latest ten probes in the mailbox, or None unless measured
             (``measure_mailbox_latency``). Also set for sources.
-        state_sync: ``"in step"`` if the task already held the state of the store's version, ``"loaded"`` if it read the
+        state_sync: ``"in step"`` if the task's state already had the store's version, ``"loaded"`` if it read the
             state from the store.
         state_format: ``"plain"`` for plain data of declared types, ``"pickle: "`` and the reason, or None without
             state.
         gauges: the other metrics of the user's functions, by ``uid.name``.
-        rate_limited_ms: how long an async function's next request must wait for a rate limit, or None without a limit.
+        rate_limited_ms: how long an async function's next request must wait for a rate limit, or None without one.
         broadcast_in: broadcast records in ``records_in``. Each subtask receives every broadcast record.
         process: pid of the process that ran the task: a home process (long-lived process of a state partition) or a
             Spark Python worker.
@@ -215,7 +215,7 @@ class TaskReport:
             timestamps that the task assigned in the epoch, or None. A position is ``{"topic", "partition", "offset"}``
             for Kafka, ``{"file"}`` for files, otherwise ``{}``.
         key_sample: the number of sampled records, and the most frequent keys in the sample (as text) with their counts.
-            None without keys, or with few records.
+            None if the stream has no keys or few records.
         versions: Python and package versions of the process. Only set in the task's first epoch in a process.
         private_bytes: memory of the process (Linux) without shared pages.
         executor: pid of the process's executor (a JVM), or None if unknown.

@@ -169,7 +169,7 @@ def shorten(value: object, limit: int = 80) -> str:
         text = _shown(value, limit)
     except Exception as error:  # a user's __repr__ may raise
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return encodable(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
 def _shown(value: Any, limit: int) -> str:
@@ -217,12 +217,12 @@ def describe(error: BaseException) -> str:
     message += _fields_of(error)
     if len(message) > _MESSAGE_LIMIT:
         message = message[: _MESSAGE_LIMIT - 3] + "..."
-    return f"{type(error).__name__}: {encodable(message)}" if message else type(error).__name__
+    return encodable(f"{type(error).__name__}: {message}" if message else type(error).__name__)
 
 
 def encodable(text: str) -> str:
-    """Escape lone surrogates. PySpark's worker cannot encode them in an error, and Spark then waits forever."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """Escape lone surrogates, which a column or Spark's error report would refuse."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def _fields_of(error: BaseException) -> str:
@@ -251,8 +251,8 @@ def causes_of(error: BaseException) -> list[BaseException]:
 
 def no_time_zone(what: str) -> str:
     return (
-        f"{what} has no time zone, and there is no Spark session, whose time zone it would be in: give it one, such as"
-        " tzinfo=timezone.utc, or set one with env.set_time_zone('Europe/Berlin'), or with the time_zone of a harness"
+        f"{what} has no time zone, and there is no Spark session with a default: add one, such as"
+        " tzinfo=timezone.utc, or set a default with env.set_time_zone('Europe/Berlin') or time_zone= of a harness"
     )
 
 

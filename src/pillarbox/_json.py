@@ -53,7 +53,7 @@ def _read(kind: Any, value: Any) -> Any:
     if origin in (Union, types.UnionType):
         return None if value is None else _read(next(option for option in arguments if option is not type(None)), value)
     if origin in (list, dict) and not isinstance(value, origin):
-        raise TypeError(f"a {origin.__name__} is not {type(value).__name__}")
+        raise TypeError(f"{origin.__name__} expected, got {type(value).__name__}")
     if origin is tuple:
         return tuple(_read(part_kind, part) for part_kind, part in zip(arguments, value))
     if origin is list:
@@ -62,7 +62,7 @@ def _read(kind: Any, value: Any) -> Any:
         return {name: _read(arguments[1], item) for name, item in value.items()}
     if isinstance(kind, type) and is_dataclass(kind):
         if not isinstance(value, Mapping):
-            raise TypeError(f"{kind.__name__} is not {type(value).__name__}")
+            raise TypeError(f"{kind.__name__} expected, got {type(value).__name__}")
         hints = _hints(kind)
         return kind(**{name: _read(hints[name], item) for name, item in value.items() if name in hints})
     return value

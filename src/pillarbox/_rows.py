@@ -214,7 +214,7 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
     positions = _Positions((name, position) for position, name in enumerate(fields))
     if len(positions) != len(fields):
         twice = sorted({name for name in fields if fields.count(name) > 1})
-        raise ValueError(f"column names must be unique, and {', '.join(twice)} occurs twice")
+        raise ValueError(f"column names must be unique, but {', '.join(twice)} occurs more than once")
     # Accessors of named tuples run in C. Their names are numbered because namedtuple refuses names such as "class".
     named = namedtuple("named", [f"f{i}" for i in range(len(fields))])  # type: ignore[misc]
     # `named` must stay alive while its accessors are read.
@@ -349,10 +349,10 @@ def timestamps_ms(column: pa.Array, zone: tzinfo | None = None) -> npt.NDArray[n
     """
     kind = column.type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind)):
-        raise TypeError(f"timestamps must be TIMESTAMP, DATE or integer columns, not {kind}")
+        raise TypeError(f"timestamps must be a TIMESTAMP, DATE or integer column, not {kind}")
     if column.null_count:
         row = int(np.flatnonzero(_nulls(column))[0])
-        raise ValueError(f"the timestamp at row {row} is null: filter such rows, or fill them")
+        raise ValueError(f"the timestamp at row {row} is null: filter out such rows, or fill in timestamps")
     if pa.types.is_integer(kind):
         ready: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
         return ready
@@ -448,7 +448,7 @@ def _in_range(numbers: npt.NDArray[np.int64], least: int, most: int) -> npt.NDAr
     # For years outside of datetime's range, numpy would return integers.
     if len(numbers) and (numbers.min() < least or numbers.max() > most):
         row = int(np.flatnonzero((numbers < least) | (numbers > most))[0])
-        raise ValueError(f"the date or time at row {row} is outside of Python's range")
+        raise ValueError(f"the date or time at row {row} is outside of Python's range (years 1 to 9999)")
     return numbers
 
 

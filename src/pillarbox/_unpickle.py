@@ -54,8 +54,8 @@ class MissingGlobalError(Exception):
     def advice(self) -> str:
         module, name, why = self.args
         return (
-            f"{module}.{name}, which cannot be found ({type(why).__name__}: {why}): keep it where it was; if it has"
-            f" moved, say where, with env.add_class_alias('{module}:{name}', ...)"
+            f"{module}.{name}, which cannot be found ({type(why).__name__}: {why}): restore it, or, if it has"
+            f" moved, call env.add_class_alias('{module}:{name}', ...)"
         )
 
 
@@ -77,7 +77,7 @@ class _Unpickler(pickle.Unpickler):
 
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it refers to {module}.{name}, and must be plain data")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, but must contain only plain data")
 
 
 class _AllowingUnpickler(pickle.Unpickler):

@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.path.insert(0, str(program.parent))  # as for a script
         runpy.run_path(str(program), run_name="__main__")
     elif options.copy.exists():
-        parser.error(f"{options.copy} exists: pass a new folder")
+        parser.error(f"{options.copy} already exists: pass a new folder")
     else:
         copy(folders[options.name], options.copy)
         print(f"{options.copy}: read {options.copy / 'README.md'}, then run python {options.copy / 'program.py'}")

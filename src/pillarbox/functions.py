@@ -96,18 +96,18 @@ def async_map(
         raise ProgramError(f"async_map() got {shorten(fn)}, which yields: pass a function that returns one result")
     if on_failure not in ("fail", "drop"):
         raise ProgramError(
-            f'async_map(): on_failure must be "fail" or "drop", not {shorten(on_failure)}. A DataFrame has no'
-            ' side output; failures="error" adds a column with failures'
+            f'async_map(): on_failure= must be "fail" or "drop", not {shorten(on_failure)}. A DataFrame has no'
+            " side output: for a column with failures, pass its name as failures="
         )
     if failures is not None and on_failure != "fail":
-        raise ProgramError("async_map(): failures keeps rows that failed and on_failure drops them: use one of them")
+        raise ProgramError('async_map(): failures= keeps failed rows, but on_failure="drop" drops them: pass only one')
     added = resolve_schema(output)
     if failures is not None:
         if not isinstance(failures, str) or not failures:
-            raise ProgramError(f"async_map(): failures must be the name of a column, not {shorten(failures)}")
+            raise ProgramError(f"async_map(): failures= must be a column name, not {shorten(failures)}")
         added = StructType([StructField(field.name, field.dataType, True, field.metadata) for field in added.fields])
     _check_new_columns(df, [*added.names, *([] if failures is None else [failures])])
-    columns_read = None if columns is None else tuple(_names(columns, "async_map(): columns"))
+    columns_read = None if columns is None else tuple(_names(columns, "async_map(): columns="))
     for column in columns_read or ():
         if column not in df.columns:
             raise ProgramError(
@@ -191,8 +191,8 @@ def window_aggregate(
     if not aggregates:
         raise ProgramError("window_aggregate() takes at least one aggregate, such as total=sum_('amount')")
     if not isinstance(time, str):
-        raise ProgramError(f"window_aggregate(): time must be the name of a column, not {shorten(time)}")
-    names = _names(keys, "window_aggregate(): keys")
+        raise ProgramError(f"window_aggregate(): time= must be a column name, not {shorten(time)}")
+    names = _names(keys, "window_aggregate(): keys=")
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay).with_timestamp_assigner(time)
     env = StreamExecutionEnvironment.get_execution_environment(df.sparkSession)
     timed = env.from_dataframe(df).assign_timestamps_and_watermarks(strategy)
@@ -256,14 +256,13 @@ def interval_join(
     """
     for which, df in (("left", left), ("right", right)):
         if not hasattr(df, "mapInArrow"):
-            raise ProgramError(f"interval_join() takes Spark DataFrames, and {which} is {shorten(df)}")
+            raise ProgramError(f"interval_join() takes Spark DataFrames, but {which} is {shorten(df)}")
     times = (time, time) if isinstance(time, str) else time
     if not isinstance(times, tuple) or len(times) != 2 or not all(isinstance(name, str) for name in times):
         raise ProgramError(
-            "interval_join(): time must be the name of a column, or a tuple of a left and a right name, not"
-            f" {shorten(time)}"
+            f"interval_join(): time= must be a column name, or a (left, right) tuple of names, not {shorten(time)}"
         )
-    names = _names(on, "interval_join(): on")
+    names = _names(on, "interval_join(): on=")
     env = StreamExecutionEnvironment.get_execution_environment(left.sparkSession)
     left_stream, other = (
         env.from_dataframe(df, which)
@@ -284,7 +283,7 @@ def _names(columns: Any, what: str) -> list[str]:
     if isinstance(columns, str):
         return [columns]
     if not isinstance(columns, Sequence) or not all(isinstance(name, str) for name in columns):
-        raise ProgramError(f"{what} must be the name of a column or a list of names, not {shorten(columns)}")
+        raise ProgramError(f"{what} must be a column name or a list of names, not {shorten(columns)}")
     return list(columns)
 
 
@@ -300,7 +299,7 @@ def _check_new_columns(df: DataFrame, names: Sequence[str]) -> None:
     for name in names:
         if folded(name) in there:
             existing = there[folded(name)]
-            hint = "" if existing == name else f", which Spark cannot tell from {name!r}"
+            hint = "" if existing == name else f", which Spark does not distinguish from {name!r}"
             raise ProgramError(f"async_map(): the DataFrame already has a column {existing!r}{hint}: rename the output")
         if folded(name) in new:
             raise ProgramError(f"async_map(): the output has two columns {name!r}: rename one")
@@ -384,7 +383,7 @@ class _RowCall(CombiningFunction):
         elif _has_fields(result) and all(hasattr(result, name) for name in names):
             return [getattr(result, name) for name in names]
         raise self._misfit(
-            row, result, f"it must return a tuple of {len(names)} values, or a dict or an object with these names"
+            row, result, f"it must return a tuple of {len(names)} values, or a dict or an object with these fields"
         )
 
     def _misnamed(self, result: dict[Any, Any]) -> str | None:

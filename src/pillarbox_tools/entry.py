@@ -1,4 +1,4 @@
-"""The functions that the core calls (``_runtime/spark/tools.py``): hooks and public methods."""
+"""The functions that the core calls (``_runtime/spark/tools.py``): hooks, and implementations of public functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def on_started(started: StartedQuery) -> None:
-    """When a query starts, log the doctor's findings, and open the dashboards that its programs request."""
     configuration = started.configuration
     if configuration is not None:
         warn_of_findings(machine_snapshot(configuration.versions, configuration.settings), START_RULES)

@@ -1,4 +1,4 @@
-"""The benchmark cases are complete, and print figures and one JSON object."""
+"""Benchmark cases are complete, and print figures and one JSON object."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The flights demo's query on a cluster: ``spark-submit flights_driver.py FOLDER BATCHES``.
 
-``python flights_driver.py FOLDER BATCHES REMOTE`` is a client of Spark Connect. Reads FOLDER/table.parquet, and pickles
-the results to FOLDER/found.
+``python flights_driver.py FOLDER BATCHES REMOTE`` runs it as a Spark Connect client. The input is FOLDER/table.parquet;
+the results are pickled to FOLDER/found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine, of the installed PySpark."""
+"""A standalone cluster of the installed PySpark on this machine."""
 
 from __future__ import annotations
 
@@ -36,11 +36,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class Daemon:
-    """A Spark process in its own session, with its children.
-
-    Attributes:
-        log: its log file.
-    """
+    """A Spark process and its children, in a process session of their own."""
 
     def __init__(self, home: Path, name: str, *arguments: str, **env: str) -> None:
         self.log = home / "log"
@@ -78,7 +74,6 @@ class StandaloneCluster:
 
     Attributes:
         master: its address, as ``spark-submit --master`` accepts it.
-        workers: the processes of the workers.
     """
 
     def __init__(self, home: Path, workers: int = 2) -> None:
@@ -103,8 +98,7 @@ class StandaloneCluster:
         """Start a Spark Connect server, an application of this cluster, and return its address.
 
         Args:
-            settings: the settings of the application.
-            python: the Python of its workers.
+                python: the Python of its workers.
         """
         words = ["--master", self.master, *words_of({**settings, **_CONNECT}), "--class", _SERVER, "spark-internal"]
         env = {"PYSPARK_PYTHON": str(python), "SPARK_DAEMON_MEMORY": "1g"}

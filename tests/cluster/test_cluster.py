@@ -1,6 +1,6 @@
 """The flights demo on a standalone cluster whose workers have neither pillarbox nor the program.
 
-Both are shipped with the query. The results equal the oracle's.
+The query ships both. The results equal the oracle's.
 """
 
 from __future__ import annotations

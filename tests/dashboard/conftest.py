@@ -1,5 +1,3 @@
-"""A query, and a dashboard that shows it."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

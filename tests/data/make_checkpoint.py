@@ -1,9 +1,9 @@
-"""Golden checkpoints that every later version has to read: ``python -m tests.data.make_checkpoint``.
+"""Golden checkpoints that every later version must read: ``python -m tests.data.make_checkpoint``.
 
 The program has each kind of state and timer, removed keys, a state that was added later, carried requests with a
-watermark between them, and input channels with different watermarks. ``checkpoint-format-N.zip`` has the chunks of each
-subtask's log: an entry ``uid/subtask/number``, then ``elements`` for large maps and lists. Golden files are never
-rewritten: a change of the format adds a file.
+watermark between them, and input channels with different watermarks. ``checkpoint-format-N.zip`` contains the chunks of
+each subtask's log as ``uid/subtask/number``, with ``elements`` for large maps and lists. Golden files are never
+rewritten: a new format adds a file.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Sum(AggregateFunction):
 
 
 class Everything(KeyedProcessFunction):
-    """Changes its state as its records request. The record "ask" emits the contents of all states."""
+    """Changes its state as records request. The record "ask" emits the contents of all states."""
 
     def __init__(self, later: bool) -> None:
         self.later = later

@@ -1,6 +1,6 @@
 """Golden columnar windows: ``python -m tests.data.make_columns``.
 
-There are open windows of each kind, several streams of some panes, and each of pillarbox's own aggregates.
+They include open windows of each kind, several streams of some panes, and all of pillarbox's own aggregates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Golden notes of the conditions of state: ``python -m tests.data.make_dependence``."""
+"""Golden notes of the program settings that state depends on: ``python -m tests.data.make_dependence``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Golden logs of an older program, which changed programs resume: ``python -m tests.data.make_evolution``.
 
-One log has declared types, one is pickled: dataclasses, named tuples and rows, in states of all kinds, some large, some
-with a time-to-live, and a class that has moved to another module. Never change the classes here, except ``Moved``,
-which tests hide.
+One log has declared types, the other is pickled. They contain dataclasses, named tuples and rows in states of all
+kinds, some large, some with a time-to-live, and a class that has moved to another module. Never change the classes
+here, except ``Moved``, which tests hide.
 """
 
 from __future__ import annotations

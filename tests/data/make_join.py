@@ -1,6 +1,6 @@
 """Golden columnar joins: ``python -m tests.data.make_join``.
 
-Each side of a join has several streams, and rows with and without a partner.
+Each side has several streams, and rows with and without a partner.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Golden logs with the remaining kinds of records: ``python -m tests.data.make_kinds``.
+"""Golden logs with the remaining record kinds: ``python -m tests.data.make_kinds``.
 
-One program has renamed and deleted states, by the second scheme of codes, with a keyed state that was declared late,
-and entries that replace distant entries. The other has states of all plain scalars, also in maps of dataclasses.
+One program uses the second scheme of subtask codes, and has renamed and deleted states, a keyed state that was declared
+late, and entries that replace distant entries. The other has states of all plain scalars, and maps of dataclasses with
+all plain scalars.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Golden notes for changed programs: ``python -m tests.data.make_noted``.
 
-A stream is idle, and its receivers have been told. Columnar windows store the slide of their panes, and columnar joins
-their kind.
+A stream is idle, and its receivers have received this status. Columnar windows store the slide of their panes, and
+columnar joins store their kind.
 """
 
 from __future__ import annotations
@@ -63,13 +63,10 @@ def job(
     kinds: Mapping[str, Any] = KINDS,
     listens: bool = False,
 ) -> LocalJob:
-    """Return the program, resumed from a savepoint.
+    """Return the program, which may resume from a savepoint.
 
     Args:
-        windows: uid -> the columnar windows.
-        kinds: uid -> the kind of the join.
-        listens: whether ``counted`` also reads the stream that becomes idle; then ``counted`` has not received the idle
-            status.
+        listens: whether ``counted`` also reads the idle stream, whose idle status it has not received.
     """
     env = StreamExecutionEnvironment().set_parallelism(2).set_max_parallelism(128)
     by_at = WatermarkStrategy.for_bounded_out_of_orderness(50).with_timestamp_assigner("at")
@@ -91,7 +88,7 @@ def job(
 
 
 def epoch(number: int, side: int) -> list[Any]:
-    """Return the rows of an epoch of one source. The second source has no rows from the third epoch on."""
+    """Return a source's rows in an epoch. The second source has no rows from the third epoch on."""
     rng = random.Random(f"{side} {number}")
     times = [number * 100 + rng.randrange(-40, 100) for _ in range(0 if side and number > 1 else 8)]
     return [ROW((rng.choice("abcé"), at, rng.randrange(1_000))) for at in times]

@@ -1,6 +1,6 @@
 """Golden operator state, and event time after a shuffle: ``python -m tests.data.make_own``.
 
-There are list and union list states, broadcast state with large elements, watermark strategies with idleness whose
+It includes list and union list states, broadcast state with large elements, watermark strategies with idleness whose
 streams meet in a chain, and carried requests with watermarks and statuses between them.
 """
 

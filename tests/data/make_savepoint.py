@@ -1,6 +1,6 @@
-"""A golden savepoint of other golden checkpoints' logs: ``python -m tests.data.make_savepoint``.
+"""A golden savepoint of the logs in other golden checkpoints: ``python -m tests.data.make_savepoint``.
 
-It has state of all kinds, typed and pickled, carried requests, columnar aggregates and joins.
+It contains state of all kinds, typed and pickled, carried requests, columnar aggregates, and joins.
 """
 
 from __future__ import annotations

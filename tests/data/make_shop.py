@@ -1,8 +1,8 @@
-"""A golden savepoint from which changed programs start: ``python -m tests.data.make_shop``.
+"""A golden savepoint that changed programs start from: ``python -m tests.data.make_shop``.
 
-The program has two sources with different event times, and three keyed operators. They have timers and states with
-declared types or pickled, with dataclasses and named tuples, and with a class in values and in keys. Never change the
-program and its classes; tests hide or replace the classes.
+The program has two sources with different event times, and three keyed operators with timers. Their states have
+declared types or are pickled, and contain dataclasses, named tuples, and a class in values and in keys. Never change
+the program or its classes; tests hide or replace the classes.
 """
 
 from __future__ import annotations

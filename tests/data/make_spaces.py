@@ -1,7 +1,7 @@
-"""A golden log with rows of namespaces: ``python -m tests.data.make_spaces``.
+"""A golden log with namespaces: ``python -m tests.data.make_spaces``.
 
-Keys have rows of their own and in namespaces of every kind, merges, timers, a state that was declared late, a large
-row, and removed windows.
+Keys have rows outside of namespaces and in namespaces of every kind, merges, timers, a state that was declared late, a
+large row, and removed windows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A golden log of states with a time-to-live: ``python -m tests.data.make_ttl``.
 
-It has each kind of stamp, some of large maps and lists, some older than the time-to-live of their states.
+It contains each kind of stamp, some in large maps and lists, and some older than the state's time-to-live.
 """
 
 from __future__ import annotations

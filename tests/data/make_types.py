@@ -1,6 +1,6 @@
 """A golden log of a plain operator: ``python -m tests.data.make_types``.
 
-It has a state of each kind with declared types, large maps and lists, and rows in namespaces.
+It contains a state of each kind with declared types, large maps and lists, and rows in namespaces.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The program of docs/pyflink.md prints the page's output, and the code in its tables is right."""
+"""The program in docs/pyflink.md prints the page's output, and the code in the page's tables is right."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAYS = re.compile(r"`([^`]+)` (is|returns|raises) `([^`]+)`")
 
 
 class Claim(NamedTuple):
-    """Code in the right column of a table, and the page's claim about it."""
+    """Code in a table's right column, and the page's claim about it."""
 
     code: str
     verb: str = ""

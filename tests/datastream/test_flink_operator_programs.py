@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Programs of Flink's documentation with service calls, partitioning, and batch execution."""
+"""Programs from Flink's documentation with service calls, partitioning, and batch execution."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_request_without_answer_has_the_result_of_timeout():
 def test_a_request_without_answer_fails_the_job():
     with asked(Unanswered()) as harness:
         harness.push("numbers", 0, 1, 2)
-        with pytest.raises(OperatorError, match="no answer within the timeout for 1"):
+        with pytest.raises(OperatorError, match="no result within the timeout for 1"):
             harness.run_epoch(time_passes="1 second")
 
 

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Programs of Flink's documentation with state and timers, such as the walkthrough's fraud detection."""
+"""Programs from Flink's documentation with state and timers, such as the walkthrough's fraud detection."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def test_fields_of_sessions_are_folded(env):
 
 @pytest.mark.parametrize("field", [-1, "", None, 1.5])
 def test_unknown_fields_are_refused(env, field):
-    with pytest.raises(ProgramError, match=r"max_by\(\) takes the position of a field"):
+    with pytest.raises(ProgramError, match=r"max_by\(\) takes a field's position"):
         by_sensor(env).window(TEN_SECONDS).max_by(field)
 
 
@@ -257,7 +257,7 @@ def test_late_firings_and_late_records():
 
 
 class EarlyAndAtTheEnd(Trigger):
-    """The documentation's custom trigger. It fires after every second element, and at the end of the window."""
+    """The documentation's custom trigger, which fires after every second element and at the end of the window."""
 
     def on_element(
         self, element: Any, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext

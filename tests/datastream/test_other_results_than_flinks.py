@@ -1,4 +1,4 @@
-"""docs/pyflink.md, "The same name, and another result": rows whose result takes more than one expression."""
+"""Rows of docs/pyflink.md ("The same name, and another result") whose code is longer than one expression."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ def test_windows_are_made_by_their_constructors_and_keywords(env):
     assert list(timed(env, [1, 2, 3, 4]).count_window(2, 0).apply(Sum()).execute_and_collect()) == [3, 7]
     assert GlobalWindow.get() == GlobalWindow()
     assert TimeWindow.get_window_start_with_offset(-1, 0, 5) == -5
-    with pytest.raises(ProgramError, match="the slide must be a number of elements from 1, not -1"):
+    with pytest.raises(ProgramError, match="the slide must be an element count of at least 1, not -1"):
         timed(env, [1]).count_window(2, -1)
 
 
@@ -385,7 +385,7 @@ def test_rows_without_names_from_timers(env):
 def test_methods_of_flink_alone_say_what_to_do_instead(env):
     sink = env.from_collection([1]).print()
     for thing, name, says in (
-        (env, "enable_checkpointing", "each micro-batch is a checkpoint"),
+        (env, "enable_checkpointing", "each micro-batch is an exactly-once checkpoint"),
         (env, "from_source", "from_dataframe"),
         (env, "add_python_file", "addArtifact"),
         (env, "get_config", "set_parallelism"),
@@ -400,5 +400,5 @@ def test_methods_of_flink_alone_say_what_to_do_instead(env):
     for thing in (env, sink):
         with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
             _ = thing.nothing
-    with pytest.raises(ProgramError, match="takes a SparkSession, or nothing, not"):
+    with pytest.raises(ProgramError, match="takes a SparkSession or no argument, not"):
         StreamExecutionEnvironment.get_execution_environment({"python.execution-mode": "thread"})

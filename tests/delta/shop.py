@@ -34,7 +34,7 @@ class Shop:
     """A folder with tables, checkpoints and savepoints.
 
     Attributes:
-        paid: all payments by table: card and amount.
+        paid: all payments (card, amount) by table.
     """
 
     def __init__(self, spark: Any, folder: Path) -> None:
@@ -79,7 +79,7 @@ class Shop:
         return max(int(path.stem) for path in log.glob("*.json"))
 
     def position(self, table: str, version: int) -> dict[str, Any]:
-        """Return the position at the beginning of a table's version, as in Spark's offset log for Delta."""
+        """Return the position at the beginning of a table's version, as in Spark's offset log."""
         first = (self.folder / table / "_delta_log" / f"{0:020}.json").read_text().splitlines()
         (reservoir,) = [json.loads(line)["metaData"]["id"] for line in first if "metaData" in line]
         return {

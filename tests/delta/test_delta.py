@@ -1,6 +1,6 @@
-"""Programs between Delta Lake tables: restarted, killed, stopped, and continued from savepoints.
+"""Programs between Delta Lake tables that are restarted, killed, stopped, or continued from savepoints.
 
-Nothing is lost or duplicated according to the count and sum of payments of each card.
+The count and sum of each card's payments show that nothing is lost or duplicated.
 """
 
 from __future__ import annotations

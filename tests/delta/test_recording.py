@@ -1,4 +1,4 @@
-"""Recordings of a query that reads a Delta table. They read the table's version again."""
+"""Recordings of a query that reads a Delta table. They read the same version of the table again."""
 
 from __future__ import annotations
 

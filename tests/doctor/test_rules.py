@@ -1,4 +1,4 @@
-"""The rules of the doctor. Each has a message for facts that break it, but no message for a healthy query."""
+"""The doctor's rules. Each has a message for facts that break it, but no message for a healthy query."""
 
 from __future__ import annotations
 

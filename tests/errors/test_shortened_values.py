@@ -1,4 +1,4 @@
-"""Errors show the beginning of a value's ``repr``. The rest of the ``repr`` is never created."""
+"""Errors show the beginning of a value's ``repr``, whose rest is never created."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 # (Wrong uses are what a type checker would find.)
-"""Every public function with each parameter of a wrong kind: it works, or raises pillarbox's own error.
+"""Every public function, with each argument of a wrong type, works or raises pillarbox's own error.
 
-(Missing and unknown arguments are Python's own TypeError.)
+(For missing and unknown arguments, Python raises TypeError.)
 """
 
 from __future__ import annotations
@@ -263,5 +263,5 @@ def test_arguments_that_a_session_would_be_asked_with(call, message):
 
 def test_a_program_of_a_harness_is_built_by_a_function():
     for value in None, 5, "x", [], int, object():
-        with pytest.raises(ProgramError, match=r"a program needs a function build\(env, payments\), not"):
+        with pytest.raises(ProgramError, match=r"a program must be a function build\(env, payments\), not"):
             ProgramTestHarness(value)

@@ -1,4 +1,4 @@
-"""Wrong uses on the local runtime, or refused while the program is built: messages, frames and time of the error."""
+"""Wrong uses that fail on the local runtime, or while the program is built: message, frames and time of the error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong uses on Spark. Batch, streaming and Connect have the local runtime's message in their first lines.
+"""Wrong uses on Spark. In batch, streaming and Connect, the first lines contain the local runtime's message.
 
 ``tests/spark/session/test_connect.py`` tests Connect, with its server.
 """

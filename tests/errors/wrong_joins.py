@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # As in wrong_uses.py, which has the form of the table.
-"""Wrong uses of columnar joins, with the expected words of their errors."""
+"""Wrong uses of columnar joins, and the expected words of their errors."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def unknown(env: StreamExecutionEnvironment) -> Any:
 # fmt: off
 JOIN_BUILDS = [
     Build("columns without bounds", lambda env: rows(env).key_by("key").interval_join(rows(env).key_by("key")).columns(), ("interval_join() has no bounds: call interval_join(other).between(lower, upper).columns(...)",)),
-    *(Build(f"columns how {value!r}", lambda env, value=value: near(env).columns(value), ('interval_join(): how must be "inner" or "left", not', repr(value))) for value in ("outer", None, 5)),
+    *(Build(f"columns how {value!r}", lambda env, value=value: near(env).columns(value), ('interval_join(): how= must be "inner" or "left", not', repr(value))) for value in ("outer", None, 5)),
     Build("columns between nothing", lambda env: near(env).between(0, 0).lower_bound_exclusive().upper_bound_exclusive().columns(), ("no pair is between 1 and -1 ms",)),
     Build("columns of the same name", lambda env: near(env).columns(), ("interval_join(): both sides have a column 'shop': rename one", 'suffixes=("", "_right")')),
-    *(Build(f"suffixes {value!r}", lambda env, value=value: near(env).columns(suffixes=value), ('suffixes must be two strings, such as ("", "_right"), not', repr(value))) for value in ("_r", ("",), ("", None), 5)),
+    *(Build(f"suffixes {value!r}", lambda env, value=value: near(env).columns(suffixes=value), ('suffixes= must be two strings, such as ("", "_right"), not', repr(value))) for value in ("_r", ("",), ("", None), 5)),
     Build("suffixes that are the same", lambda env: near(env).columns(suffixes=("", "")), ("interval_join(): results: 2 columns have the name 'shop'",)),
-    Build("columns that are not known", lambda env: unknown(env).columns(), ("columns() needs declared columns, and 'map', on the right side, declares none", "give process() a ProcessJoinFunction instead")),
-    Build("columns by a function", lambda env: near(env, lambda record: record.card).columns(), ("columns() needs named columns as keys", "the left side has another", "give process() a ProcessJoinFunction")),
+    Build("columns that are not known", lambda env: unknown(env).columns(), ("columns() needs declared columns, but 'map', on the right side, declares none", "use process() with a ProcessJoinFunction")),
+    Build("columns by a function", lambda env: near(env, lambda record: record.card).columns(), ("columns() needs columns as keys, without key_type=: key the left side", "use process() with a ProcessJoinFunction")),
     Build("columns by a missing one", lambda env: near(env, "card", "cart").columns(), ("there is no column 'cart'",)),
     Build("columns by a list", lambda env: near(env, "list", "list").columns(), ("key_by() of the left side: columns() cannot join by 'list', which is array<bigint>",)),
     Build("columns by text and number", lambda env: near(env, "card", "shop").columns(), ("the first keys are STRING, the second keys INT, so they are never equal",)),
     Build("columns by more on one side", lambda env: near(env, ["card", "shop"], "card").columns(), ("the first keys are STRING, INT, the second keys STRING, so they are never equal",)),
-    Build("a join of a list", lambda env: interval_join([], [], on="card", time="at", lower=0, upper=5), ("interval_join() takes Spark DataFrames, and left is []",)),
+    Build("a join of a list", lambda env: interval_join([], [], on="card", time="at", lower=0, upper=5), ("interval_join() takes Spark DataFrames, but left is []",)),
 ]
 # fmt: on

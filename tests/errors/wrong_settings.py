@@ -49,7 +49,7 @@ SETTINGS_BUILDS = [
         Build(
             f"limit {value!r}",
             lambda env, value=value: rows(env).execute_and_collect(limit=value),
-            ("execute_and_collect(): limit must be a positive integer", repr(value)),
+            ("execute_and_collect(): limit= must be a positive integer", repr(value)),
         )
         for value in (0, -1, True, "2", 1.5)
     ),
@@ -62,11 +62,11 @@ SETTINGS_BUILDS = [
         for value, says in (
             ((None,), ("from_savepoint() takes the directory of a savepoint", "None")),
             (("",), ("from_savepoint() takes the directory of a savepoint", "''")),
-            (("s", ("renamed", ["a"])), ("renamed must be a dict from uids in the savepoint to new uids", "['a']")),
-            (("s", ("renamed", {"a": 1})), ("renamed must be a dict", "{'a': 1}")),
-            (("s", ("renamed", {"a": "c", "b": "c"})), ("renamed maps several operators to one uid",)),
-            (("s", ("positions", "latest")), ('positions must be "savepoint", "none", a dict', "'latest'")),
-            (("s", ("positions", ["latest"])), ('positions must be "savepoint", "none", a dict', "['latest']")),
+            (("s", ("renamed", ["a"])), ("renamed= must be a dict from uids in the savepoint to new uids", "['a']")),
+            (("s", ("renamed", {"a": 1})), ("renamed= must be a dict", "{'a': 1}")),
+            (("s", ("renamed", {"a": "c", "b": "c"})), ("renamed= maps several operators to one uid",)),
+            (("s", ("positions", "latest")), ('positions= must be "savepoint", "none", a dict', "'latest'")),
+            (("s", ("positions", ["latest"])), ('positions= must be "savepoint", "none", a dict', "['latest']")),
             (("s", ("positions", {"payments": "latest"})), ("a dict from source names to positions", "latest")),
         )
     ),
@@ -92,7 +92,7 @@ SETTINGS_BUILDS = [
             .uid("most")
             .execute_and_collect()
         ),
-        ("renamed has the new uid 'new'", "the program has no such operator", "'most'"),
+        ("renamed= has the new uid 'new'", "the program has no such operator", "'most'"),
     ),
     Build(
         "batch mode in several epochs",

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 # Wrong uses are what a type checker would find; one line for each is easier to read than one for each argument.
-"""A table of wrong uses: their programs, the time of refusal, and the words of the error.
+"""A table of wrong uses: program, time of refusal, and words of the error.
 
-A program that fails at run does so at the record with id 3, key "k", in subtask 0.
+A program that fails while it runs fails at the record with id 3, key "k", in subtask 0.
 """
 
 from __future__ import annotations
@@ -61,13 +61,10 @@ class Run(NamedTuple):
     """A program that fails while it runs.
 
     Attributes:
-        name: names the case.
-        program: from a stream of five rows to the stream to run.
-        says: expected words of the first lines.
-        frame: the user's function expected among the frames; empty if no user code was running.
-        kind: the error of the local runtime.
-        on: the other runtimes that test it: batch, streaming, connect.
-        columns: the output's declared columns on Spark.
+        program: converts a stream of five rows to the stream to run.
+        says: expected words in the first lines.
+        frame: the user function expected among the frames, or empty if no user code was running.
+        on: further runtimes that test it: batch, streaming, connect.
     """
 
     name: str
@@ -80,7 +77,7 @@ class Run(NamedTuple):
 
 
 class Build(NamedTuple):
-    """A program that is refused while it is built, or planned."""
+    """A program that is refused while it is built or planned."""
 
     name: str
     program: Callable[[StreamExecutionEnvironment], Any]
@@ -407,6 +404,11 @@ class AsksMany(AsyncFunction):
         return [exploding(value)]
 
 
+class GivesUpLater(AsksMany):
+    async def timeout(self, value: Any) -> Any:
+        return []
+
+
 class AsksYielding(AsyncFunction):
     async def async_invoke(self, value: Any) -> Any:
         yield value
@@ -467,7 +469,7 @@ def keyed(stream: DataStream, function: Any) -> DataStream:
 
 AT = ("operator 'op' failed at the record", RECORD, "subtask 0")
 KEYED = (*AT, "key 'k'")
-ONE_VALUE = ("the function returned", "a single value and not an iterable of values: yield it, or return a list")
+ONE_VALUE = ("the function returned", "a single value instead of an iterable: yield it, or return a list")
 NOBODY_WAITS = ("the function returned <coroutine object", "which is never awaited", "map_async()")
 
 # fmt: off
@@ -530,7 +532,7 @@ RUNS = [
     Run("keyed, generator", lambda s: keyed(s, Generates()), (*KEYED, ZERO), "work", on="batch"),
     Run("keyed, exit", lambda s: keyed(s, Working(lambda v, c: sys.exit(2))), (*KEYED, "SystemExit: 2"), "<lambda>", on="batch streaming"),
     *(
-        Run(f"keyed, a tag and {len(more)} values", lambda s, more=more: keyed(s, Tags(*more)), (*KEYED, "the function emitted", "to a side output goes a tag and one value", "yield tag, value"))
+        Run(f"keyed, a tag and {len(more)} values", lambda s, more=more: keyed(s, Tags(*more)), (*KEYED, "the function emitted", "a side output takes a tag and one value", "yield tag, value"))
         for more in (((OutputTag("t"), 1, 2),), (OutputTag("t"), 1), ((OutputTag("t"),),))
     ),
     *(
@@ -554,7 +556,7 @@ RUNS = [
     Run("timer", lambda s: keyed(timed(s), Timed()), ("operator 'op' failed in the event time timer at 3 of key 'k'", ZERO, "subtask 0"), "on_timer", on="batch"),
     Run("timer, exit", lambda s: keyed(timed(s), TimedExit()), ("operator 'op' failed in the event time timer at 0 of key 'k'", "SystemExit: enough"), "on_timer"),
     Run("timer, a string", lambda s: keyed(timed(s), TimedText()), ("operator 'op' failed in the event time timer at 0 of key 'k'", *ONE_VALUE, "'now'")),
-    Run("timer, behind no timestamp", lambda s: keyed(s, Working(lambda v, c: c.timer_service().register_event_time_timer(c.timestamp() + 1))), (*AT, "which has no timestamp (assign_timestamps_and_watermarks(...) gives it one): TypeError"), "<lambda>"),
+    Run("timer, behind no timestamp", lambda s: keyed(s, Working(lambda v, c: c.timer_service().register_event_time_timer(c.timestamp() + 1))), (*AT, "which has no timestamp (call assign_timestamps_and_watermarks(...) first): TypeError"), "<lambda>"),
     Run("a column that is not there", lambda s: s.map(lambda r: r.amuont), ("AttributeError: 'Row' object has no attribute 'amuont'; its fields are id, key",), "<lambda>"),
     Run("a value that is not there, behind no timestamp", lambda s: keyed(s, Working(lambda v, c: None + 1)), ("operator 'op' failed at the record Row(id=3, key='k'): TypeError",), "<lambda>"),
     Run("timer, at None", lambda s: keyed(s, Working(lambda v, c: c.timer_service().register_event_time_timer(None))), ("'op'", RECORD, "key 'k'", "None"), "<lambda>", PillarboxError, on="batch"),
@@ -639,6 +641,13 @@ def _progress_behind_a_shuffle(env: StreamExecutionEnvironment) -> Any:
     return rows(env).rebalance().assign_timestamps_and_watermarks(strategy).execute_and_collect()
 
 
+def _idle_part_of_a_source(env: StreamExecutionEnvironment) -> Any:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("id").with_idleness("1 minute")
+    source = rows(env)
+    part = source.filter(lambda row: False).assign_timestamps_and_watermarks(strategy)
+    return source.assign_timestamps_and_watermarks(strategy).union(part).map(exploding).execute_and_collect()
+
+
 def _unshippable() -> Callable[[Any], Any]:
     lock = threading.Lock()
     return lambda value: lock
@@ -679,9 +688,9 @@ BUILDS = [
     Build("map, two arguments", lambda env: rows(env).map(lambda a, b: 1), ("map() got <function", "which takes (a, b)", "called with (value)")),
     Build("capacity of a plain function", lambda env: rows(env).key_by("key").process(Keyed(), capacity=3), ("process() got capacity with", "which has no async def")),
     Build("on_barrier of a ProcessFunction", lambda env: rows(env).key_by("key").process(Processes(), on_barrier="carry"), ("process() got on_barrier with", "which has no async def")),
-    Build("keyed process, wrong on_barrier", lambda env: rows(env).key_by("key").process(processing, on_barrier="wait"), ('process(): on_barrier must be "drain" or "carry"', "not 'wait'")),
-    Build("keyed process, wrong journal", lambda env: rows(env).key_by("key").process(processing, journal=""), ("process(): journal must be a folder, such as", "not ''")),
-    Build("recorded answers that are not carried", lambda env: rows(env).map_async(asking, record=True), ('map_async(): record must be True with on_barrier="carry"', "not True")),
+    Build("keyed process, wrong on_barrier", lambda env: rows(env).key_by("key").process(processing, on_barrier="wait"), ('process(): on_barrier= must be "drain" or "carry"', "not 'wait'")),
+    Build("keyed process, wrong journal", lambda env: rows(env).key_by("key").process(processing, journal=""), ("process(): journal= must be a folder, such as", "not ''")),
+    Build("recorded answers that are not carried", lambda env: rows(env).map_async(asking, record=True), ('map_async(): record= must be False, or True with on_barrier="carry"', "not True")),
     Build("async function that yields", lambda env: AsyncDataStream.ordered_wait(rows(env), AsksYielding(), 1000), ("AsksYielding.async_invoke() yields: return a list",)),
     Build("fallback of one parameter", lambda env: fallback(lambda record: 1), ("fallback() got", "which takes (record)", "called with (record, error)")),
     Build("open that yields", lambda env: rows(env).key_by("key").process(OpensYielding()), ("process() got", "whose open() yields, so it would never run")),
@@ -700,7 +709,7 @@ BUILDS = [
     *(Build(f"key_by {value!r}", lambda env, value=value: rows(env).key_by(value), ("key_by() takes a function or column names", repr(value))) for value in (42, None, [], ["a", 1])),
     Build("union of none", lambda env: rows(env).union(), ("union() takes at least one other stream",)),
     Build("union of 42", lambda env: rows(env).union(42), ("union() takes a stream, not 42",)),
-    Build("union of two programs", lambda env: rows(env).union(rows(StreamExecutionEnvironment())), ("union() takes a stream of this",)),
+    Build("union of two programs", lambda env: rows(env).union(rows(StreamExecutionEnvironment())), ("union() takes a stream of the same",)),
     Build("side output by name", lambda env: rows(env).map(exploding).get_side_output("late"), ("get_side_output() takes an OutputTag, not 'late'",)),
     Build("side output of a source", lambda env: rows(env).get_side_output(OutputTag("late")), ("has no side outputs", "process(...)")),
     *(Build(f"tag {value!r}", lambda env, value=value: OutputTag(value), ("an OutputTag's id must be a non-empty string", repr(value))) for value in ("", 5, None)),
@@ -708,12 +717,14 @@ BUILDS = [
     Build("uid of a source", lambda env: rows(env).uid("x"), ("uid('x') is for operators",)),
     # event time
     Build("strategy 42", lambda env: rows(env).assign_timestamps_and_watermarks(42), ("takes a WatermarkStrategy, not 42",)),
-    *(Build(f"late by {value!r}", _duration(_late_by, value), ("for_bounded_out_of_orderness()", repr(value), "'5 seconds'")) for value in ("5 parsecs", -5, None, 1.5, "", True)),
+    *(Build(f"late by {value!r}", _duration(_late_by, value), ("for_bounded_out_of_orderness()", repr(value), "'5 seconds'")) for value in ("5 parsecs", None, 1.5, "", True)),
+    Build("late by -5", _duration(_late_by, -5), ("for_bounded_out_of_orderness(): -5 is negative",)),
     *(Build(f"idle for {value!r}", _duration(_idle, value), ("with_idleness()", repr(value))) for value in ("-1 second", 0, "soon", None)),
     *(Build(f"progress after {value!r}", _duration(_progress, value), ("with_wall_clock_progress()", repr(value))) for value in ("-1 second", 0, "soon", None)),
-    Build("progress behind a shuffle", _progress_behind_a_shuffle, ("with_wall_clock_progress() detects silent sources", "before the first key_by(...)")),
-    Build("assigner 42", lambda env: timed(rows(env), 42), ("not a timestamp assigner: 42", "the name of a column")),
-    Build("assigner ''", lambda env: timed(rows(env), ""), ("name of the timestamp column is empty",)),
+    Build("progress behind a shuffle", _progress_behind_a_shuffle, ("with_wall_clock_progress() detects idle sources", "before the first key_by(...)")),
+    Build("idle part of a source", _idle_part_of_a_source, ("the silence of a part of a source is not detected", "after union(...)", "rebalance()")),
+    Build("assigner 42", lambda env: timed(rows(env), 42), ("42 is not a timestamp assigner", "a column name")),
+    Build("assigner ''", lambda env: timed(rows(env), ""), ("the timestamp column name is empty",)),
     Build("assigner of three", lambda env: timed(rows(env), lambda a, b, c: 1), ("must take (value) or (value, record_timestamp)",)),
     Build("generator, an instance", lambda env: WatermarkStrategy.for_generator(Watermarks()), ("the class Watermarks, not the instance",)),
     Build("generator 42", lambda env: WatermarkStrategy.for_generator(42), ("for_generator()", "42")),
@@ -721,8 +732,8 @@ BUILDS = [
     Build("time-to-live in event time", lambda env: StateTtlConfig.new_builder(5).set_ttl_time_characteristic("EventTime"), ("counts in processing time, as in Flink", "set an event-time timer")),
     Build("time-to-live, a duration", lambda env: ValueStateDescriptor("v").enable_time_to_live("1 hour"), ("the state 'v': enable_time_to_live() takes a StateTtlConfig, as in StateTtlConfig('1 hour')",)),
     Build("time-to-live of broadcast state", lambda env: rows(env).broadcast(_timed_map()), ("broadcast(): the state 'm' has a time-to-live", "process_broadcast_element()")),
-    Build("lists of an operator in a source", lambda env: rows(env).map(_Listing()).execute_and_collect(), ("operator 'map: _Listing' has state of the operator itself", "put rebalance() or key_by(...) before it")),
-    Build("lists of an operator and dead letters", lambda env: rows(env).rebalance().map(_Listing(), on_error=OutputTag("bad")).execute_and_collect(), ("on_error=...", "and state of the operator itself", "is not put back")),
+    Build("lists of an operator in a source", lambda env: rows(env).map(_Listing()).execute_and_collect(), ("operator 'map: _Listing' has operator state (CheckpointedFunction)", "put rebalance() or key_by(...) before it")),
+    Build("lists of an operator and dead letters", lambda env: rows(env).rebalance().map(_Listing(), on_error=OutputTag("bad")).execute_and_collect(), ("on_error=...", "and operator state", "is not rolled back")),
     *(
         Build(f"type of a state {getattr(value, '__name__', value)!r}", lambda env, value=value, kind=kind: kind(value), ("the state 's': the type of its values is one of Types, such as Types.LONG(), or a class", "not"))
         for kind in (
@@ -743,11 +754,12 @@ BUILDS = [
         for value in (fold, None, Aggregates)
     ),
     Build("a default that can be changed", lambda env: ValueStateDescriptor("v", default=[]), ("the state 'v' has a default that can be changed", "default_factory=list")),
-    Build("Duration 'x'", lambda env: Duration.of_seconds("x"), ("a whole number is expected, not 'x'",)),
+    Build("Duration 'x'", lambda env: Duration.of_seconds("x"), ("a duration takes a whole number, not 'x'",)),
     # state
     *(Build(f"state {value!r}", lambda env, value=value: ValueStateDescriptor(value), ("state's name is a non-empty string", repr(value))) for value in ("", 5, None)),
     # async
     *(Build(f"map_async {value!r}", lambda env, value=value: rows(env).map_async(value), ("map_async() got", repr(value))) for value in (42, None)),
+    Build("async, a timeout() that waits", lambda env: AsyncDataStream.unordered_wait(rows(env), GivesUpLater(), 60_000), ("unordered_wait() got", "whose timeout is an async def, which")),
     Build("map_async of an AsyncFunction", lambda env: rows(env).map_async(AsksMany()), ("AsksMany, an AsyncFunction", "AsyncDataStream")),
     *(
         Build(f"{option} {value!r}", lambda env, option=option, value=value: rows(env).map_async(asking, **{option: value}), ("map_async()", option, repr(value)))
@@ -764,21 +776,21 @@ BUILDS = [
             ({"requests": 5, "when_exceeded": "drop"}, ("'model'", "when_exceeded", "'drop'")), ({"breaker": 3}, ("'model'", "a CircuitBreaker")),
         )
     ),
-    Build("a breaker that never opens", lambda env: CircuitBreaker(5, 3), ("CircuitBreaker", "never happen")),
+    Build("a breaker that never opens", lambda env: CircuitBreaker(5, 3), ("CircuitBreaker", "never opens")),
     Build("two budgets of one name", _two_budgets, ("two budgets have the name 'model'", "pass one Budget to all operators")),
     # dead letters
     *(
-        Build(f"on_error {value!r}", lambda env, value=value: rows(env).map(exploding, on_error=value), ("map(): on_error must be", "OutputTag", repr(value)))
+        Build(f"on_error {value!r}", lambda env, value=value: rows(env).map(exploding, on_error=value), ("map(): on_error= must be", "OutputTag", repr(value)))
         for value in ("drop", None, OutputTag)
     ),
-    Build("on_error of a keyed process", lambda env: rows(env).key_by("key").process(Keyed(), on_error="late"), ("process(): on_error must be", "not 'late'")),
-    Build("on_error of a reduce", lambda env: rows(env).key_by("key").reduce(fold, on_error=5), ("reduce(): on_error must be", "not 5")),
+    Build("on_error of a keyed process", lambda env: rows(env).key_by("key").process(Keyed(), on_error="late"), ("process(): on_error= must be", "not 'late'")),
+    Build("on_error of a reduce", lambda env: rows(env).key_by("key").reduce(fold, on_error=5), ("reduce(): on_error= must be", "not 5")),
     Build("carrying without key", _carrying, ("carries", "call key_by(...) or rebalance() before it")),
     # columns
     Build("no columns", lambda env: rows(env).map(exploding).to_dataframe(), ("to_dataframe() needs columns", "declares no output_type")),
     Build("no columns of an output", lambda env: env.for_each_batch(print, {"a": (rows(env), Types.LONG()), "b": rows(env).map(exploding)}), ("for_each_batch(): output 'b' needs columns", "declares no output_type")),
     Build("wrong columns of an output", lambda env: env.for_each_batch(print, {"b": (rows(env), 42)}), ("for_each_batch(): output 'b': 42",)),
-    Build("an output that is no stream", lambda env: env.for_each_batch(print, {"b": 42}), ("for_each_batch(): output 'b' is a stream or (stream, columns), not 42",)),
+    Build("an output that is no stream", lambda env: env.for_each_batch(print, {"b": 42}), ("for_each_batch(): output 'b' must be a stream or (stream, columns), not 42",)),
     *(Build(f"columns {value!r}", lambda env, value=value: rows(env).to_dataframe(value), (repr(value)[:20], "declare")) for value in (42, int, [1])),
     Build("columns of objects", lambda env: rows(env).to_dataframe(Types.PICKLED_BYTE_ARRAY()), ("PICKLED_BYTE_ARRAY cannot be columns",)),
     Build("columns of an odd class", lambda env: rows(env).to_dataframe(Odd), ("Odd.odd is annotated complex", "no Spark type")),

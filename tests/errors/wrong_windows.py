@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # As in wrong_uses.py, which has the form of the table.
-"""Wrong uses of windows: their programs, the time of their errors, and the expected words."""
+"""Wrong uses of windows: program, time of the error, and expected words."""
 
 from __future__ import annotations
 
@@ -84,6 +84,10 @@ class Waits(Processes):
         return []
 
 
+class ClearsLater(EventTimeTrigger):
+    async def clear(self, window: Any, ctx: Any) -> None: ...
+
+
 class ClearsBadly(Processes):
     def clear(self, context: Any) -> None:
         raise LookupError("nothing there")
@@ -98,6 +102,11 @@ class Counts(AggregateFunction):
 
     def get_result(self, accumulator: Any) -> Any:
         return accumulator
+
+
+class CountsLater(Counts):
+    async def add(self, value: Any, accumulator: Any) -> Any:
+        return accumulator + 1
 
 
 class Forgets(Counts):
@@ -189,8 +198,8 @@ WINDOW_BUILDS = [
     # streams that have no such method
     Build("window without key", lambda env: rows(env).window(TEN), ("window() divides a stream by key: put key_by(...) before it, or use window_all(...)",)),
     Build("count_window without key", lambda env: rows(env).count_window(3), ("count_window() divides a stream by key: put key_by(...)", "count_window_all(...)")),
-    Build("reduce without key", lambda env: rows(env).reduce(max), ("reduce() works by key: put key_by(...) before it, or window_all(...)",)),
-    Build("deduplicate without key", lambda env: rows(env).deduplicate("1 hour"), ("deduplicate() works by key: put key_by(...) before it",)),
+    Build("reduce without key", lambda env: rows(env).reduce(max), ("reduce() needs a keyed stream: put key_by(...) before it, or window_all(...)",)),
+    Build("deduplicate without key", lambda env: rows(env).deduplicate("1 hour"), ("deduplicate() needs a keyed stream: put key_by(...) before it",)),
     *(Build(f"{method} without key", lambda env, method=method: getattr(rows(env), method)(None), (f"{method}() is a method of windows: put key_by(...).window(...), or window_all(...), before it",)) for method in ("apply", "aggregate", "trigger", "allowed_lateness")),
     *(Build(f"{method} without window", lambda env, method=method: getattr(keyed(rows(env)), method)(None), (f"{method}() is a method of windows: put window(...) before it",)) for method in ("apply", "aggregate", "evictor")),
     *(Build(f"{method} of windows", lambda env, method=method: getattr(windows(env), method)(), (f"windows have no {method}(), because they have no results yet: put reduce(...), aggregate(...), apply(...)",)) for method in ("map", "execute_and_collect", "to_dataframe", "uid", "get_side_output")),
@@ -208,16 +217,16 @@ WINDOW_BUILDS = [
     *(Build(f"slide {value!r}", lambda env, value=value: SlidingEventTimeWindows.of(10, value), ("SlidingEventTimeWindows.of(): the slide", repr(value))) for value in NO_DURATION),
     *(Build(f"step {value!r}", lambda env, value=value: CumulativeEventTimeWindows.of(10, value), ("CumulativeEventTimeWindows.of(): the step", repr(value))) for value in NO_DURATION),
     *(Build(f"gap {value!r}", lambda env, value=value: EventTimeSessionWindows.with_gap(value), ("EventTimeSessionWindows.with_gap(): the gap", repr(value))) for value in NO_DURATION),
-    Build("a step of part of the size", lambda env: CumulativeEventTimeWindows.of(10, 3), ("CumulativeEventTimeWindows.of(): the largest size must be a multiple of the step, and 10 ms is"
+    Build("a step of part of the size", lambda env: CumulativeEventTimeWindows.of(10, 3), ("CumulativeEventTimeWindows.of(): the largest size must be a multiple of the step, but 10 ms is"
 " not a multiple of 3 ms",)),
     *(Build(f"offset {value!r}", lambda env, value=value: TumblingEventTimeWindows.of(10, value), ("TumblingEventTimeWindows.of(): the offset must be smaller than 10 ms", repr(value))) for value in (10, -10, "1 hour")),
     Build("offset of the slide", lambda env: SlidingEventTimeWindows.of(10, 5, 7), ("SlidingEventTimeWindows.of(): the offset must be smaller than 5 ms, not 7",)),
-    Build("offset 'later'", lambda env: TumblingEventTimeWindows.of(10, "later"), ("TumblingEventTimeWindows.of(): the offset: not a duration: 'later'",)),
-    *(Build(f"time zone {value!r}", lambda env, value=value: TumblingEventTimeWindows.of("1 day", time_zone=value), ("TumblingEventTimeWindows.of(): time_zone must be the name of a time zone", repr(value))) for value in ("Mars/Base", "", 5)),
-    Build("hours of a time zone", lambda env: SlidingEventTimeWindows.of("1 day", "1 hour", time_zone="Europe/Berlin"), ("with a time_zone, the slide must be a number of whole days, not 3600000 ms",)),
+    Build("offset 'later'", lambda env: TumblingEventTimeWindows.of(10, "later"), ("TumblingEventTimeWindows.of(): the offset: 'later' is not a duration",)),
+    *(Build(f"time zone {value!r}", lambda env, value=value: TumblingEventTimeWindows.of("1 day", time_zone=value), ("TumblingEventTimeWindows.of(): time_zone= must be a time zone name", repr(value))) for value in ("Mars/Base", "", 5)),
+    Build("hours of a time zone", lambda env: SlidingEventTimeWindows.of("1 day", "1 hour", time_zone="Europe/Berlin"), ("with time_zone=, the slide must be a number of whole days, not 3600000 ms",)),
     Build("a gap function 5", lambda env: EventTimeSessionWindows.with_dynamic_gap(5), ("with_dynamic_gap() takes a function", "not 5")),
-    *(Build(f"count_window {value!r}", lambda env, value=value: keyed(rows(env)).count_window(value), ("count_window(): the size must be a number of elements from 1", repr(value))) for value in (0, -1, 1.5, "x", None, True)),
-    Build("count_window that stands still", lambda env: keyed(rows(env)).count_window(5, -1), ("count_window(): the slide must be a number of elements from 1, not -1",)),
+    *(Build(f"count_window {value!r}", lambda env, value=value: keyed(rows(env)).count_window(value), ("count_window(): the size must be an element count of at least 1", repr(value))) for value in (0, -1, 1.5, "x", None, True)),
+    Build("count_window that stands still", lambda env: keyed(rows(env)).count_window(5, -1), ("count_window(): the slide must be an element count of at least 1, not -1",)),
     # lateness
     *(Build(f"lateness {value!r}", lambda env, value=value: windows(env).allowed_lateness(value), ("allowed_lateness()", repr(value))) for value in (-1, "soon", None)),
     Build("lateness in processing time", lambda env: windows(env, TumblingProcessingTimeWindows.of(10)).allowed_lateness(5), ("allowed_lateness() is for event-time windows", "TumblingProcessingTimeWindows(10 ms)")),
@@ -225,18 +234,18 @@ WINDOW_BUILDS = [
     Build("the late data by name", _no_tag, ("get_side_output() takes an OutputTag, not 'late'",)),
     # triggers and evictors
     *(Build(f"trigger {value!r}", lambda env, value=value: windows(env).trigger(value), ("trigger() takes a Trigger, such as CountTrigger.of(10)",)) for value in (None, "10", CountTrigger, max)),
-    Build("sessions with a trigger that cannot merge", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(DeltaTrigger.of(1, max)), ("merges windows, and DeltaTrigger.of(1) cannot merge",)),
-    Build("sessions that never fire", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(NeverTrigger()), ("merges windows, and NeverTrigger() cannot merge",)),
-    *(Build(f"sessions with a trigger that does not {how}", lambda env, trigger=trigger: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(trigger), ("merges windows, and", "cannot merge: define on_merge()")) for how, trigger in (("merge", SaysSo(None)), ("merge, purging", PurgingTrigger.of(SaysSo(None))))),
-    Build("a default trigger that cannot merge", lambda env: windows(env, OwnMerging(None, Fires(None))).process(Processes()), ("Own() merges windows, and Fires() cannot merge",)),
-    *(Build(f"CountTrigger.of({value!r})", lambda env, value=value: CountTrigger.of(value), ("CountTrigger.of() takes a number of elements from 1", repr(value))) for value in (0, -1, 1.5, None)),
+    Build("sessions with a trigger that cannot merge", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(DeltaTrigger.of(1, max)), ("merges windows, but DeltaTrigger.of(1) cannot merge",)),
+    Build("sessions that never fire", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(NeverTrigger()), ("merges windows, but NeverTrigger() cannot merge",)),
+    *(Build(f"sessions with a trigger that does not {how}", lambda env, trigger=trigger: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(trigger), ("merges windows, but", "cannot merge: define can_merge() and on_merge()")) for how, trigger in (("merge", SaysSo(None)), ("merge, purging", PurgingTrigger.of(SaysSo(None))))),
+    Build("a default trigger that cannot merge", lambda env: windows(env, OwnMerging(None, Fires(None))).process(Processes()), ("Own() merges windows, but Fires() cannot merge",)),
+    *(Build(f"CountTrigger.of({value!r})", lambda env, value=value: CountTrigger.of(value), ("CountTrigger.of() takes an element count of at least 1", repr(value))) for value in (0, -1, 1.5, None)),
     Build("ContinuousEventTimeTrigger.of(0)", lambda env: ContinuousEventTimeTrigger.of(0), ("ContinuousEventTimeTrigger.of(): the interval must be at least one millisecond",)),
     *(Build(f"PurgingTrigger.of({value!r})", lambda env, value=value: PurgingTrigger.of(value), ("PurgingTrigger.of() takes a trigger",)) for value in (None, NeverTrigger)),
     *(Build(f"{kind.__name__} without function", lambda env, kind=kind: kind.of(1, 5), (f"{kind.__name__}.of() takes a function of two elements, not 5",)) for kind in (DeltaTrigger, DeltaEvictor)),
     *(Build(f"{kind.__name__} of 'x'", lambda env, kind=kind: kind.of("x", max), (f"{kind.__name__}.of(): the threshold must be a number, not 'x'",)) for kind in (DeltaTrigger, DeltaEvictor)),
     *(Build(f"{kind.__name__} of NaN", lambda env, kind=kind: kind.of(float("nan"), max), (f"{kind.__name__}.of(): the threshold must be a number, not nan",)) for kind in (DeltaTrigger, DeltaEvictor)),
     *(Build(f"evictor {value!r}", lambda env, value=value: windows(env).evictor(value), ("evictor() takes an Evictor, such as CountEvictor.of(10)",)) for value in (None, 3, CountEvictor)),
-    Build("CountEvictor.of(-1)", lambda env: CountEvictor.of(-1), ("CountEvictor.of() takes a number of elements, not -1",)),
+    Build("CountEvictor.of(-1)", lambda env: CountEvictor.of(-1), ("CountEvictor.of() takes an element count of at least 0, not -1",)),
     Build("TimeEvictor.of(0)", lambda env: TimeEvictor.of(0), ("TimeEvictor.of(): the window size must be at least one millisecond",)),
     # window functions
     Build("apply of a lambda", lambda env: windows(env).apply(lambda key, window, inputs: []), ("apply() of WindowedStream takes a WindowFunction, not",)),
@@ -246,11 +255,13 @@ WINDOW_BUILDS = [
     Build("apply to all of a keyed kind", lambda env: rows(env).window_all(TEN).apply(Applies()), ("apply() of AllWindowedStream takes an AllWindowFunction, not Applies, which is a WindowFunction",)),
     Build("process all of another kind", lambda env: rows(env).window_all(TEN).process(AppliesAll()), ("takes a ProcessAllWindowFunction, not AppliesAll, which is an AllWindowFunction",)),
     Build("aggregate of a lambda", lambda env: windows(env).aggregate(lambda window, other: window), ("aggregate() got", "pass an AggregateFunction")),
-    Build("aggregate with on_error", lambda env: windows(env).aggregate(Counts(), on_error=OutputTag("bad")), ("aggregate() has no on_error: call window(...).side_output_errors(tag) before it",)),
+    Build("aggregate with on_error", lambda env: windows(env).aggregate(Counts(), on_error=OutputTag("bad")), ("aggregate() has no on_error=: call window(...).side_output_errors(tag) before it",)),
     Build("aggregate of a class", lambda env: windows(env).aggregate(Counts), ("aggregate() got", "pass an instance: Counts()")),
     Build("aggregate with a lambda", lambda env: windows(env).aggregate(Counts(), max), ("aggregate(window_function=...) of WindowedStream takes a WindowFunction",)),
-    Build("aggregate that cannot merge", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).aggregate(Counts()), ("merges windows, and Counts cannot merge accumulators: define merge()",)),
+    Build("aggregate that cannot merge", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).aggregate(Counts()), ("merges windows, but Counts cannot merge accumulators: define merge()",)),
     Build("reduce by 'sum'", lambda env: windows(env).reduce("sum"), ("reduce() got 'sum': pass a function or ReduceFunction",)),
+    Build("an aggregate function that waits", lambda env: windows(env).aggregate(CountsLater()), ("aggregate() got", "whose add is an async def, which")),
+    Build("a trigger that waits", lambda env: windows(env).trigger(ClearsLater()), ("trigger() got", "whose clear is an async def, which")),
     Build("a window function that waits", lambda env: windows(env).process(Waits()), ("process() got", "whose process is an async def, which")),
 ]
 
@@ -289,7 +300,7 @@ WINDOW_RUNS = [
             ("None", None, ("returned None: return a list of windows",)),
             ("5", 5, ("returned 5: return a list of windows",)),
             ("that are one", TimeWindow(0, 10), (f"returned {WINDOW}: return a list of windows",)),
-            ("that are tuples", [(0, 10)], ("returned (0, 10) as a window: its window_type is TimeWindow",)),
+            ("that are tuples", [(0, 10)], ("returned (0, 10) as a window, but its window_type is TimeWindow",)),
             ("of another class", [CountWindow(1)], ("returned CountWindow(id=1) as a window", "its window_type is TimeWindow")),
         )
     ),
@@ -311,24 +322,24 @@ WINDOW_RUNS = [
     run("a trigger that says None in time", triggered(Fires(lambda value, ctx: TriggerResult.CONTINUE, lambda time: None)), AT_END, "TypeError: Fires() returned None: return a TriggerResult"),
     run("a purging trigger of one that says None", triggered(PurgingTrigger.of(Fires(at_three(None, TriggerResult.FIRE)))), f"failed at the record {RECORD}", "PurgingTrigger.of(Fires()) returned None: return a TriggerResult"),
     run("a trigger that raises", triggered(Fires(lambda value, ctx: exploding(value) and TriggerResult.CONTINUE)), f"failed at the record {RECORD}: {ZERO}", frame="exploding"),
-    run("a trigger's state by name", triggered(Fires(lambda value, ctx: ctx.get_partitioned_state("seen"))), "get state by its descriptor, not by 'seen'", FIRST, kind=ProgramError),
+    run("a trigger's state by name", triggered(Fires(lambda value, ctx: ctx.get_partitioned_state("seen"))), "get state by its StateDescriptor, not by 'seen'", FIRST, kind=ProgramError),
     run("a trigger's timer at 1.5", triggered(Fires(lambda value, ctx: ctx.register_event_time_timer(1.5))), "an event-time timer cannot be set or deleted at 1.5 (float)", FIRST, kind=ProgramError),
     # evictors
-    run("an evictor that returns a list", evicted(Evicts(lambda elements: elements[1:])), AT_END, "TypeError: Evicts.evict_before() takes elements out of the list that it is given, and returns nothing; it returned [TimestampedValue("),
-    run("an evictor that puts in others", evicted(Evicts(None, lambda elements: elements.append("more"))), AT_END, "Evicts.evict_after() takes elements out", "left something else in the list"),
+    run("an evictor that returns a list", evicted(Evicts(lambda elements: elements[1:])), AT_END, "TypeError: Evicts.evict_before() must remove elements from its list argument and return None, but it returned [TimestampedValue("),
+    run("an evictor that puts in others", evicted(Evicts(None, lambda elements: elements.append("more"))), AT_END, "Evicts.evict_after() must remove elements", "left other objects in the list"),
     # window functions
-    *(run(f"a window function that returns {value!r}", processed(lambda context, elements, value=value: value), AT_END, f"the function returned {value!r}, a single value and not an iterable of values: yield it, or"
+    *(run(f"a window function that returns {value!r}", processed(lambda context, elements, value=value: value), AT_END, f"the function returned {value!r}, a single value instead of an iterable: yield it, or"
 " return a list") for value in (5, "text", b"x")),
     run("a window function behind a fold that returns 1", lambda stream: keyed(stream).window(TEN).aggregate(Counts(), Processes(lambda context, elements: 1)), AT_END, "the function returned 1, a single value"),
     run("a window function that raises", processed(lambda context, elements: [exploding(element) for element in elements]), AT_END, ZERO, frame="exploding"),
     run("a window function that clears badly", lambda stream: keyed(stream).window(TEN).process(ClearsBadly()), AT_END, "LookupError: nothing there", frame="clear"),
-    run("a window's state by name", processed(lambda context, elements: [context.window_state().get_state("x")]), "get state by its descriptor, not by 'x'", "key 'k'", kind=ProgramError),
+    run("a window's state by name", processed(lambda context, elements: [context.window_state().get_state("x")]), "get state by its StateDescriptor, not by 'x'", "key 'k'", kind=ProgramError),
     run("a session's state", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).process(Processes(lambda context, elements: [context.window_state()])), "window_state() is not available for merging windows", "use global_state()", kind=ProgramError),
     # folds
     run("an aggregate that forgets to return", lambda stream: keyed(stream).window(TEN).aggregate(Forgets()), "key 'k': the function that folds the state 'window-contents' returned None", "return the result", FIRST, kind=ProgramError),
     run("a reduce that forgets to return", lambda stream: keyed(stream).window(TEN).reduce(lambda value, other: None), "the function that folds the state 'window-contents' returned None", "Row(id=1, key='k')", kind=ProgramError),
-    run("a session's aggregate that forgets to return", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).aggregate(ForgetsLater()), "key 'k': the function that folds the elements of windows returned None", RECORD, kind=ProgramError),
-    run("a session's reduce that forgets to return", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).reduce(lambda value, other: None), "the function that folds the elements of windows returned None", "Row(id=1, key='k')", kind=ProgramError),
+    run("a session's aggregate that forgets to return", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).aggregate(ForgetsLater()), "key 'k': the reduce or aggregate function of the windows returned None", RECORD, kind=ProgramError),
+    run("a session's reduce that forgets to return", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).reduce(lambda value, other: None), "the reduce or aggregate function of the windows returned None", "Row(id=1, key='k')", kind=ProgramError),
     run("panes of an aggregate that forgets to return", lambda stream: keyed(stream).window(SlidingEventTimeWindows.of(10, 5)).aggregate(ForgetsLater()), "returned None", "return the result", RECORD, kind=ProgramError),
     run("a reduce that raises", lambda stream: keyed(stream).window(TEN).reduce(lambda value, other: exploding(other) and other), f"failed at the record {RECORD}: {ZERO}", frame="exploding"),
 ]

@@ -1,6 +1,6 @@
 """The flights program equals the oracle, row for row, in every execution mode.
 
-With ``PILLARBOX_LONG``, it runs the whole year. The whole matrix is in ``examples/flights/equality.py``.
+``PILLARBOX_LONG`` makes it run the whole year. The full matrix is in ``examples/flights/equality.py``.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def status(server: fraud.ModelServer | support_chats.ModelServer) -> int:
 
 
 class Guarded(deque[float]):
-    """The times of recent requests. Access without the lock raises."""
+    """Times of recent requests. Access without the lock raises."""
 
     def __init__(self, most: int, lock: threading.Lock) -> None:
         super().__init__(maxlen=most)

@@ -1,7 +1,7 @@
-"""The shipped examples print the output in their READMEs, which equals plain Python's results.
+"""Shipped examples print the output in their READMEs, which equals plain Python's results.
 
-Measurements are left out of the comparison: times of day, and numbers before `retries` or after `epochs without rows:`.
-No README shows lines with `rows/s`.
+The comparison leaves out measurements: times of day, and numbers before `retries` or after `epochs without rows:`. No
+README shows lines with `rows/s`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The second version of the flights program continues the first one's state: equal to the oracle, row for row."""
+"""The flights program's second version continues from the first version's state. The rows equal the oracle's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The PromQL expressions of the Grafana board and the alert rules in docs/monitoring."""
+"""The PromQL expressions in the Grafana board and alert rules of docs/monitoring."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BOARD = FOLDER / "grafana.json"
 
 
 class Expression(NamedTuple):
-    """A PromQL expression, its place, and the text shown with its result."""
+    """A PromQL expression, its place, and the text displayed with its result."""
 
     place: str
     text: str
@@ -22,7 +22,7 @@ class Expression(NamedTuple):
 
 
 def of_alerts() -> list[Expression]:
-    """Return the alert rules' expressions. (A YAML parser is not a test dependency: promtool checks the YAML.)"""
+    """Return the alert rules' expressions. (promtool checks the YAML, because tests have no YAML parser.)"""
     results = []
     for rule in ALERTS.read_text().split("- alert: ")[1:]:
         [(expression, rest)] = re.findall(r"\n        expr: (?:>-\n)?(.*?)\n        (?=\w)(.*)", rule, re.DOTALL)

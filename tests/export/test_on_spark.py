@@ -47,7 +47,7 @@ def series_of(sample: Any) -> tuple[str, tuple[str, ...]]:
 
 
 class Scraper:
-    """Scrapes a server; no counter may fall between any two scrapes."""
+    """Scrapes a server, and checks that no counter decreases between two scrapes."""
 
     def __init__(self, url: str) -> None:
         self._url = url

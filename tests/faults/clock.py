@@ -1,4 +1,4 @@
-"""A wall clock that a test sets for a program's tasks, without changing the machine's clock."""
+"""A wall clock that a test sets for a program's tasks only."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["SetClock", "is_seen", "set_clock"]
 
 
 class SetClock:
-    """Replaces Python's ``time`` module. Its wall clock is ahead by an offset that is read from a file.
+    """Replaces Python's ``time`` module. Its wall clock is ahead by an offset that a file contains.
 
     Args:
-        file: contains the setting's number and the offset in milliseconds. A process that reads a new setting writes a
-            marker file.
+        file: contains the setting's number and the offset (ms). A process that reads a new setting writes a marker
+            file.
     """
 
     def __init__(self, file: str) -> None:

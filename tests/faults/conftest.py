@@ -1,7 +1,7 @@
-"""Seeds and rounds of the fault tests, and runs of their program.
+"""Seeds and rounds of the fault tests, and fixtures that run their program.
 
-The seed is constant, so that a commit that has passed passes again. With ``PILLARBOX_LONG`` (`make test-all`), the seed
-is random.
+The seed is constant, so that a commit that has passed passes again. ``PILLARBOX_LONG`` (`make test-all`) makes it
+random.
 """
 
 from __future__ import annotations

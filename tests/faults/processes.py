@@ -1,4 +1,4 @@
-"""Python processes that tests kill, each in a process session of its own."""
+"""Python processes that tests kill, each in its own process session."""
 
 from __future__ import annotations
 

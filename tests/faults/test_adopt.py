@@ -1,4 +1,4 @@
-"""Kills of a process that adopts a checkpoint. The next run emits the rows that Spark's query would have emitted."""
+"""A process that adopts a checkpoint is killed. The next run emits the rows that Spark's query would have emitted."""
 
 from __future__ import annotations
 

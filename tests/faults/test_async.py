@@ -1,4 +1,4 @@
-"""Failures of the service, workers and drivers while requests are in flight. Each record is emitted once."""
+"""The service, workers and drivers fail while requests are in flight. Each record is emitted once."""
 
 from __future__ import annotations
 

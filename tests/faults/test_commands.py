@@ -1,5 +1,4 @@
-"""Commands that are killed. Repeating a command completes its work; commands that only read do not change the
-checkpoint.
+"""Killed commands. A repeated command completes the work; commands that only read do not change the checkpoint.
 
 Every test run kills ``state --output`` once. With ``PILLARBOX_LONG``, commands are killed at each of their Spark jobs.
 """
@@ -122,11 +121,11 @@ long = pytest.mark.long("a JVM for each command")
 
 
 def sweep(home: Home, command_for: Callable[[str], list[str]], check: Callable[[str, bool], bool]) -> None:
-    """Kill a command at Spark jobs throughout its run, and repeat the command after each kill.
+    """Kill a command at Spark jobs throughout its run, and repeat it after each kill.
 
     Args:
-        place: returns the command line for a folder.
-        check: called after each kill and, with True, after the command has completed. Returns whether all work is done.
+        command_for: returns the command line for a folder.
+        check: called after each kill, and with True after the command has completed. Returns whether all work is done.
     """
     home.do(*command_for("first"))
     count = home.jobs()

@@ -1,6 +1,6 @@
-"""All operators on Spark, in one program. Workers are killed, and the query is stopped and restarted.
+"""One program with all operators on Spark. Workers are killed, and the query is stopped and restarted.
 
-The operators and their expected output are in the table of operators.
+The operator table contains the operators and their expected output.
 """
 
 from __future__ import annotations

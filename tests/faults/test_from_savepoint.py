@@ -1,4 +1,4 @@
-"""Kills of a query while it restores a savepoint. Only the same start can complete the restore."""
+"""A query is killed while it restores a savepoint. Only the same start can complete the restore."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A level that is recomputed because its output was lost: each result is emitted once, or the epoch fails and is
-repeated.
-"""
+"""A lost level is recomputed: each result is emitted once, or the epoch fails and is repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Restarts in the same driver, and repeated epochs. Output that depends on uncommitted state must not appear."""
+"""Restarts in the same driver, and repeated epochs. No output depends on uncommitted state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kills of processes that run Spark's stateful programs on pillarbox. No row is lost or duplicated."""
+"""Processes that run Spark's stateful programs on pillarbox are killed. No row is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Killed(StatefulProcessor):
     """Counts rows and sets timers, and may be killed.
 
     Args:
-        kills: a folder with a file per kill, whose name begins with the fault point. The process that removes a file is
-            killed.
+        kills: a folder with a file per kill. A file's name begins with the fault point. The process that removes a file
+            is killed.
     """
 
     def __init__(self, kills: Path) -> None:

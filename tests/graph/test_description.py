@@ -76,57 +76,60 @@ def compared(old, new):
             {},
             {"parallelism": 3},
             [
-                "max_parallelism was 2, and is 3: a checkpoint keeps it, so call set_max_parallelism(2), or leave that"
-                " out"
+                "max_parallelism was 2, and is now 3, but a checkpoint's value is fixed: call set_max_parallelism(2),"
+                " or drop the call"
             ],
         ),
         (
             {},
             {"uids": ("other",)},
             [
-                "it contains state of 'first', which the program lacks (the program has 'other' instead: set uid()"
-                " to the old one)"
+                "it contains state of 'first', but the program has no such operator (but has 'other': set uid() to the"
+                " old uid)"
             ],
         ),
         (
             {},
             TWO,
-            ["there was 1 shuffle, and there are 2 ('second' added): Spark keeps the state of each shuffle"],
+            ["there was 1 shuffle, and now there are 2 ('second' added): Spark stores the state per shuffle"],
         ),
-        (TWO, {}, ["it contains state of 'second', which the program lacks"]),
+        (TWO, {}, ["it contains state of 'second', but the program has no such operator"]),
         (
             {},
             {"sources": ("one", "two")},
-            ["there was 1 source ('one'), and there are 2 ('one', 'two'): Spark keeps how far each of them was read"],
+            ["there was 1 source ('one'), and now there are 2 ('one', 'two'): Spark stores a position for each source"],
         ),
         (
             {"sources": ("one", "two")},
             {"sources": ("two",)},
-            ["there were 2 sources ('one', 'two'), and there is 1 ('two'): Spark keeps how far each of them was read"],
+            [
+                "there were 2 sources ('one', 'two'), and now there is 1 ('two'): Spark stores a position for each"
+                " source"
+            ],
         ),
         (
             {},
             {"processing_time": True},
             [
-                "it was not run by processing time (timers, silence or carried requests), and is: Spark keeps that"
-                " with the state; if it is only taken to be so by mistake, say process(..., processing_time=False)"
+                "it did not use processing time (timers, idleness or carried requests), but now does, and Spark stores"
+                " that with the state: if it was detected wrongly, pass process(..., processing_time=False)"
             ],
         ),
         (
             {"processing_time": True},
             {},
             [
-                "it was run by processing time (timers, silence or carried requests), and is not: Spark keeps that"
-                " with the state; if it is only taken to be so by mistake, say process(..., processing_time=True)"
+                "it used processing time (timers, idleness or carried requests), but now does not, and Spark stores"
+                " that with the state: if it was detected wrongly, pass process(..., processing_time=True)"
             ],
         ),
-        ({}, {"kinds": ("reduce",)}, ["operator 'first' was made by process(), and is made by reduce()"]),
+        ({}, {"kinds": ("reduce",)}, ["operator 'first' was created by process(), and is now created by reduce()"]),
         (
             {},
             {"before": True},
             [
-                "operator 'first' is in another place of the program, where its state is not found: 'more' was added"
-                " before it; add it after the others"
+                "operator 'first' has another position in the program, where its state is not found: add 'more' after"
+                " the other operators, not before"
             ],
         ),
         (
@@ -149,12 +152,12 @@ def compared(old, new):
             TWO,
             {**TWO, "uids": ("second", "first"), "parallelism": 4},
             [
-                "max_parallelism was 2, and is 4: a checkpoint keeps it, so call set_max_parallelism(2), or leave that"
-                " out",
-                "operator 'first' is in another place of the program, where its state is not found",
+                "max_parallelism was 2, and is now 4, but a checkpoint's value is fixed: call set_max_parallelism(2),"
+                " or drop the call",
+                "operator 'first' has another position in the program, where its state is not found",
                 "operator 'first': the key was the column card, and is the column shop; old and new keys would mix in"
                 " one state",
-                "operator 'second' is in another place of the program, where its state is not found",
+                "operator 'second' has another position in the program, where its state is not found",
                 "operator 'second': the key was the column shop, and is the column card; old and new keys would mix in"
                 " one state",
             ],
@@ -167,7 +170,7 @@ def test_refused(old, new, refused):
     assert not comparison.doubtful
     # A start from a savepoint refuses another key, or another kind of operator, as well.
     assert comparison.survives_savepoint is not any(
-        ": the key was" in what or " was made by " in what for what in refused
+        ": the key was" in what or " was created by " in what for what in refused
     )
 
 
@@ -215,8 +218,8 @@ ONE, TWO_OF_THEM = ("one", ["id bigint"]), ("two", ["id bigint", "at timestamp"]
 def test_sources_in_another_order_are_refused():
     comparison = compare(reading(ONE, TWO_OF_THEM), reading(TWO_OF_THEM, ONE))
     assert comparison.refused == [
-        "the sources were 'one' (id bigint); 'two' (id bigint, at timestamp); and are 'two' (id bigint, at timestamp);"
-        " 'one' (id bigint): Spark keeps by their order how far each of them was read"
+        "the sources were 'one' (id bigint); 'two' (id bigint, at timestamp); and are now 'two' (id bigint, at"
+        " timestamp); 'one' (id bigint): restore their order, by which Spark stores their positions"
     ]
     assert not comparison.doubtful
 
@@ -225,15 +228,15 @@ def test_a_source_with_other_columns_may_be_another_one():
     comparison = compare(reading(ONE, TWO_OF_THEM), reading(ONE, ("other", ["x int"])))
     assert not comparison.refused
     assert comparison.doubtful == [
-        "a source was 'two' (id bigint, at timestamp), and is 'other' (x int): Spark resumes it where the old one was"
-        " read to; if it reads something else, start from a new checkpoint"
+        "a source was 'two' (id bigint, at timestamp), and is now 'other' (x int): Spark resumes it at the old"
+        " position. If it reads other data, use a new checkpoint directory"
     ]
 
 
 def test_several_programs_of_one_query():
     first, second = describe_programs([program()]), describe_programs([program(), program(**TWO)])
     comparison = compare(first, second)
-    assert comparison.refused == ["the query had 1 program of pillarbox, and has 2"]
+    assert comparison.refused == ["the query had 1 pillarbox program, and now has 2"]
     assert not compare(second, second).refused
 
 

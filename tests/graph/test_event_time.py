@@ -109,7 +109,7 @@ def joined(lefts: DataStream[Any], rights: DataStream[Any]) -> DataStream[Any]:
 )
 def test_event_time_without_timestamps_is_refused_in_advance(build):
     stream = build(rows(StreamExecutionEnvironment()))
-    refused = r"uses event time, and the records of 'rows' have no timestamps: put assign_timestamps_and_watermarks"
+    refused = r"uses event time, but the records of 'rows' have no timestamps: put assign_timestamps_and_watermarks"
     with pytest.raises(ProgramError, match=refused):
         stream.get_execution_environment().get_execution_graph()
 
@@ -172,7 +172,7 @@ def test_a_stream_without_watermarks_beside_one_with_them_is_told_once(build, ca
     env = StreamExecutionEnvironment()
     stream = build(rows(env).assign_timestamps_and_watermarks(AT), rows(env, "rules")).name("both")
     (warning,) = warnings(caplog, stream)
-    assert warning.startswith("operator 'both': its event time is the minimum of its streams, and 'rules' has no water")
+    assert warning.startswith("operator 'both': its event time is the minimum of its input streams, but 'rules' has no")
     assert "WatermarkStrategy.no_watermarks().with_idleness('10 seconds')" in warning
 
 

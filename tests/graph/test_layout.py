@@ -117,7 +117,8 @@ def test_the_max_parallelism_of_a_resumed_query():
     assert compare(then, described(compiled(4))).refused == []  # as another checkpoint has it, begun by such a program
     assert compare(then, described(compiled(4, 4))).refused == []
     assert compare(then, described(compiled(4, 20))).refused == [
-        "max_parallelism was 4, and is 20: a checkpoint keeps it, so call set_max_parallelism(4), or leave that out"
+        "max_parallelism was 4, and is now 20, but a checkpoint's value is fixed: call set_max_parallelism(4), or drop"
+        " the call"
     ]
 
 
@@ -142,7 +143,7 @@ def test_another_scheme_of_codes_is_refused(codes, advice):
     with pytest.raises(CheckpointMismatchError) as caught:
         read_layouts(json.dumps({"codes": codes, "layouts": [[16, 16]], "number": 3}))
     message = str(caught.value)
-    assert f"codes of scheme {codes}, and this version of pillarbox uses scheme 2: {advice}" in message
+    assert f"numbers subtasks in format {codes}, but this version of pillarbox uses format 2: {advice}" in message
 
 
 def test_a_local_job_takes_the_key_groups_of_its_savepoint():

@@ -206,7 +206,8 @@ def test_a_checkpoint_keeps_the_parallelism_of_each_operator():
 
     assert compare(described(4, 2), described(4, 2)).refused == []
     assert compare(described(4, 2), described(4, None)).refused == [
-        "operator 'most' had parallelism 2, and has 4: a checkpoint keeps it, so call set_parallelism(2) on it"
+        "operator 'most' had parallelism 2, and now has 4, but a checkpoint's value is fixed: call set_parallelism(2)"
+        " on the operator"
     ]
     assert compare(described(4, None), described(2, None)).refused == []  # it is taken from the checkpoint
 

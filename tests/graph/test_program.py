@@ -334,7 +334,7 @@ def test_programs_that_are_refused():
         (lambda: compiled(env), "no output"),
         (source.union, "at least one other"),
         (lambda: source.union(5), "takes a stream"),
-        (lambda: source.union(other.from_collection([1])), "this StreamExecutionEnvironment"),
+        (lambda: source.union(other.from_collection([1])), "same StreamExecutionEnvironment"),
         (lambda: source.map(5), "pass a function or MapFunction"),
         (lambda: source.process(Keyed()), "call key_by"),
         (lambda: source.process(Plain), r"pass an instance: Plain\(\)"),

@@ -1,4 +1,4 @@
-"""An executor without Spark, whose homes serve workers in this process."""
+"""An executor without Spark. Its homes serve workers in this process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Forks starters of homes from a process that has imported their modules, which saves seconds.
+"""Forks starters of homes from a process that has imported their modules. This saves seconds.
 
-``Forks.start_python`` replaces the function of `starter_connection`. Its process receives the lock on a starter's name,
+``Forks.start_python`` replaces the function in `starter_connection`. Its process receives the lock on a starter's name,
 and forks the starter.
 """
 

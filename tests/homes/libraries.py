@@ -1,4 +1,4 @@
-"""How libraries affect a process, by execution place. ``docs/execution.md`` shows this table."""
+"""Effects of libraries on a process, by execution place. ``docs/execution.md`` shows this table."""
 
 from __future__ import annotations
 
@@ -46,11 +46,10 @@ class Entry(NamedTuple):
     """A row of the table.
 
     Attributes:
-        name: the name of the row.
-        begin: called in ``open()`` with an empty folder. Returns the argument of ``look``.
-        look: called for each record. Returns whether everything is still as ``begin`` has left it.
-        places: execution place -> effect. Other places have the effect ``otherwise``.
-        error: part of the error message in a place that does not support it.
+        begin: called in ``open()`` with an empty folder. Returns the argument for ``look``.
+        look: called for each record. Returns whether everything is still as ``begin`` left it.
+        places: execution place -> effect. In other places, the effect is ``otherwise``.
+        error: part of the error message in an unsupported place.
         at_the_end: whether ``begin`` makes the process write a file ``end`` when it exits.
     """
 

@@ -28,7 +28,7 @@ SILENT = 2.0
 
 
 class Sleep(KeyedProcessFunction[int, int, Any]):
-    """Sleeps for tens of milliseconds. For a negative number, sleeps until its home ends."""
+    """Sleeps for tens of milliseconds, or for a negative number, until its home ends."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes

@@ -1,4 +1,4 @@
-"""Recorded calls in homes that are killed. No request is repeated whose answer was used."""
+"""Recorded calls in homes that are killed. A request whose answer was used is not repeated."""
 
 from __future__ import annotations
 

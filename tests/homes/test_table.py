@@ -15,7 +15,7 @@ from pillarbox._runtime.spark.homes.table import BadRequestError, HomeEntry, Hom
 
 
 class Starter:
-    """A starter with a manual clock. Its homes only exist as entries of its table."""
+    """A starter with a manual clock. Its homes exist only as table entries."""
 
     def __init__(self) -> None:
         self.now = 0.0

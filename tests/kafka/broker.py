@@ -40,11 +40,7 @@ transaction.state.log.min.isr=1
 
 
 class Broker:
-    """A broker, which has its files in a folder.
-
-    Attributes:
-        servers: where clients reach it.
-    """
+    """A broker with its files in a folder."""
 
     def __init__(self, home: Path) -> None:
         home.mkdir(parents=True)

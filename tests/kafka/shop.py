@@ -34,7 +34,7 @@ class Shop:
     """Topics with payments, and a folder with checkpoints.
 
     Args:
-        name: prefix of the topics' names, if any: the broker is shared.
+        name: topic-name prefix, to keep tests apart on the shared broker.
     """
 
     def __init__(self, spark: Any, servers: str, folder: Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The dashboard of a query that reads Kafka: the record that holds event time, and the backlog."""
+"""The dashboard of a query that reads Kafka: the record that holds event time back, and the backlog."""
 
 from __future__ import annotations
 

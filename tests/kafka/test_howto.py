@@ -1,4 +1,4 @@
-"""The program of docs/howto/kafka-to-kafka.md. It writes to one topic, and bad messages to another."""
+"""The program in docs/howto/kafka-to-kafka.md writes results to one topic, and bad messages to another."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Programs that read from a real Kafka: killed, rescaled, stopped, and continued from savepoints.
+"""Programs that read from a real Kafka are killed, rescaled, stopped, and continued from savepoints.
 
-Nothing is lost or duplicated according to the count and sum of payments of each card.
+The count and sum of each card's payments show that nothing is lost or duplicated.
 """
 
 from __future__ import annotations

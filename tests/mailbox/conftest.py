@@ -1,4 +1,4 @@
-"""Threads for tests of the mailbox. They are joined after the test."""
+"""Threads for tests of the mailbox, which are joined after the test."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mails."""
-
 from __future__ import annotations
 
 from concurrent.futures import Future

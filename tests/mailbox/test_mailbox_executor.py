@@ -1,5 +1,3 @@
-"""The mailbox executor."""
-
 from __future__ import annotations
 
 import threading

@@ -1,5 +1,3 @@
-"""Mailbox metrics."""
-
 from __future__ import annotations
 
 import heapq

@@ -1,5 +1,3 @@
-"""The mailbox processor."""
-
 from __future__ import annotations
 
 import queue

@@ -1,7 +1,7 @@
 """Mails from real signal handlers at any point of the mailbox.
 
-Each test runs in its own process: only a main thread handles signals, and a failing mailbox hangs or spins. The
-duration depends on the number of signals, never on the clock.
+Each test has its own process, because only a main thread handles signals, and a failing mailbox hangs or spins. The
+duration depends on the number of signals, not on the clock.
 """
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-"""The task mailbox."""
-
 from __future__ import annotations
 
 import signal

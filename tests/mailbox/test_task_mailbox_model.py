@@ -27,7 +27,7 @@ def nothing() -> None:
 
 
 class MailboxMachine(RuleBasedStateMachine):
-    """Mails leave in the order urgent, batch, queue. Every mail leaves once."""
+    """Mails leave once, in the order urgent, batch, queue."""
 
     def __init__(self) -> None:
         super().__init__()

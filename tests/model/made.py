@@ -32,7 +32,7 @@ _IDS = {"pillarbox": "000100000000", "pillarbox 2": "000200000000"}
 
 
 def observed_as(program: str, level: int | None = None) -> str:
-    """Return the name of a program's observed metrics. Without ``level``, of its last level."""
+    """Return the name of a program's observed metrics. The default is its last level's."""
     return f"pillarbox_{_IDS[program]}" + ("" if level is None else f" level {level}")
 
 

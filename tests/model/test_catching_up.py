@@ -1,4 +1,4 @@
-"""The progress of a batch, of a stream that is behind, and of a stream that keeps up."""
+"""Progress of a batch, of a stream that is behind, and of a stream that keeps up."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Days of a query with a fault, on a manual clock: 20 healthy hours, 2 with the fault, 2 healthy.
+"""Days of a query on a manual clock: 20 healthy hours, 2 hours with a fault, 2 healthy hours.
 
-Doctor, page and alert metric must agree each minute, within five minutes of the fault's beginning and end.
+Doctor, page and alert metric must agree each minute, and notice the fault's beginning and end within five minutes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SLACK = 5
 
 
 class Day:
-    """A query with an epoch each minute, whose thousand rows have that minute's event time."""
+    """A query with an epoch each minute, with a thousand rows of that minute's event time."""
 
     def __init__(self, **settings: str) -> None:
         self.now = START

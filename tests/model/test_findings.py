@@ -1,4 +1,4 @@
-"""Conclusions from a snapshot: held watermarks, skew, growth."""
+"""Conclusions from a snapshot: held watermarks, skew, and growth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators never look into the rows of keyed state: they run on a backend with other rows."""
+"""Operators do not depend on the rows of keyed state: they also run on a backend with different rows."""
 
 from __future__ import annotations
 

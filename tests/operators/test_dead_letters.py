@@ -1,7 +1,8 @@
-"""A function that raises loses its record to the dead letters, and leaves no other trace."""
+"""If a function raises, its record becomes a dead letter, and no other trace remains."""
 
 from __future__ import annotations
 
+import builtins
 import pickle
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +49,7 @@ from pillarbox import (
     count_,
 )
 from pillarbox._elements import ArrowRecords, Records
+from pillarbox._errors import ConfigurationError
 from pillarbox._operators.dead_letters.dead_letter import sort_out
 from pillarbox.testing import ProgramTestHarness, harness_for
 
@@ -79,10 +81,10 @@ def add_to(total: list[int], value: Any) -> list[int]:
 
 
 class Acts(KeyedProcessFunction):
-    """Acts on its records' instructions. Timers at odd times do so as well. Timers at multiples of three then raise.
+    """Follows its records' instructions. Timers at odd times also act. Timers at multiples of three then raise.
 
     Args:
-        raises: whether it raises. If False, failing records have no effect.
+        raises: whether it raises. If False, records that would fail have no effect.
         ttl: the time-to-live of its states.
     """
 
@@ -321,18 +323,6 @@ def test_the_letter_of_a_timer():
     assert by_clock.value.as_text()[1:3] + by_clock.value.as_text()[6:] == ("'k'", 7, "processing time")
 
 
-def test_a_letter_with_half_a_character_can_be_a_column():
-    class Fails(MapFunction):
-        def map(self, value):
-            raise ValueError(f"not a name: {value}")
-
-    with harness_for(Fails(), on_error=BAD) as harness:
-        harness.push("\ud83d")
-        (letter,) = harness.get_side_output(BAD)
-    assert letter.error == "ValueError: not a name: \\ud83d"
-    "".join(filter(None, [letter.error, letter.traceback])).encode()
-
-
 class Spoil(MapFunction):
     def map(self, value):
         value["amount"] = None
@@ -366,6 +356,15 @@ def test_a_letter_comes_of_any_error_with_its_causes():
     assert "KeyError: 'k'" in letter.traceback and "direct cause" in letter.traceback
 
 
+def test_a_letter_as_text_fits_a_column() -> None:
+    with harness_for(Raises(ValueError("half of a pair: \ud83d")), on_error=BAD) as harness:
+        harness.push("\ud83d")
+        (letter,) = harness.get_side_output(BAD)
+    assert letter.error == "ValueError: half of a pair: \\ud83d"
+    for text in letter.as_text():
+        assert text is None or text.encode()
+
+
 # -- which errors are letters --
 
 
@@ -377,7 +376,27 @@ class Raises(MapFunction):
         raise self.error
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), MemoryError(), ProgramError("mine")])
+def group_of(*errors: Exception) -> Exception:
+    """Return what ``asyncio.TaskGroup`` raises, or before Python 3.11 an error with the same attribute."""
+    group: Any = getattr(builtins, "ExceptionGroup", None)
+    error: Any = RuntimeError("tasks") if group is None else group("tasks", errors)
+    if group is None:
+        error.exceptions = errors
+    assert isinstance(error, Exception)
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyboardInterrupt(),
+        SystemExit(3),
+        MemoryError(),
+        ProgramError("mine"),
+        group_of(ValueError("bad"), group_of(ConfigurationError("no journal"))),
+    ],
+    ids=repr,
+)
 def test_some_errors_fail_the_task_nevertheless(error):
     with harness_for(Raises(error), on_error=BAD) as harness:
         with pytest.raises(
@@ -385,6 +404,13 @@ def test_some_errors_fail_the_task_nevertheless(error):
         ):
             harness.push(1)
         assert harness.get_side_output(BAD) == []
+
+
+def test_a_group_of_errors_of_the_record_is_a_letter() -> None:
+    with harness_for(Raises(group_of(ValueError("bad"), KeyError("k"))), on_error=BAD) as harness:
+        harness.push(1)
+        (letter,) = harness.get_side_output(BAD)
+    assert "ValueError: bad; KeyError: 'k'" in letter.error
 
 
 class SetsNoTimer(ProcessFunction):
@@ -701,7 +727,7 @@ class Listing(MapFunction, CheckpointedFunction):
 
 
 def test_a_harness_refuses_letters_of_a_function_with_state_of_its_operator():
-    with pytest.raises(ProgramError, match=r"'Listing' has .* and state of the operator itself"):
+    with pytest.raises(ProgramError, match=r"'Listing' has .* and operator state"):
         harness_for(Listing(), on_error=BAD)
 
 
@@ -736,9 +762,9 @@ def test_letters_that_nobody_takes_are_said_and_counted(caplog):
     env = StreamExecutionEnvironment()
     assert env.from_collection(["1", "x", "y"]).map(int, on_error=BAD).execute_and_collect() == [1]
     assert [record.message for record in caplog.records if "is dropped" in record.message] == [
-        "a record whose function raised ValueError is dropped, because no output contains the side"
-        " output 'bad': add get_side_output(...) to the outputs. Further records are counted without a"
-        " log line (operator 'map: int', subtask 0, epoch 0)"
+        "a record for which the function raised ValueError is dropped, because no output contains the side"
+        " output 'bad': add get_side_output(...) to the outputs. Further records are only counted, not"
+        " logged (operator 'map: int', subtask 0, epoch 0)"
     ]
 
 
@@ -868,10 +894,10 @@ def test_records_without_a_key_join_nothing(method, tags):
 
 def test_a_join_has_a_side_output_only_with_on_error():
     left, right = (StreamExecutionEnvironment().from_collection(["a"]),) * 2
-    with pytest.raises(ProgramError, match=r"join\(\) has no side outputs before where\(key, on_error=tag\)"):
+    with pytest.raises(ProgramError, match=r"join\(\) has side outputs only after where\(key, on_error=tag\)"):
         left.join(right).where(len).equal_to(len).get_side_output(BAD)
     for method in ("where", "equal_to"):
-        with pytest.raises(ProgramError, match=rf'{method}\(\): on_error must be "fail" or the OutputTag'):
+        with pytest.raises(ProgramError, match=rf'{method}\(\): on_error= must be "fail" or the OutputTag'):
             getattr(left.co_group(right), method)(len, on_error=3)
 
 
@@ -962,7 +988,7 @@ def test_rows_without_a_timestamp(columnar, times):
     ],
 )
 def test_invalid_values_of_on_error_are_refused(build, method):
-    with pytest.raises(ProgramError, match=method + ': on_error must be "fail" or the OutputTag'):
+    with pytest.raises(ProgramError, match=method + ': on_error= must be "fail" or the OutputTag'):
         build(StreamExecutionEnvironment().from_collection(["a"]))
 
 

@@ -1,4 +1,4 @@
-"""sum, min, max, min_by and max_by against plain Python, for every kind of record."""
+"""sum, min, max, min_by and max_by, compared with plain Python for every kind of record."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_nan_is_greater_than_all_numbers(records):
 @pytest.mark.parametrize("field", [-1, "", 1.5, None, True, ("a",)])
 def test_unknown_fields_are_refused(field):
     numbers = StreamExecutionEnvironment().from_collection([3]).key_by(lambda number: "all")
-    with pytest.raises(ProgramError, match=r"min_by\(\) takes the position of a field, from 0, or its name, not"):
+    with pytest.raises(ProgramError, match=r"min_by\(\) takes a field's position \(from 0\) or name, not"):
         numbers.min_by(field)
 
 

@@ -225,7 +225,7 @@ def test_one_value_in_the_place_of_results_is_refused(results):
         with (
             Keyed(operator) as harness,
             pytest.raises(
-                OperatorError, match=r"'op' failed at the record 1: .* a single value and not an iterable of values"
+                OperatorError, match=r"'op' failed at the record 1: .* a single value instead of an iterable"
             ),
         ):
             harness.push(1)

@@ -1,6 +1,6 @@
-"""Counted work of a row interval join: proportional to a record's pairs, not to the key's state.
+"""The counted work of a row interval join is proportional to a record's pairs, not to the key's state.
 
-State has only records that may still match, and few others.
+State contains the records that may still match, and few others.
 """
 
 from __future__ import annotations

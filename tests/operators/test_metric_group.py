@@ -105,7 +105,7 @@ def two_kinds(group):
         (lambda group: group.add_group(5), "a metric's name must be a non-empty string, not 5"),
         (lambda group: group.gauge("a", 5), r"gauge\('a'\) takes a function that returns a number, not 5"),
         (lambda group: group.gauge("a", lambda: "x"), r"operator 'map: Wrong': the gauge 'map-\d+.a' failed"),
-        (lambda group: group.gauge("a", lambda: float("nan")), "it returned nan, which is not a number"),
+        (lambda group: group.gauge("a", lambda: float("nan")), "it returned nan, which is not a finite number"),
     ],
 )
 def test_wrong_metrics_are_named(define, message):

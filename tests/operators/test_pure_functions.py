@@ -1,4 +1,4 @@
-"""Functions whose results need no copy: no call can reach an earlier result."""
+"""Functions whose results need no copy, because no call can reach an earlier result."""
 
 from __future__ import annotations
 

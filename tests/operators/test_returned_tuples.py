@@ -1,4 +1,4 @@
-"""A returned tuple is a sequence of records: errors explain it if one record was meant."""
+"""A returned tuple is a sequence of records. Errors explain this if a single record was meant."""
 
 from __future__ import annotations
 
@@ -72,5 +72,5 @@ class AddsToTimeOfTwo(CoProcessFunction):
 )
 def test_a_missing_timestamp_is_named(build):
     stream = StreamExecutionEnvironment().from_collection(["a"])
-    with pytest.raises(OperatorError, match=r"'a', which has no timestamp \(assign_timestamps_and_watermarks\("):
+    with pytest.raises(OperatorError, match=r"'a', which has no timestamp \(call assign_timestamps_and_watermarks\("):
         build(stream).execute_and_collect()

@@ -245,7 +245,7 @@ def test_errors_of_generators_are_named():
         pytest.raises(OperatorError, match=r"on_periodic_emit\(\): ZeroDivisionError"),
     ):
         harness.snapshot()
-    with pytest.raises(OperatorError, match="operator 'times' failed in making its watermark generator"):
+    with pytest.raises(OperatorError, match="operator 'times' failed in creating its watermark generator"):
         Harness(node(TimestampsAndWatermarksOperator, "times", WatermarkStrategy.for_generator(object)))  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""An entry of the table of operators: a way to make an operator, and its data for tests and pages."""
+"""An entry of the operator table: a way to make an operator, and data about it for tests and pages."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class StoredState:
     """An operator's state.
 
     Attributes:
-        words: the text on the page.
-        format: how it is stored if the type of the records is declared: ``"plain"``, or the beginning of the reason why
-            it is pickled. None without state.
-        by_user: whether a function declares the state, and so its types.
+        words: text on the page.
+        format: how it is stored if the record type is declared: ``"plain"``, or the beginning of the reason why it is
+            pickled. None without state.
+        by_user: whether a function declares the state and its types.
     """
 
     words: str
@@ -70,11 +70,11 @@ class StoredState:
 
 @dataclass(frozen=True)
 class Late:
-    """Handling of records that arrive after the watermark has passed them.
+    """Handling of late records.
 
     Attributes:
-        words: the text on the page.
-        dropped: whether the operator drops and counts them.
+        words: text on the page.
+        dropped: whether the operator drops and counts late records.
     """
 
     words: str
@@ -83,12 +83,12 @@ class Late:
 
 @dataclass(frozen=True)
 class Differs:
-    """The difference between the results of batch mode and of a bounded stream.
+    """The difference between batch mode's results and a bounded stream's results.
 
     Attributes:
-        words: the text on the page.
-        expected: computes the results from all records by time. None if a function's results depend on the order.
-        same: whether there is no difference for the entry's program.
+        words: text on the page.
+        expected: computes the results from all records by time. None if results depend on the order.
+        same: whether the entry's program shows no difference.
     """
 
     words: str
@@ -101,10 +101,9 @@ class Refused:
     """A change after which the state cannot be used.
 
     Attributes:
-        change: the text on the page.
-        build: creates the changed operator.
-        words: a part of the error.
-        by_tasks: whether tasks refuse it, when they read their state; otherwise a start does.
+        change: text on the page.
+        words: part of the error.
+        by_tasks: whether tasks refuse the change when they read their state. If False, the start refuses it.
     """
 
     change: str
@@ -118,12 +117,11 @@ class Resumes:
     """A change after which the operator resumes from its state.
 
     Attributes:
-        change: the text on the page.
-        then: the effect on the state, as text on the page.
-        build: creates the changed operator.
-        begun: the records before the change.
-        more: the later records, epoch by epoch; the input ends with them.
-        gives: the output after the change.
+        change: text on the page.
+        then: text on the page about the effect on the state.
+        begun: records before the change.
+        more: later records, epoch by epoch, to the end of the input.
+        gives: output after the change.
     """
 
     change: str
@@ -163,18 +161,15 @@ class Entry:
     """A way to create an operator.
 
     Attributes:
-        method: the public method of a class of streams, such as ``KeyedStream.reduce``.
-        operator: the class of the created operator.
-        build: creates it, from one stream of rows (key, n, at), or two.
-        case: the case of the method, if it has several.
-        inputs: its number of streams.
-        ordered: whether the order of its output is known.
-        state: its state.
-        late: its handling of late records.
-        batch: effects of batch mode on its results.
-        changes: permitted and refused changes in a program that resumes from its state.
-        simulated: programs in which it runs on the simulated cluster, by name.
-        chaos: its part of the program that chaos runs.
+        method: a public method of a stream class, such as ``KeyedStream.reduce``.
+        operator: the created operator's class.
+        build: creates the operator from one or two streams of rows (key, n, at).
+        case: distinguishes several entries of a method.
+        ordered: whether the output order is known.
+        batch: effects of batch mode on results.
+        changes: permitted and refused changes of a program that resumes from the state.
+        simulated: programs for the simulated cluster, by name.
+        chaos: its part of the chaos program.
     """
 
     method: str

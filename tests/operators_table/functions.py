@@ -1,4 +1,4 @@
-"""Functions for the table of operators, which use the features of their operators."""
+"""Functions for the operator table, which use their operators' features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators of keyed streams: process, folds, deduplicate, order by time."""
+"""Operators of keyed streams: process, folds, deduplicate, and order by time."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Mixed(ReduceFunction):
 
 
 class MixedModel(Model):
-    """Computes the expected output. Faults are injected at records that are reduced into an earlier record."""
+    """Computes the expected output. Fault points are records that are reduced into an earlier record."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Writes ``docs/operators.md``, from the table: ``python -m tests.operators_table.page``."""
+"""Writes ``docs/operators.md`` from the table: ``python -m tests.operators_table.page``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators of all streams: map, flat_map, filter, process, and asynchronous ones."""
+"""Operators of all streams: map, flat_map, filter, process, and asynchronous operators."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The table of operators: each way to create one, with the data for tests and pages.
+"""The operator table: each way to create an operator, with data for tests and pages.
 
-A new operator is entered here, once. Its entry drives the tests of this folder, the simulation (``tests/simulation``),
+Enter a new operator here, once. Its entry drives the tests in this folder, the simulation (``tests/simulation``),
 ``tests/faults/test_every_operator.py``, chaos (``tests/faults/chaos``) and ``docs/operators.md``. ``entry.py`` explains
 the fields. Programs for simulation and chaos are next to the entry, or in ``tests/simulation/programs`` and
 ``tests/faults/parts``.

@@ -1,6 +1,6 @@
-"""An emitted value never changes, even if functions change received and emitted values.
+"""An emitted value never changes, even if functions change values that they received or emitted.
 
-The functions emit one object repeatedly, and change the records of earlier calls. The results must equal a run with one
+The functions emit one object repeatedly, and change earlier calls' records. The results must equal a run with one
 record per epoch.
 """
 
@@ -56,7 +56,7 @@ class Cart:
 
 
 class Careless:
-    """Emits one object for all records, and changes the records of its earlier calls."""
+    """Emits one object for all records, and changes earlier calls' records."""
 
     def __init__(self) -> None:
         self.box = Cart("", 0, 0)
@@ -109,7 +109,7 @@ class Processes(Careless, ProcessFunction):
 
 
 class KeyedProcesses(KeyedProcessFunction):
-    """Emits its state, which it changes later, and the record that it stores."""
+    """Emits its state, which contains a record, and changes it later."""
 
     def open(self, runtime_context):
         self.cart = runtime_context.get_state(ValueStateDescriptor("cart"))
@@ -147,7 +147,7 @@ class Reduces(ReduceFunction):
 
 
 class Sums(AggregateFunction):
-    """Changes its accumulator in place, which is the result."""
+    """Returns its accumulator, and changes it in place."""
 
     def create_accumulator(self):
         return Cart("", 0, 0)
@@ -230,7 +230,7 @@ class KeyedCoProcesses(Careless, KeyedCoProcessFunction):
 
 
 class Broadcasts(Careless, BroadcastProcessFunction):
-    """Emits an entry of the broadcast state that it changes later."""
+    """Emits an entry of the broadcast state, and changes it later."""
 
     def process_element(self, value, ctx):
         yield self.result(value)

@@ -54,7 +54,7 @@ SCRIPT: list[tuple[int, StreamRecord] | Watermark] = [
 
 
 class OfColumns(KeyedOneInputStreamOperatorTestHarness):
-    """The harness of an operator whose input is columns of partial results."""
+    """The harness of an operator whose input consists of columns of partial results."""
 
     def _process(self, records: Records, index: int = 0) -> None:
         if not isinstance(records, ArrowRecords):

@@ -1,7 +1,7 @@
-"""Runs each operator of the table in each scenario, and compares the output with an undisturbed run.
+"""Runs each operator in the table in each scenario, and compares the output with an undisturbed run's.
 
-A scenario is an event, such as a restart, between or during epochs, on the task runtime without Spark. (On Spark:
-``tests/faults/test_every_operator.py``.)
+A scenario is an event, such as a restart, between or during epochs, on the task runtime without Spark.
+``tests/faults/test_every_operator.py`` does the same on Spark.
 """
 
 from __future__ import annotations

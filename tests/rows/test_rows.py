@@ -123,7 +123,7 @@ def test_names_that_come_from_the_data_do_not_fill_the_memory(monkeypatch):
 
 
 def test_columns_must_differ():
-    with pytest.raises(ValueError, match="column names must be unique, and a occurs twice"):
+    with pytest.raises(ValueError, match="column names must be unique, but a occurs more than once"):
         row_class(("a", "b", "a"))
 
 

@@ -1,4 +1,4 @@
-"""Spark's tasks without Spark: they stay in this process from epoch to epoch, as they do in a home."""
+"""Spark's tasks without Spark. They stay in this process between epochs, as in a home."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def _tasks_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _collections_leave_other_tests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker examines all objects after a task is discarded; here they would include all tests' objects."""
+    """After a task is discarded, a worker examines all objects, which would include all tests' objects."""
     monkeypatch.setattr(gc, "unfreeze", lambda: None)

@@ -1,4 +1,4 @@
-"""A fake Spark made of dictionaries: micro-batches, grouping keys, map state, timers, commits."""
+"""A fake Spark made of dictionaries, with micro-batches, grouping keys, map state, timers and commits."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Handle:
     """The handle of one level's stateful operator.
 
     Attributes:
-        missed: number of reads of absent values. Spark logs a warning for each.
+        missed: number of reads of absent values. Spark logs a warning for each of them.
     """
 
     def __init__(self) -> None:
@@ -104,12 +104,11 @@ class Query:
     """A streaming query of a program with one output.
 
     Args:
-        stream: the stream to observe; the batches replace its collection sources.
-        settings: the settings of its session.
+        stream: the stream to observe. Batches replace its collection sources.
 
     Attributes:
-        handles: committed state of each level after a shuffle.
-        reports: metrics of the tasks that ran in the last batch.
+        handles: the committed state of each level after a shuffle.
+        reports: metrics of the last batch's tasks.
     """
 
     def __init__(self, env: StreamExecutionEnvironment, stream: DataStream, **settings: str) -> None:

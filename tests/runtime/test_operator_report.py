@@ -114,6 +114,6 @@ def test_printed_output_is_short() -> None:
 
 
 def test_an_unknown_value_of_by() -> None:
-    with pytest.raises(ProgramError, match='by must be "task" or "operator", not \'uid\''):
+    with pytest.raises(ProgramError, match='by= must be "task" or "operator", not \'uid\''):
         metrics(None, by="uid")  # type: ignore[call-overload]
     assert metrics(None, by="operator") == []

@@ -1,4 +1,4 @@
-"""Functions that cannot be sent to workers: the error names the variable, and the advice works."""
+"""Functions that cannot be sent to workers. The error names the variable, and its advice works."""
 
 from __future__ import annotations
 

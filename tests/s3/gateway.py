@@ -1,7 +1,4 @@
-"""Versity's S3 gateway on this machine, which stores objects as files.
-
-``scripts/setup.sh s3`` builds it from its Go module.
-"""
+"""Versity's S3 gateway on this machine, which stores objects as files. ``scripts/setup.sh s3`` builds it."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ class Gateway:
     """A gateway with one bucket.
 
     Attributes:
-        endpoint: where clients reach it.
-        objects: the folder with the objects of the bucket, as files.
+        objects: the folder with the bucket's objects as files.
     """
 
     def __init__(self, home: Path) -> None:

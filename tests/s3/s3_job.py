@@ -1,4 +1,4 @@
-"""The flights demo's query between folders of a bucket; ``python -m tests.s3.s3_job HOME ENDPOINT FOLDER`` runs it."""
+"""The flights demo's query between folders of a bucket: ``python -m tests.s3.s3_job HOME ENDPOINT FOLDER``."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ def url(path: str) -> str:
 
 
 def writer(spark: Any, folder: str, parallelism: int, name: str = "first", savepoint: str | None = None) -> Any:
-    """Return the writer of the query.
+    """Return the query's writer.
 
     Args:
-        folder: a folder in the bucket. Its folder ``flights`` contains the source's files.
-        name: the name of the folders for its checkpoint and its events.
-        savepoint: the folder of the savepoint that it starts from.
+        folder: a folder in the bucket. Its subfolder ``flights`` contains the source's files.
+        name: the name of the checkpoint's and events' folders.
     """
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_SLICE)
     env = StreamExecutionEnvironment.get_execution_environment(spark)

@@ -1,6 +1,6 @@
-"""The flights demo with source, checkpoint, sink and savepoints in an object store.
+"""The flights demo with its source, checkpoint, sink and savepoints in an object store.
 
-The results equal the oracle's, also after a killed driver, a rescaled checkpoint, or a start from a savepoint.
+The results equal the oracle's, even after the driver is killed, the checkpoint is rescaled, or a savepoint is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A query with values for every metric: late records, dead letters, failing requests, user metrics."""
+"""A query with values for every metric: late records, dead letters, failing requests, and user metrics."""
 
 from __future__ import annotations
 

@@ -64,12 +64,10 @@ def quick(rules: str) -> str:
 
 @contextmanager
 def prometheus(folder: Path, scraped: str, rules: Path) -> Iterator[Prometheus]:
-    """Start Prometheus, and end it.
+    """Run Prometheus within the block.
 
     Args:
-        folder: its data folder.
-        scraped: the address that it scrapes.
-        rules: alert rules.
+        scraped: the address to scrape.
     """
     config, copy, log = folder / "prometheus.yml", folder / "rules.yml", folder / "log"
     copy.write_text(quick(rules.read_text()))

@@ -1,4 +1,4 @@
-"""Queries on the dashboard: a healthy one, one with a slow sink, a stuck one, a failed one."""
+"""Queries for the dashboard: healthy, with a slow sink, stuck, and failed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCHEMA = "card STRING, amount LONG, at LONG"
 
 
 class Count(KeyedProcessFunction):
-    """Counts a card's payments until it has been silent for an hour. Raises for a negative amount."""
+    """Counts a card's payments until an hour without payments. Raises for a negative amount."""
 
     def open(self, ctx: Any) -> None:
         self.seen = ctx.get_state(ValueStateDescriptor("seen"))
@@ -90,10 +90,10 @@ def started(stream: DataStream, checkpoint: Path, name: str, **options: Any) -> 
 
 
 def slow_sink(stream: DataStream, checkpoint: Path, seconds: float) -> Any:
-    """Return a query whose sink takes this long for each Arrow batch.
+    """Return a query whose sink takes ``seconds`` for each Arrow batch.
 
-    The rows are wide: the sockets between the processes hold some megabytes. (Spark's ``foreach`` would take all rows
-    at once, and store them on disk.)
+    The rows are wide, because the sockets between the processes buffer some megabytes. (Spark's ``foreach`` would take
+    all rows at once, and store them on disk.)
     """
 
     def slowly(batches: Iterator[Any]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Metrics of a real query in a real Prometheus, with board and rules, and by OTLP."""
+"""Metrics of a real query in a real Prometheus, with board and rules, and over OTLP."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_board_has_data_and_alerts_fire(spark: SparkSession, tmp_path: Path)
 
 
 class _Feed:
-    """Adds a file of payments to an inbox once Prometheus has seen that the previous one was read."""
+    """Adds a file of payments to an inbox when Prometheus shows that the previous file was read."""
 
     def __init__(self, inbox: Inbox, watching: Prometheus) -> None:
         self._inbox = inbox

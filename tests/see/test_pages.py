@@ -68,10 +68,10 @@ def context_of(chromium: Any, size: tuple[int, int] | None = None) -> Iterator[A
 
 @contextmanager
 def site(answer: Any) -> Iterator[str]:
-    """Serve another site at another port, and yield its address.
+    """Serve another site on another port, and yield its address.
 
     Args:
-        answer: handles a request, as a method of the server's handler.
+        answer: handles a request, as a method of the request handler.
     """
 
     class Handler(http.server.BaseHTTPRequestHandler):

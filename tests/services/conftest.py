@@ -1,5 +1,3 @@
-"""Services for the tests in this folder."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

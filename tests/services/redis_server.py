@@ -27,7 +27,7 @@ def find_redis() -> str | None:
 
 @contextmanager
 def running_redis(program: str, folder: Path) -> Iterator[str]:
-    """Run a server without persistence. Yields its address, such as ``redis://127.0.0.1:41234``."""
+    """Run a server without persistence, and yield its address, such as ``redis://127.0.0.1:41234``."""
     folder.mkdir(parents=True, exist_ok=True)
     for _ in range(5):
         port = free_port()

@@ -1,4 +1,4 @@
-"""Recorded calls on Spark. A service is charged once per record, although processes are killed."""
+"""Recorded calls on Spark. The service charges once per record, although processes are killed."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Bank(ThreadingHTTPServer):
     """A service that takes payments, and holds receipts until the test releases them.
 
     Attributes:
-        charges: the payment requests by idempotency key: record and process.
-        receipts: the records whose receipts were requested.
-        is_open: whether receipts are answered.
+        charges: (record, process) of payment requests, by idempotency key.
+        receipts: records whose receipts were requested.
+        is_open: whether requests for receipts are answered.
     """
 
     daemon_threads = True

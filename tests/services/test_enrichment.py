@@ -1,4 +1,4 @@
-"""The enrichment example equals a join of the tables, row for row, despite faults of the service."""
+"""The enrichment example equals a join of the tables, row for row, in spite of the service's faults."""
 
 from __future__ import annotations
 

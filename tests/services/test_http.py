@@ -48,7 +48,7 @@ class Square(Function):
 
 
 class SquareOfRow(Square):
-    """Squares a row's number: emits its partition, its number and the square."""
+    """Emits a row's partition, number, and the number's square."""
 
     async def __call__(self, row):
         return row.part, row.id, await super().__call__(row.id)

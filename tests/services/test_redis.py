@@ -16,7 +16,7 @@ ROWS = 400
 
 
 class Names(Function):
-    """Reads names from Redis. When it is opened, it writes that into Redis."""
+    """Reads names from Redis. Records in Redis that it was opened."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -1,8 +1,8 @@
-"""Faulty and healthy queries on a real local Spark: the reports of page and doctor.
+"""Reports of page and doctor about faulty and healthy queries on a real local Spark.
 
 ``python -m tests.sick [NAME ...]`` starts a faulty query for each rule that a query on this machine can break, and ten
 healthy queries. It exits with 1 unless page and doctor report each fault with its remedy, and nothing else. ``--out
-DIR`` writes the reports, a numbered file per query, for a reader who does not know the faults; ``answers.json`` has the
+DIR`` writes the reports into numbered files, for a reader who does not know the faults; ``answers.json`` contains the
 names.
 """
 

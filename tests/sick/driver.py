@@ -1,4 +1,4 @@
-"""A driver that is killed: ``python -m tests.sick.driver FOLDER`` ends by SIGKILL when it has written its history."""
+"""A killed driver: ``python -m tests.sick.driver FOLDER`` ends by SIGKILL when its history is written."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ class Fault:
     """A faulty query.
 
     Attributes:
-        rule: the rule that it breaks.
-        remedy: pattern of the finding's message, with the remedy.
+        rule: the broken rule.
+        remedy: regular expression for the finding's message.
         run: starts the query, and causes the fault.
-        is_live: whether it is examined while it runs.
-        also: rules that it breaks for the same reason.
+        is_live: whether to examine it while it runs.
+        also: further rules that it breaks for the same reason.
     """
 
     rule: str

@@ -1,4 +1,4 @@
-"""Healthy queries, without a report by page or doctor."""
+"""Healthy queries. Page and doctor must report nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ class Healthy:
     """A healthy query.
 
     Attributes:
-        run: starts it.
-        is_live: whether it is examined while it runs.
+        is_live: whether to examine it while it runs.
     """
 
     name: str

@@ -29,10 +29,10 @@ ERROR, SLOW, HANG, DIE, FAIL_ONCE = -1, 2, 3, 4, 5
 
 
 class Pay(KeyedProcessFunction):
-    """Counts the payments of a card; some amounts make it misbehave.
+    """Counts a card's payments. Some amounts make it misbehave.
 
     Args:
-        marks: a folder. A file with the card's name shows that it has misbehaved before. A call hangs until a file
+        marks: a folder. A file with the card's name shows that it has already misbehaved. A call hangs until a file
             ``go`` exists.
     """
 
@@ -64,7 +64,7 @@ class Pay(KeyedProcessFunction):
 
 
 class Cart:
-    """A mutable class, whose objects have to be copied."""
+    """A mutable class, whose objects must be copied."""
 
     def __init__(self, card: str) -> None:
         self.card = card

@@ -30,7 +30,7 @@ class Reports:
     """The reports of page and doctor.
 
     Attributes:
-        page: the page's findings by rule, its banner lines (``conditions``), and its ``status``.
+        page: the page's findings by rule, its banner lines (``conditions``), and ``status``.
         doctor: the findings of ``pillarbox doctor CHECKPOINT`` by rule.
     """
 
@@ -44,7 +44,7 @@ class Room:
     """A query's folder.
 
     Attributes:
-        query: the query, if this process runs it.
+        query: the query, if it runs in this process.
     """
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Runs programs under many schedules.
 
-``python -m tests.simulation --seeds 70`` runs each program under the seeds from 0 to 69: 10,000 schedules; ``--program
+``python -m tests.simulation --seeds 70`` runs each program under seeds 0 to 69 (10,000 schedules). ``--program
 late-data --seed 17`` repeats one run, and prints its steps.
 """
 

@@ -1,4 +1,4 @@
-"""All simulated programs by name: from this folder, and from the table of operators."""
+"""All simulated programs by name, from this folder and from the operator table."""
 
 from __future__ import annotations
 

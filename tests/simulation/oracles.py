@@ -1,6 +1,6 @@
-"""Expected batch results of the simulation's programs: each key by itself, its records by time.
+"""Expected batch results of the simulation's programs, key by key, with records by time.
 
-An oracle maps the sources' records, by name, to the outputs' records; ordered outputs are grouped by key.
+An oracle maps the sources' records, by name, to the outputs' records. Ordered outputs are grouped by key.
 """
 
 from __future__ import annotations

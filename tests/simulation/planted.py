@@ -1,4 +1,4 @@
-"""Planted bugs, each a patch of one method. The simulation has to find them."""
+"""Planted bugs that the simulation must find. Each patches one method."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from pillarbox._time.epoch_valve import EpochValve
 
 @dataclass(frozen=True)
 class PlantedBug:
-    """A bug, and a program that reveals it.
+    """A bug and a program that reveals it.
 
     Attributes:
-        within: number of seeds that must reveal it.
-        first: the first of these seeds, if earlier seeds do not reveal it.
+        within: the number of seeds that must suffice to reveal it.
+        first: the first of these seeds.
     """
 
     plant: Callable[[pytest.MonkeyPatch], None]

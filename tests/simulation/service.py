@@ -1,7 +1,7 @@
-"""A service on the simulation's clock: a request is answered once the clock has passed its time, never before.
+"""A service on the simulation's clock. It answers a request after the clock has passed the request's time.
 
-The simulation advances the clock when no task runs, and then runs the event loops until idle: so only the clock
-determines the requests that complete in an epoch.
+The simulation advances the clock when no task runs, and then runs the event loops until they are idle. So only the
+clock determines which requests complete in an epoch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def times_of_answers() -> Iterator[int]:
 
 
 class Client(Function):
-    """Asks the service; ``takes`` is the duration in milliseconds."""
+    """Calls the service. ``takes`` is the duration in milliseconds."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Runs the simulated programs under schedules drawn from seeds."""
+"""Runs simulated programs under schedules that seeds determine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every simulated program has the same outcome under many schedules as without faults. Planted bugs are found."""
+"""Simulated programs have the same outcome under many schedules as without faults. Planted bugs are found."""
 
 from __future__ import annotations
 

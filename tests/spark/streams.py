@@ -19,7 +19,7 @@ def stream_of(spark, df, folder: Path, files: int):
 
 
 class Rows:
-    """A sink that collects the rows of micro-batches. A repeated batch replaces the first."""
+    """A sink that collects micro-batches' rows. A repeated batch replaces the first."""
 
     def __init__(self) -> None:
         self._batches: dict[int, list[tuple[Any, ...]]] = {}

@@ -1,4 +1,4 @@
-"""``async_map`` on a DataFrame: results of functions, and refusals before anything runs."""
+"""``async_map`` on a DataFrame: functions' results, and refusals before anything runs."""
 
 from __future__ import annotations
 
@@ -158,14 +158,14 @@ def test_timeouts_are_in_the_column_of_failures(numbers):
 
     frame = PF.async_map(numbers, ask, "n LONG", columns="id", failures="why", timeout="200 ms")
     rows = {row.id: (row.n, row.why) for row in frame.collect()}
-    late = (None, ("TimeoutError", "no answer within 200 ms", 1))
+    late = (None, ("TimeoutError", "no result within 200 ms", 1))
     assert rows[3] == late
     # On a busy machine others may be late, too.
     assert all(what in ((number, None), late) for number, what in rows.items())
 
 
 def test_columns_are_told_apart_as_spark_does(numbers):
-    with pytest.raises(ProgramError, match="already has a column 'id', which Spark cannot tell from 'ID'"):
+    with pytest.raises(ProgramError, match="already has a column 'id', which Spark does not distinguish from 'ID'"):
         PF.async_map(numbers, as_tuple, "ID LONG")
     with pytest.raises(ProgramError, match="output has two columns 'N'"):
         PF.async_map(numbers, as_tuple, "n LONG", failures="N")
@@ -198,14 +198,14 @@ def test_a_job_rate_limit_runs_no_job(numbers):
         (lambda df: ANYHOW([1], as_tuple, "x LONG"), "takes a Spark DataFrame"),
         (
             lambda df: PF.async_map(df, as_tuple, "x LONG", capacity=0),
-            r"async_map\(\): capacity must be a positive integer",
+            r"async_map\(\): capacity= must be a positive integer",
         ),
         (
             lambda df: ANYHOW(df, as_tuple, "x LONG", on_failure=OutputTag("bad")),
-            'no side output; failures="error" adds',
+            "no side output: for a column with failures",
         ),
-        (lambda df: PF.async_map(df, as_tuple, "x LONG", on_failure="drop", failures="e"), "use one of them"),
-        (lambda df: ANYHOW(df, as_tuple, "x LONG", failures=7), "failures must be the name of a column, not 7"),
+        (lambda df: PF.async_map(df, as_tuple, "x LONG", on_failure="drop", failures="e"), "pass only one"),
+        (lambda df: ANYHOW(df, as_tuple, "x LONG", failures=7), "failures= must be a column name, not 7"),
         (lambda df: PF.async_map(df, as_tuple, "x LONG", failures="odd"), "already has a column 'odd'"),
         (lambda df: PF.async_map(df, yielding, "x LONG"), "which yields"),
         (lambda df: PF.async_map(df, as_tuple, "x LONG", on_barrier="carry"), "before the first shuffle"),

@@ -1,4 +1,4 @@
-"""The dashboard's data of real queries, compared with their input. (For the pages, see tests/see.)"""
+"""The dashboard's data about real queries, compared with their input. (For the pages, see tests/see.)"""
 
 from __future__ import annotations
 

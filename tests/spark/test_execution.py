@@ -33,7 +33,7 @@ ROWS = 2_000
 
 
 class Place(ProcessFunction):
-    """Adds the index of the subtask and the number of subtasks to a record."""
+    """Adds the subtask's index and the number of subtasks to a record."""
 
     def open(self, runtime_context):
         self.place = runtime_context.get_index_of_this_subtask(), runtime_context.get_number_of_parallel_subtasks()
@@ -72,7 +72,7 @@ def test_batch_mode_parallelism_and_chains(spark, tmp_path):
     assert sorted(map(tuple, totals.collect())) == [(key, ROWS // KEYS) for key in range(KEYS)]
 
     stream = spark.readStream.schema("key LONG").parquet(str(tmp_path))
-    with pytest.raises(ProgramError, match="batch mode needs bounded sources, and 'dataframe' is a streaming DataF"):
+    with pytest.raises(ProgramError, match="batch mode needs bounded sources, but 'dataframe' is a streaming DataF"):
         environment(spark).from_dataframe(stream).key_by("key").sum("key").to_dataframe("key LONG")
     automatic = environment(spark, RuntimeExecutionMode.AUTOMATIC).from_dataframe(stream).key_by("key").sum("key")
     assert automatic.to_dataframe("key LONG").isStreaming
@@ -120,7 +120,7 @@ class Counting(MapFunction):
 
 
 class Noting(Function):
-    """Records in files when it is opened and closed. Is also used for requests."""
+    """Records in files when it is opened and closed. Also used for requests."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -188,6 +188,6 @@ def test_a_streaming_query_with_subtasks_of_several_numbers(spark, tmp_path):
     assert sorted((key, n) for key, n, _, _ in rows) == [(key, n) for key in range(7) for n in range(1, 6)]
     assert {(subtask, of) for _, _, subtask, of in rows} == {(0, 1)}
     with pytest.raises(
-        CheckpointMismatchError, match=r"operator 'sums' had parallelism 1, and has 2.*set_parallelism\(1\)"
+        CheckpointMismatchError, match=r"operator 'sums' had parallelism 1, and now has 2.*set_parallelism\(1\)"
     ):
         pillarbox.start(query(2))

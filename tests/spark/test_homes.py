@@ -24,7 +24,7 @@ pytestmark = [
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key's records in a field and in state. Emits the pid of its process, and records when it is closed."""
+    """Counts a key's records in a field and in state. Emits the pid of its process. ``close`` writes a note."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes

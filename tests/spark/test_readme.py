@@ -1,4 +1,4 @@
-"""The programs in README give the results in README. The first program is also one of the examples."""
+"""The programs in README have the results in README. The first program is also one of the examples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FEWER_SCHEDULES = ("seeds=100", "seeds=10")
 
 
 class Scores(BaseHTTPRequestHandler):
-    """The service that README's last program calls. The score is the number in the order's name."""
+    """The service that README's last program calls. A score is the number in the order's name."""
 
     def do_GET(self) -> None:
         order = parse_qs(urlsplit(self.path).query)["order"][0]

@@ -1,4 +1,4 @@
-"""The Spark runtime: sources, levels, outputs, settings, metrics."""
+"""The Spark runtime: sources, levels, outputs, settings, and metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.spark.streams import stream_of
 
 
 class CountPerKey(KeyedProcessFunction):
-    """Counts records. A timer at the end of each minute emits (key, end of the minute, count so far)."""
+    """Counts records. A timer at each minute's end emits (key, end of the minute, count so far)."""
 
     def open(self, runtime_context):
         # With the type of the key column, all types are known: the state is plain.
@@ -247,7 +247,7 @@ class Count(WindowFunction):
 
 
 class HiddenAlarm(KeyedProcessFunction):
-    """Sets its timers in a way that the code search does not find."""
+    """Sets its timers in a way that the code search misses."""
 
     def process_element(self, value, ctx):
         timers = ctx.timer_service()

@@ -1,4 +1,4 @@
-"""A program that has run for one epoch. Other programs resume from its state, or are refused."""
+"""A program that has run one epoch. Other programs resume from its state, or are refused."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ class Begun:
             ProgramTestHarness(program(make, savepoint=self._savepoint)) as harness,
         ):
             harness.run_epoch()
-        assert words in str(caught.value) and "leave the state behind: allow_non_restored_state" in str(caught.value)
+        assert words in str(caught.value) and "drop the state with allow_non_restored_state" in str(caught.value)
         with ProgramTestHarness(program(make, "another", self._savepoint)) as harness:
             assert self._run(harness, {}) == []

@@ -1,15 +1,14 @@
 """A pytest plugin that compares each test's time with its budget and its recorded time.
 
-A unit test may take 0.25 s of processor time, a test on Spark 10 s by the clock, both without fixtures. A slower test
-needs a reason, as in ``@pytest.mark.slow("a schedule for each seed")``. All marked unit tests together may take a
-minute. A unit test without a mark that exceeds its budget according to ``tests/budgets.json`` only runs in ``make
+Without fixtures, a unit test may take 0.25 s of processor time, and a test on Spark 10 s of wall-clock time. A slower
+test needs a reason, as in ``@pytest.mark.slow("a schedule for each seed")``. All marked unit tests together may take a
+minute. An unmarked unit test that exceeds its budget according to ``tests/budgets.json`` runs only in ``make
 test-all``, like tests marked ``@pytest.mark.long("...")``.
 
-A recorded test may take twice its recorded time; other tests may use their budget. Violations are listed at the end of
-a run, worst first. With ``PILLARBOX_BUDGETS=enforce``, they fail the run. ``--record-budgets`` writes a new table,
-which keeps the entries of skipped tests. ``--fast`` only runs unit tests that are neither marked as slow nor recorded
-with more than ``FAST``. Times are scaled by the time that a fixed piece of work takes on this machine and took where
-the table was recorded.
+A recorded test may take twice its recorded time. Violations are listed at the end of a run, worst first.
+``PILLARBOX_BUDGETS=enforce`` makes them fail the run. ``--record-budgets`` writes a new table, which keeps the entries
+of skipped tests. ``--fast`` runs only unit tests that are not marked as slow and have no recorded time above ``FAST``.
+Times are scaled by this machine's speed relative to the machine where the table was recorded.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Budgets:
         return float(self._table["fixed_work"]) / fixed_work()
 
     def complaints(self) -> list[str]:
-        """Return the tests that are over their budget or much slower than recorded."""
+        """Return the tests that exceed their budget or are much slower than recorded."""
         results = []
         recorded = self._table.get("tests", {})
         times = [test_time._replace(seconds=test_time.seconds * self._scale) for test_time in self.times]

@@ -1,8 +1,8 @@
-"""An archive of Spark's classes, which makes Java processes in tests start twice as fast.
+"""An archive of Spark's classes, which makes Java start twice as fast in tests.
 
-``python -m tests.support.class_archive`` runs a small program, and Java writes the classes that it has loaded into the
-environment's folder. That takes a minute, so only `make test-all` creates the archive; `make test` uses an existing
-archive. Java ignores an archive of another version or of other jars.
+``python -m tests.support.class_archive`` runs a small program, and Java writes the loaded classes into the
+environment's folder. This takes a minute, so only `make test-all` does it; `make test` uses an existing archive. Java
+ignores an archive of a different version or of different jars.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ARCHIVE = Path(sys.prefix) / "classes.jsa"
 def java_options() -> str:
     """Return ``JDK_JAVA_OPTIONS`` for tests.
 
-    Java's launcher reads this variable. Java's log is turned off, so that an unusable archive is not reported.
+    Java's launcher reads this variable. The options turn off Java's log, so that an unusable archive is not reported.
     """
     return f"{SHORT_LIVED} -XX:SharedArchiveFile={_ARCHIVE} -Xlog:disable" if _ARCHIVE.exists() else SHORT_LIVED
 

@@ -1,7 +1,7 @@
-"""A pytest plugin that freezes objects that exist before the tests, so that garbage collections skip them.
+"""A pytest plugin that freezes all objects before the tests, so that garbage collections skip them.
 
-Otherwise each full collection would visit a million objects of modules and pending tests. ``gc.get_freeze_count()``
-would visit them, too: it takes twenty milliseconds.
+Full collections would visit a million objects of modules and pending tests. ``gc.get_freeze_count()`` also visits them,
+which takes twenty milliseconds.
 """
 
 from __future__ import annotations

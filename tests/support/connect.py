@@ -1,7 +1,7 @@
-"""A child process with a Spark Connect session. A process cannot have both a Spark Connect and a classic session.
+"""A child process with a Spark Connect session, because a process cannot also have a classic session.
 
-The fixture ``connect`` (tests/conftest.py) is a client for the whole test run. A test passes functions of its module to
-the client; their first argument is the session. Results are returned, and errors raised::
+The fixture ``connect`` (tests/conftest.py) is a client for the whole test run. A test passes it functions of the test's
+module, whose first argument is the session. Results are returned, and errors are raised::
 
     def count(spark, rows):
         return spark.range(rows).count()
@@ -32,11 +32,11 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class RaisedInTheClient(Exception):
-    """An exception that a function has raised in the client.
+    """An exception that a function raised in the client.
 
     Attributes:
-        type: the name of the exception's class.
-        message: the exception as text, as the user sees it.
+        type: name of the exception's class.
+        message: the exception's text, as the user sees it.
     """
 
     def __init__(self, type: str, message: str, formatted: str) -> None:
@@ -49,9 +49,7 @@ class ConnectClient:
     """Runs functions in a separate process with a Spark Connect session.
 
     Args:
-        home: the directory for Spark's files.
         remote: as in ``SparkSession.builder.remote``. ``local[n]`` starts a server in the same process.
-        settings: settings of the session.
         python: Spark's Python command.
     """
 

@@ -1,7 +1,7 @@
-"""The programs in README, docs and notebooks. ``python -m tests.support.docs FOLDER`` writes them for type checkers.
+"""Programs in README, docs and notebooks. ``python -m tests.support.docs FOLDER`` writes them for type checkers.
 
 Programs are code blocks marked ``python``. A fragment, marked ``py``, becomes a function whose parameters are its free
-names. The pages of the tutorial are modules; each page imports the names of the pages before it.
+names. The tutorial's pages are modules that import the earlier pages' names.
 """
 
 from __future__ import annotations
@@ -128,11 +128,7 @@ def modules(step: Path) -> dict[str, str]:
 
 
 def fragments() -> dict[str, list[str]]:
-    """Return the fragments of each page as functions: path -> list of functions as text.
-
-    Raises:
-        KeyError: the type of a name in a fragment is unknown.
-    """
+    """Return each page's fragments as functions: path -> list of functions as text."""
     results = {page.relative_to(HOME).as_posix(): blocks(page, "py") for page in PAGES}
     return {
         path: [_as_function(f"fragment_{number}", source) for number, source in enumerate(sources)]

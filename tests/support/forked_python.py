@@ -1,9 +1,9 @@
-"""A Python that starts at once, because Spark starts hundreds of Python processes in tests.
+"""A Python that starts immediately, because Spark starts hundreds of Python processes in tests.
 
-Otherwise, each Python worker would import pandas, PyArrow, PySpark and pillarbox. Spark runs this program instead. For
+Spark runs this program instead of Python, so that not every worker imports pandas, PyArrow, PySpark and pillarbox. For
 ``-m MODULE``, it passes its arguments, environment, folder and standard streams to a server that has imported these
 packages and forks a process. With other arguments, it runs Python itself. The program exits when the forked process
-exits, with its exit code. If it is terminated, it terminates that process.
+exits, with the same exit code. If it is terminated, it terminates that process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ sys.exit(code[0] if code else 1)
 
 @contextmanager
 def forked_python() -> Iterator[str]:
-    """Run a server within the block, and yield the path of the program."""
+    """Run a server within the block, and yield the program's path."""
     with tempfile.TemporaryDirectory(prefix="pillarbox-") as folder:  # a socket's path has to be short
         address, program = f"{folder}/server", Path(folder, "python")
         program.write_text(_PROGRAM.format(python=sys.executable, address=address, jvm=JVM))
@@ -73,9 +73,9 @@ def forked_python() -> Iterator[str]:
 
 
 class _Server:
-    """Forks processes for the programs that connect, until its standard input is closed.
+    """Forks processes for programs that connect, until its standard input is closed.
 
-    A forked process keeps the program's connection open until it exits.
+    A forked process keeps the connection to its program open until it exits.
     """
 
     def __init__(self, address: str) -> None:

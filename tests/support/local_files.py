@@ -1,8 +1,8 @@
 """Faster files for Hadoop in tests: ``LocalFiles.java``, and no default settings.
 
-Without its native library, Hadoop starts ``chmod`` for each written file and ``readlink`` for each renamed file. Also,
-Spark sends Hadoop's settings, about a thousand, with each job that reads files or has state. ``python -m
-tests.support.local_files`` compiles the class with Spark's Janino, and writes settings that select the class, and empty
+Without its native library, Hadoop starts ``chmod`` for each written file and ``readlink`` for each renamed file. Spark
+sends Hadoop's settings, about a thousand, with each job that reads files or has state. ``python -m
+tests.support.local_files`` compiles the class with Spark's Janino. It writes settings that select the class, and empty
 files of default settings, so that Hadoop uses the defaults in its code. `make test-all` runs with Hadoop's own class
 and settings.
 """
@@ -30,9 +30,9 @@ _SETTINGS = """<configuration>
 
 
 def use_local_files() -> None:
-    """Make the Java processes of this process and its children use the class, and no default settings.
+    """Make this process's and its children's Java processes use the class and no default settings.
 
-    If ``HADOOP_CONF_DIR`` is already set, by the parent process or the user, changes nothing.
+    Does nothing if the parent process or the user has set ``HADOOP_CONF_DIR``.
     """
     if {"PILLARBOX_LONG", "HADOOP_CONF_DIR"}.isdisjoint(os.environ) and (_FOLDER / "core-site.xml").exists():
         os.environ["HADOOP_CONF_DIR"] = str(_FOLDER)

@@ -1,4 +1,4 @@
-"""Nodes of chains, for tests of operators and tasks."""
+"""Chain nodes for tests of operators and tasks."""
 
 from __future__ import annotations
 

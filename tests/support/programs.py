@@ -1,4 +1,4 @@
-"""Programs and functions that tests of several layers use."""
+"""Programs and functions for tests of several layers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bounded(bound: int) -> WatermarkStrategy:
 
 
 class Tumbling(KeyedProcessFunction):
-    """Sums values in windows of 50 ms of event time. Late records are emitted to a side output."""
+    """Sums values in event-time windows of 50 ms. Emits late records to a side output."""
 
     def open(self, runtime_context):
         self.sums = runtime_context.get_map_state(MapStateDescriptor("sums"))
@@ -65,7 +65,7 @@ def late_data(env, events):
 
 
 class History(KeyedProcessFunction):
-    """Stores all values of a key, in order."""
+    """Stores a key's values in order."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
@@ -89,7 +89,7 @@ def rows_with_columns(env, payments):
 
 
 class Paid(KeyedCoProcessFunction):
-    """Joins an order with its payments. An order without payments after ten seconds is emitted to a side output."""
+    """Joins an order with its payments. Emits an order without payments to a side output after ten seconds."""
 
     def open(self, runtime_context):
         self.order = runtime_context.get_state(ValueStateDescriptor("order"))

@@ -1,4 +1,4 @@
-"""Recordings of local jobs, of each task in each epoch, and replays of queries."""
+"""Recordings of local jobs (of each task in each epoch), and replays of queries."""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ def replay_epochs(
 ) -> int:
     """Record committed epochs of some tasks, and replay them. Returns the number of recordings.
 
-    If a task has no work in an epoch, there is no recording.
+    A task without work in an epoch is not recorded.
 
     Args:
         tasks: (uid, subtask or partition) of each task.
-        epochs: the numbers of the epochs. By default, the ``newest`` epochs.
+        epochs: epoch numbers. By default, the ``newest`` epochs.
     """
     count = 0
     last = Checkpoint(writer._spark, checkpoint).last_committed

@@ -23,16 +23,11 @@ def restore_logs(
     channels: Sequence[Sequence[int]] = (),
     loads: Loads = loads_anything,
 ) -> dict[int, MemoryChunkStore]:
-    """Return the logs of an operator's new subtasks, by index.
-
-    Args:
-        identities: the identities of all new subtasks, in order.
-        channels: for each input of the new program, all its channels.
-        loads: unpickles pickled values.
+    """Return the logs of an operator's new subtasks by index.
 
     Raises:
-        CheckpointMismatchError: the operator's state is missing or damaged, a key would belong to another subtask, or
-            watermarks differ.
+        CheckpointMismatchError: state is missing or damaged, a key would belong to a different subtask, or watermarks
+            differ.
     """
     identities = list(identities)
     table = savepoint.table(uid)

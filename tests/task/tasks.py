@@ -1,4 +1,4 @@
-"""Operators that record their calls, and ways to run a task and to inspect its output."""
+"""Operators that record their calls, and functions that run a task and inspect its output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Notes = list[tuple[Any, ...]]
 
 
 class Noting(StreamOperator):
-    """Records its calls in a list that all operators of a test share."""
+    """Records its calls in a list that a test's operators share."""
 
     def __init__(self, context, notes, **behaviour):
         super().__init__(context)

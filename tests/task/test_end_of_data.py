@@ -1,4 +1,4 @@
-"""The end of bounded data: an operator completes its work before it is finished, and nothing follows."""
+"""The end of bounded data. An operator completes its work before it is finished, and nothing follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The input gate: order, alignment, watermarks of channels and of source partitions."""
+"""The input gate: order, alignment, and watermarks of channels and of source partitions."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ def test_missing_and_unknown_inputs_are_named(epoch):
         assert f"'sum', epoch {epoch}:" in message and str(channel) in message
         return message
 
-    assert "buffer 1 of channel" in text(good[:1] + good[2:]) and "missing, 2 later" in text(good[:1] + good[2:])
+    assert "buffer 1 of channel" in text(good[:1] + good[2:]) and "missing, but 2 later" in text(good[:1] + good[2:])
     assert "no barrier from channel" in text(good[:-1])
     assert "arrived twice" in text([good[0], good[0]])
     assert "arrived twice" in text([good[0], good[2], good[2]])
     late = Buffer(5, channel, 4, encode(Records([4])))
-    assert "sent more after its barrier" in text([*good, late])
-    assert "sent more after its barrier" in text([late, *good])
-    assert "sent more after its barrier" in text([*good, Buffer(5, channel, 4, encode(Barrier(1)))])
+    assert "sent data after its barrier" in text([*good, late])
+    assert "sent data after its barrier" in text([late, *good])
+    assert "sent data after its barrier" in text([*good, Buffer(5, channel, 4, encode(Barrier(1)))])
 
 
 def test_a_stranger_is_refused():
@@ -141,7 +141,7 @@ def test_an_epoch_without_channels():
 
 
 class KnownChannels:
-    """An input gate that reads subtasks of a vertex, epoch by epoch."""
+    """An input gate that reads a vertex's subtasks, epoch by epoch."""
 
     def __init__(self):
         self.gate, self.epoch = InputGate("sum", [InputEdge(KNOWN, 3)]), 0

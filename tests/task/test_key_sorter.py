@@ -1,4 +1,4 @@
-"""The external merge sort of batch mode: each key once, its records by time; in memory, spilled, with equal hashes."""
+"""Batch mode's external merge sort: each key once, with records by time; in memory, spilled, with equal hashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life cycle of a task: every event in every state, and every cause of its end."""
+"""A task's life cycle: every event in every state, and every cause of its end."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_every_event_in_every_state(state, event):
 
 
 class Live:
-    """A task in a given state, to be changed by an operator, a host or a thread."""
+    """A task in a given state, which an operator, a host or a thread changes."""
 
     def __init__(self, state, do, far):
         self.notes: Notes = []

@@ -46,7 +46,7 @@ def test_a_task_warns_once_when_memory_becomes_scarce(caplog):
         memory[0] = Memory(used * MIB, 1000 * MIB)
         run_shuffled(task, store, Records([("b", 1)]))
     (warning,) = caplog.messages
-    assert "the worker uses 700 MiB of the 1000 MiB" in warning and "of 2 keys" in warning
+    assert "the worker uses 700 MiB of its 1000 MiB" in warning and "of 2 keys" in warning
     assert warning.endswith(" (operator 'gather', subtask 0, epoch 2)")
     task.close()
 
@@ -73,8 +73,8 @@ def test_a_task_names_its_share_of_a_full_container(caplog):
     for _ in range(2):
         run_shuffled(task, store, Records([("b", 1)]))
     (warning,) = caplog.messages
-    assert "the processes of the container use 999 MiB of its 1000 MiB of memory" in warning
-    assert "of which this worker has 100 MiB" in warning and "spark.executor.memoryOverhead" in warning
+    assert "the container's processes use 999 MiB of its 1000 MiB of memory" in warning
+    assert "and this worker may use 100 MiB of it" in warning and "spark.executor.memoryOverhead" in warning
     memory[0] = Memory(1000 * MIB, 1000 * MIB, 990 * MIB)
     with pytest.raises(OperatorError, match=r"\(990 MiB of 1000 MiB are used\).* raise spark.executor.memoryOverhead"):
         run_shuffled(task, store, Records([("c", 1)]))
@@ -107,7 +107,7 @@ def test_the_limit_of_this_process():
 
 
 class Machine:
-    """The kernel's files about a process and its control groups."""
+    """The kernel's files on a process and its control groups."""
 
     def __init__(self, folder: Path, resident: int) -> None:
         self.root, self.process = folder / "cgroup", folder / "process"

@@ -1,4 +1,4 @@
-"""A task after a shuffle: state and timers from epoch to epoch, and residents that take turns."""
+"""A task after a shuffle: state and timers over several epochs, and resident tasks that take turns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.task.tasks import (
 
 
 class Sum(KeyedProcessFunction):
-    """Sums by parity. Numbers from 100 set an event-time timer, "p<ms>" a processing-time timer. "boom" raises."""
+    """Sums by parity. Numbers from 100 set an event-time timer, "p<ms>" sets a processing-time timer, "boom" raises."""
 
     def open(self, runtime_context):
         self.sum = runtime_context.get_state(ValueStateDescriptor("sum"))

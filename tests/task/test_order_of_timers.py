@@ -1,4 +1,4 @@
-"""Timers of the same time fire in one order, in resident and in restored tasks."""
+"""Timers with the same time fire in the same order in resident and restored tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columnar records have the same subtasks as the same records as Python objects."""
+"""Columnar records are routed to the same subtasks as the same records as Python objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A retried task sends the same bytes as before, because Spark compares the input of shuffles."""
+"""A retried task sends the same bytes again, because Spark compares the input of shuffles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Silent sources: their watermark advances with the clock, then they become idle; a repeated epoch does the same."""
+"""Silent sources. Their watermark advances with the clock, then they become idle, even in a repeated epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One subtask: its life cycle and its checkpoints."""
+"""A subtask's life cycle and checkpoints."""
 
 from __future__ import annotations
 

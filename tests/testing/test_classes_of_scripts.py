@@ -1,4 +1,4 @@
-"""A harness loads a program as a worker does, but does not change the script's classes."""
+"""A harness loads a program like a worker, but does not change the script's classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripted service of tests, with its faults, in keyed functions, in ``map_async``, and in a whole program."""
+"""The scripted service for tests, and its faults, in keyed functions, in ``map_async``, and in a whole program."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_record_that_times_out_cancels_its_request() -> None:
     bank = FakeService(receipt, latency="1 minute")
     with opened(bank, timeout="1 second") as harness:
         harness.push(("ann", 5))
-        with pytest.raises(OperatorError, match="no end within 1 s"):
+        with pytest.raises(OperatorError, match="not finished within 1 s"):
             harness.advance_processing_time(1_000)
     assert (outcomes(bank), bank.acted) == (["cancelled"], [])
 
@@ -120,7 +120,7 @@ def test_a_timeout_names_the_budget_that_its_call_waited_for() -> None:
         harness.push(("bob", 6))
         harness.advance_processing_time(5_000)
         (letter,) = harness.get_side_output(BAD)
-        error = "TimeoutError: no end within 5 s, because a call was waiting for the budget 'bank'"
+        error = "TimeoutError: not finished within 5 s, because a call was waiting for the budget 'bank'"
         assert (letter.key, letter.error) == ("bob", error)
         assert bank.acted == [("ann", 5)]
 
@@ -181,11 +181,11 @@ def test_copies_of_a_function_share_its_service() -> None:
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        (lambda bank: (bank.refuse(2), bank.crash(after=1)), "request 2 is to be 'refused' already"),
-        (lambda bank: bank.refuse(0), "times must be a positive integer, not 0"),
-        (lambda bank: bank.refuse(after=-1), "after must be a whole number from 0, not -1"),
+        (lambda bank: (bank.refuse(2), bank.crash(after=1)), "request 2 will already be 'refused'"),
+        (lambda bank: bank.refuse(0), "times= must be a positive integer, not 0"),
+        (lambda bank: bank.refuse(after=-1), "after= must be a whole number of at least 0, not -1"),
         (lambda bank: bank.crash("soon"), "FakeService.crash.*outage"),
-        (lambda bank: FakeService(5), "answer must be a function, not 5"),  # type: ignore[arg-type]
+        (lambda bank: FakeService(5), "answer= must be a function, not 5"),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_scripts(script: Any, message: str) -> None:

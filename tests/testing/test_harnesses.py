@@ -52,7 +52,7 @@ class Mean(AggregateFunction):
 
 
 class Count(KeyedProcessFunction):
-    """Counts records. "t<ms>" and "p<ms>" set timers in event and processing time. "late" is emitted to the side."""
+    """Counts records. "t<ms>" and "p<ms>" set event-time and processing-time timers. Emits "late" to a side output."""
 
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
@@ -108,7 +108,7 @@ def test_push_all_is_one_run():
     with OneInputStreamOperatorTestHarness(node(Runs, "runs")) as harness:
         harness.push_all(iter([1, 2]), [7, None])
         harness.push_all([3])
-        with pytest.raises(ValueError, match="1 values with 2 timestamps"):
+        with pytest.raises(ValueError, match="1 values, but 2 timestamps"):
             harness.push_all([1], [1, 2])
     assert runs == [([1, 2], [7, None]), ([3], None)]
 
@@ -205,7 +205,7 @@ def test_a_snapshot_of_another_operator_is_refused():
 def test_a_snapshot_of_another_kind_of_harness_is_refused():
     with keyed() as harness, ProgramTestHarness(running_sum) as program:
         of_operator, of_program = harness.snapshot(), program.snapshot()
-    with pytest.raises(ProgramError, match=r"starts from a snapshot\(\) of such a harness, not from ProgramSnapshot"):
+    with pytest.raises(ProgramError, match=r"starts from an operator harness's snapshot\(\), not from ProgramSnapshot"):
         keyed(snapshot=of_program)
     with pytest.raises(ProgramError, match=r"starts from another harness's snapshot\(\), not from OperatorSnapshot"):
         ProgramTestHarness(running_sum, snapshot=of_operator)
@@ -272,14 +272,14 @@ def test_harness_for_all_kinds():
     assert run(Odd()) == [1, 3]
     assert run(Halves()) == [0, 1, 1]
     assert run(Sum(), key_by=lambda value: value % 2) == [1, 2, 4]
-    with pytest.raises(ProgramError, match=r"pass harness_for.* a key_by"):
+    with pytest.raises(ProgramError, match=r"pass key_by=... to harness_for"):
         harness_for(Sum())
     for wrong in (lambda value: value, 5, Mean()):
-        with pytest.raises(ProgramError, match=r"pass an instance of a function class.* in a ProgramTestHarness"):
+        with pytest.raises(ProgramError, match=r"pass an instance of a function class.* use a ProgramTestHarness"):
             harness_for(wrong)  # type: ignore[call-overload]
     with pytest.raises(ProgramError, match=r"got the class Double: pass an instance: Double\(\)"):
         harness_for(Double)  # type: ignore[call-overload]
-    with pytest.raises(ProgramError, match=r"the descriptors of the broadcast states: broadcast=\[RULES\]"):
+    with pytest.raises(ProgramError, match=r"broadcast= must be a list of descriptors, such as broadcast=\[RULES\]"):
         harness_for(Halves(), broadcast=MapStateDescriptor("rules"))
 
 
@@ -411,7 +411,7 @@ def test_row():
 
 
 class EchoTime(KeyedProcessFunction):
-    """Sets a timer at the record's second field, and yields it when it fires."""
+    """Sets a timer at the record's second field, and yields this time when the timer fires."""
 
     def process_element(self, value, ctx):
         ctx.timer_service().register_event_time_timer(value[1])

@@ -1,4 +1,4 @@
-"""The laws of operators. Correct operators obey them, and each law can be broken."""
+"""The laws of operators. Correct operators obey each law, and wrong operators break it."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Forgetful(KeyedProcessFunction):
 
 
 class Cached(KeyedProcessFunction):
-    """Keeps a copy of its state in a field, filled from the state for new keys."""
+    """Keeps a copy of its state in a field, which it fills from the state for new keys."""
 
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
@@ -220,7 +220,7 @@ class TooLate(StreamOperator):
 
 
 class Leaking(StreamOperator):
-    """Fails in a run, and then cannot be closed."""
+    """Fails in a run of records, and then cannot be closed."""
 
     busy = False
 
@@ -241,7 +241,7 @@ class BlindToColumns(StreamOperator):
 
 
 class AtTheEndOfRuns(StreamOperator):
-    """Emits one record for each run, at its end."""
+    """Emits a record at the end of each run of records."""
 
     def process_records(self, records):
         self.output.process_records(Records([sum(value.n for value in records.values)], records.timestamps[-1:]))
@@ -275,7 +275,7 @@ class TwiceAtTheEnd(Unfinished):
 
 
 class NotRestored(TwiceAtTheEnd):
-    """Breaks a law: writes its state, but does not restore it."""
+    """Breaks a law by writing its state without restoring it."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id):
         pass
@@ -336,7 +336,7 @@ def test_a_late_record_excuses_no_operator_that_overtakes_before_it():
     def open_harness(**options):
         return OneInputStreamOperatorTestHarness(node(TooLate, "bad"), **options)
 
-    with pytest.raises(AssertionError, match="law 3: records come out behind a watermark"):
+    with pytest.raises(AssertionError, match="law 3: records were emitted after a watermark"):
         check_operator(open_harness, [record("a", 1, 1), Watermark(5), record("a", 2, 2)])
 
 
@@ -359,7 +359,7 @@ def test_a_function_that_changes_state_in_place():
 
 
 def test_a_function_that_keeps_state_outside_of_state():
-    with pytest.raises(AssertionError, match="law 2: a snapshot after step 1 of 13"):
+    with pytest.raises(AssertionError, match="law 2: resuming from a snapshot after step 1 of 13"):
         check_operator(lambda **options: harness_for(Forgetful(), key_by="key", **options), SCRIPT)
 
 
@@ -377,7 +377,7 @@ class Counting(KeyedProcessFunction):
 
 
 def test_a_field_counts_on_from_snapshot_to_snapshot():
-    with pytest.raises(AssertionError, match="law 2: a snapshot"):
+    with pytest.raises(AssertionError, match="law 2: resuming from a snapshot"):
         check_operator(lambda **options: harness_for(Counting(), key_by="key", **options), SCRIPT)
     with harness_for(Counting(), key_by="key") as harness:
         for _ in range(3):

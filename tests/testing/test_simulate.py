@@ -1,4 +1,4 @@
-"""``simulate()`` finds bugs in users' programs, shrinks them, and accepts correct programs."""
+"""``simulate()`` finds and shrinks bugs in users' programs, and accepts correct programs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Count(KeyedProcessFunction):
 
 
 class CountInField(KeyedProcessFunction):
-    """Counts in a field: the count is lost with its worker."""
+    """Counts in a field, so the count is lost with its worker."""
 
     def open(self, runtime_context):
         self.counts: Counter[str] = Counter()
@@ -47,7 +47,7 @@ class CountInField(KeyedProcessFunction):
 
 
 class ForgetsAtRestart(KeyedProcessFunction):
-    """Changes a list of its state in place, without an update."""
+    """Changes a list in its state in place, without an update."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
@@ -239,11 +239,11 @@ def test_programs_in_batch_mode_are_simulated():
     ("arguments", "says"),
     [
         ({"faults": ["earthquake"]}, "unknown fault 'earthquake': choose from move, fail"),
-        ({"inputs": {"payments": []}}, "sources are cards, but inputs has payments"),
+        ({"inputs": {"payments": []}}, "sources are cards, but inputs= has payments"),
         ({"inputs": {}}, "inputs has none"),
         ({"key_by": {"payments": "card"}}, "key_by has 'payments', but the names are cards"),
         ({"ordered_by": {"late": "card"}}, "ordered_by has 'late', but the names are output"),
-        ({"key_by": 7}, "key_by must be a column's name or a function, not 7"),
+        ({"key_by": 7}, "key_by= must be a column name or a function, not 7"),
         ({"parallelism": 0}, "parallelism must be from 1 to 16, not 0"),
         ({"parallelism": []}, "parallelism must be from 1 to 16"),
         ({"parallelism": True}, "parallelism must be from 1 to 16, not True"),

@@ -79,14 +79,14 @@ def test_accepted_forms(value, expected):
     ],
 )
 def test_nonsense_is_one_clear_value_error(value):
-    with pytest.raises(ValueError, match=r"not a duration: .* is expected") as caught:
+    with pytest.raises(ValueError, match=r"is not a duration: pass .*'200ms'") as caught:
         to_millis(value)
     assert repr(value)[:20] in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [-1, "-5 seconds", Time.hours(-8), datetime.timedelta(microseconds=-1)])
 def test_negative_is_an_error_except_for_offsets(value):
-    with pytest.raises(ValueError, match="cannot be negative: "):
+    with pytest.raises(ValueError, match="is negative"):
         to_millis(value)
     assert to_millis(value, allow_negative=True) < 0
 

@@ -9,7 +9,7 @@ from tests.time.test_valve import Sink
 
 
 class Valve:
-    """A valve with the channels a and b. Each epoch returns its output during the epoch, and at its end."""
+    """A valve with the channels a and b. Each epoch returns its output during the epoch and at the end."""
 
     def __init__(self):
         self.valve = EpochValve("ab")

@@ -1,4 +1,4 @@
-"""Timers per key and namespace, compared with a sorted set."""
+"""Timers by key and namespace, compared with a sorted set."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMESPACES = st.sampled_from(["w1", (0, 10), 2])
 
 
 class Timers:
-    """A timer service with its dependencies, which records fired timers, and may act at each."""
+    """A timer service with its dependencies, which records fired timers and may act at each."""
 
     def __init__(self, namespaced=False, now=0):
         self.backend = KeyedStateBackend("op")

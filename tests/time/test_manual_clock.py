@@ -235,7 +235,7 @@ class TestManual:
 
 
 class ManualMachine(RuleBasedStateMachine):
-    """The manual clock compared with a list that is sorted at each step."""
+    """The manual clock, compared with a list that is sorted at each step."""
 
     timers = Bundle("timers")
 

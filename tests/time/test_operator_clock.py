@@ -34,7 +34,7 @@ class Log:
 
 
 class Mailbox:
-    """Receives callbacks like a mailbox, and runs them on request."""
+    """Receives callbacks, and runs them on request."""
 
     def __init__(self):
         self.mails = []

@@ -1,5 +1,3 @@
-"""The system's clock."""
-
 from __future__ import annotations
 
 import threading
@@ -33,7 +31,7 @@ def test_t6_a_timer_fires_when_the_clock_has_passed_it(timestamp, now, delay):
 
 
 class TestSystem:
-    """No test sleeps: each waits for an event that the scheduler thread sets."""
+    """Tests do not sleep, but wait for events that the scheduler thread sets."""
 
     def setup_method(self):
         self.errors = []

@@ -243,7 +243,7 @@ class ModelChannel:
 
 
 class ValveMachine(RuleBasedStateMachine):
-    """The valve compared with a model that recomputes the definition after each step."""
+    """The valve, compared with a model that recomputes the definition after each step."""
 
     names = st.sampled_from("abcd")
     times = st.integers(0, 30)

@@ -1,4 +1,4 @@
-"""Types inferred by type checkers: `make types` checks this file."""
+"""Types inferred by type checkers. `make types` checks this file."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 The first run does the batch program and the first half of the streaming program; a second run on the same HOME
 continues from its checkpoint. With ``everything``, each run also does an epoch of the program with everything that a
-checkpoint can hold. Under ``spark-submit`` the session is the submitted application's, otherwise pillarbox's local one.
-The last line has the results as JSON.
+checkpoint can contain. Under ``spark-submit``, the session is the submitted application's, otherwise pillarbox's local
+session. The last line contains the results as JSON.
 """
 
 from __future__ import annotations

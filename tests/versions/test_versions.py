@@ -1,9 +1,9 @@
-"""README's first program on other versions of Spark, and with workers that have only Spark's own requirements.
+"""README's first program on other Spark versions, and with workers that have only Spark's own requirements.
 
-A checkpoint written by each other version continues under the installed one.
+A checkpoint from each other version continues under the installed version.
 
-Environment variable ``SPARK_VERSIONS``: the versions to test, such as ``4.1 4.2``, besides the installed one. `make
-test-versions` installs them in ``.venvs``; without the variable, the installed ones are tested.
+The environment variable ``SPARK_VERSIONS`` lists the versions to test besides the installed version, such as ``4.1
+4.2``. By default, these are the versions that `make test-versions` has installed in ``.venvs``.
 """
 
 from __future__ import annotations

@@ -265,8 +265,8 @@ def where_the_time_goes(results: Results) -> str:
     share = {name: f"{cost / seconds['pillarbox']:.0%}" for name, cost in {**seconds, "rest": rest}.items()}
     return paragraph(
         f"A keyed count with timers takes {seconds['pillarbox']:.1f} s for 1,000,000 rows (`make bench-keyed`,"
-        f" {result['keys']:,} keys). Of this time, {seconds['identity']:.1f} s ({share['identity']}) are spent on"
-        f" passing the rows through two Python stages without a function, and {seconds['bare']:.1f} s"
+        f" {result['keys']:,} keys). Of this time, {seconds['identity']:.1f} s ({share['identity']}) is spent on"
+        f" passing the rows through two Python stages that call no function, and {seconds['bare']:.1f} s"
         f" ({share['bare']}) on a plain Python loop that calls the function. The task runtime takes the other"
         f" {rest:.1f} s ({share['rest']})."
     )

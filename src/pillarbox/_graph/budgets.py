@@ -25,6 +25,6 @@ def check_equal(limits: Limits, other: Limits) -> None:
             for values, twin in ((limits, other._asdict()), (other, limits._asdict()))
         ]
         raise ProgramError(
-            f"two budgets have the name {limits.name!r}, with {values[0]} and with {values[1]} (rates per"
+            f"two budgets have the name {limits.name!r}, one with {values[0]}, one with {values[1]} (rates per"
             " second, times in ms): pass one Budget to all operators, or rename one"
         )

@@ -104,8 +104,8 @@ def read_description(text: str) -> dict[str, Any] | None:
     written = description["format"]
     if written != FORMAT:
         raise CheckpointMismatchError(
-            f"the program's description in the checkpoint has format {written}, and this version of pillarbox"
-            f" reads format {FORMAT}: {advice_on_version(written, FORMAT)}, or start from a new checkpoint"
+            f"the program's description in the checkpoint has format {written}, but this version of pillarbox"
+            f" reads format {FORMAT}: {advice_on_version(written, FORMAT)}, or use a new checkpoint directory"
         )
     programs = description.get("programs")
     return description if isinstance(programs, list) and all(map(_is_described, programs)) else None
@@ -132,8 +132,8 @@ def read_layouts(text: str) -> LayoutsNote | None:
         return None
     if codes != CODES:
         raise CheckpointMismatchError(
-            f"the checkpoint has subtask codes of scheme {codes}, and this version of pillarbox uses scheme"
-            f" {CODES}: {advice_on_version(codes, CODES)}, or start from a new checkpoint"
+            f"the checkpoint numbers subtasks in format {codes}, but this version of pillarbox uses format"
+            f" {CODES}: {advice_on_version(codes, CODES)}, or use a new checkpoint directory"
         )
     number, layouts = note.get("number"), note.get("layouts")
     return LayoutsNote(number, codes, layouts) if isinstance(number, int) and isinstance(layouts, list) else None
@@ -159,7 +159,7 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
     comparison = Comparison()
     old, new = then["programs"], now["programs"]
     if len(old) != len(new):
-        comparison.refused.append(f"the query had {_count(len(old), 'program')} of pillarbox, and has {len(new)}")
+        comparison.refused.append(f"the query had {_count(len(old), 'pillarbox program')}, and now has {len(new)}")
         comparison.survives_savepoint = False
         return comparison
     for before, other in zip(old, new):
@@ -173,15 +173,15 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Com
     # If it is not set, the checkpoint's value is used.
     if was != now_is and now["max_parallelism_is_set"]:
         refused.append(
-            f"max_parallelism was {was}, and is {now_is}: a checkpoint keeps it, so call set_max_parallelism({was}), or"
-            " leave that out"
+            f"max_parallelism was {was}, and is now {now_is}, but a checkpoint's value is fixed: call"
+            f" set_max_parallelism({was}), or drop the call"
         )
     timed = now["processing_time"]
     if then["operators"] and now["operators"] and then["processing_time"] != timed:
         refused.append(
-            f"it {'was not' if timed else 'was'} run by processing time (timers, silence or carried requests), and"
-            f" {'is' if timed else 'is not'}: Spark keeps that with the state; if it is only taken to be so by mistake,"
-            f" say process(..., processing_time={not timed})"
+            f"it {'did not use' if timed else 'used'} processing time (timers, idleness or carried requests), but now"
+            f" {'does' if timed else 'does not'}, and Spark stores that with the state: if it was detected wrongly,"
+            f" pass process(..., processing_time={not timed})"
         )
     compare_sources(then["sources"], now["sources"], comparison)
     old = {operator["uid"]: operator for operator in then["operators"]}
@@ -189,14 +189,14 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Com
     missing = [uid for uid in old if uid not in new]
     added = [uid for uid in new if uid not in old]
     if missing:
-        hint = f" (the program has {listed(added)} instead: set uid() to the old one)" if added else ""
-        refused.append(f"it contains state of {listed(missing)}, which the program lacks{hint}")
+        hint = f" (but has {listed(added)}: set uid() to the old uid)" if added else ""
+        refused.append(f"it contains state of {listed(missing)}, but the program has no such operator{hint}")
     levels, new_levels = ({operator["level"] for operator in operators.values()} for operators in (old, new))
     if len(new_levels) > len(levels):
         what = f" ({listed(added)} added)" if added else ""
         refused.append(
-            f"there {_were(len(levels), 'shuffle')}, and there {_are(len(new_levels))}{what}: Spark keeps the state"
-            " of each shuffle"
+            f"there {_were(len(levels), 'shuffle')}, and now there {_are(len(new_levels))}{what}: Spark stores the"
+            " state per shuffle"
         )
     for uid, before in old.items():
         after = new.get(uid)
@@ -205,8 +205,8 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Com
             was, now_is = before["parallelism"], after["parallelism"]
             if was != now_is and (was, now_is) != (then["parallelism"], now["parallelism"]):
                 refused.append(
-                    f"operator {uid!r} had parallelism {was}, and has {now_is}: a checkpoint keeps it, so call"
-                    f" set_parallelism({was}) on it"
+                    f"operator {uid!r} had parallelism {was}, and now has {now_is}, but a checkpoint's value is fixed:"
+                    f" call set_parallelism({was}) on the operator"
                 )
 
 
@@ -215,21 +215,21 @@ def compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], compa
     names, new_names = ([source["name"] for source in sources] for sources in (then, now))
     if len(then) != len(now):
         comparison.refused.append(
-            f"there {_were(len(then), 'source')} ({listed(names)}), and there {_are(len(now))}"
-            f" ({listed(new_names)}): Spark keeps how far each of them was read"
+            f"there {_were(len(then), 'source')} ({listed(names)}), and now there {_are(len(now))}"
+            f" ({listed(new_names)}): Spark stores a position for each source"
         )
         return
     if then != now and all(now.count(source) == then.count(source) for source in now):
         comparison.refused.append(
-            f"the sources were {'; '.join(map(_shown, then))}; and are {'; '.join(map(_shown, now))}: Spark keeps by"
-            " their order how far each of them was read"
+            f"the sources were {'; '.join(map(_shown, then))}; and are now {'; '.join(map(_shown, now))}: restore their"
+            " order, by which Spark stores their positions"
         )
         return
     for old, new in zip(then, now):
         if old["columns"] != new["columns"]:
             comparison.doubtful.append(
-                f"a source was {_shown(old)}, and is {_shown(new)}: Spark resumes it where the old one was read to;"
-                " if it reads something else, start from a new checkpoint"
+                f"a source was {_shown(old)}, and is now {_shown(new)}: Spark resumes it at the old position. If it"
+                " reads other data, use a new checkpoint directory"
             )
 
 
@@ -241,10 +241,10 @@ def _shown(source: dict[str, Any]) -> str:
 def _compare_operators(then: dict[str, Any], now: dict[str, Any], moved_by: list[str], comparison: Comparison) -> None:
     operator = f"operator {then['uid']!r}"
     if (then["number"], then["level"]) != (now["number"], now["level"]):
-        why = f": {listed(moved_by)} was added before it; add it after the others" if moved_by else ""
-        comparison.refused.append(f"{operator} is in another place of the program, where its state is not found{why}")
+        why = f": add {listed(moved_by)} after the other operators, not before" if moved_by else ""
+        comparison.refused.append(f"{operator} has another position in the program, where its state is not found{why}")
     if then["kind"] != now["kind"]:
-        comparison.refused.append(f"{operator} was made by {then['kind']}(), and is made by {now['kind']}()")
+        comparison.refused.append(f"{operator} was created by {then['kind']}(), and is now created by {now['kind']}()")
         comparison.survives_savepoint = False
     change = key_change(then["key"], now["key"])
     if change is not None:
@@ -257,7 +257,7 @@ def _compare_operators(then: dict[str, Any], now: dict[str, Any], moved_by: list
     if change is not None:
         surely, what = change
         if surely:
-            what += ": what has begun would be lost or mixed; give it another uid() and start from a savepoint"
+            what += ": its unfinished state would be lost or mixed: give it another uid() and start from a savepoint"
         (comparison.refused if surely else comparison.doubtful).append(f"{operator}: {what}")
 
 

@@ -80,9 +80,9 @@ def _check_timestamps(step: OperatorTransformation, before: list[_TimeState]) ->
                 f"operator {step.name!r}: the records of {sources} have no timestamps, so there are no watermarks:"
                 " call with_timestamp_assigner(...) on the strategy, with a column name or a function"
             )
-        instead = ", or use windows of processing time" if step.kind.startswith("window.") else ""
+        instead = ", or use processing-time windows" if step.kind.startswith("window.") else ""
         raise ProgramError(
-            f"operator {step.name!r} uses event time, and the records of {sources} have no timestamps: put"
+            f"operator {step.name!r} uses event time, but the records of {sources} have no timestamps: put"
             f" assign_timestamps_and_watermarks(...) before key_by(...) or the window{instead}"
         )
 
@@ -103,10 +103,10 @@ def _warn_if_silent(step: OperatorTransformation, before: list[_TimeState]) -> N
     _warned.add(step)
     names = " and ".join(repr(source.name) for source in sorted(silent, key=lambda source: source.number))
     _log.warning(
-        "operator %r: its event time is the minimum of its streams, and %s has no watermarks, so"
-        " event-time timers and windows fire only at the end of all input. Assign it a strategy with"
-        " watermarks, or, if its records have no time, WatermarkStrategy.no_watermarks().with_idleness('10"
-        " seconds')",
+        "operator %r: its event time is the minimum of its input streams, but %s has no watermarks, so"
+        " event-time timers and windows fire only at the end of all input. Assign that stream a strategy with"
+        " watermarks, or, if its records have no timestamps,"
+        " WatermarkStrategy.no_watermarks().with_idleness('10 seconds')",
         step.name,
         names,
     )

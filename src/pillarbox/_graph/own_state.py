@@ -20,7 +20,7 @@ def carries_on(vertex: Vertex) -> bool:
         if node.factory.stateful:
             if vertex.is_source:
                 raise ProgramError(
-                    f"operator {node.name!r} carries unfinished requests from epoch to epoch, which needs state, and"
+                    f"operator {node.name!r} carries unfinished requests from epoch to epoch, which needs state, but"
                     " before the first shuffle there is no state: call key_by(...) or rebalance() before it, or use"
                     " on_barrier='drain'"
                 )
@@ -39,7 +39,7 @@ def _check_operator_state(node: ChainNode, vertex: Vertex) -> None:
         if not (isinstance(make.func, type) and issubclass(make.func, FunctionOperator)):
             raise ProgramError(
                 f"operator {node.name!r} calls its function in another thread, so it cannot have operator state"
-                " (CheckpointedFunction): put the state into a map() or process() before or after it"
+                " (CheckpointedFunction): move the state to a separate map() or process()"
             )
 
 

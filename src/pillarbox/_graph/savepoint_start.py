@@ -56,11 +56,11 @@ class SavepointStart:
         new_uids = {} if renamed is None else dict(renamed) if isinstance(renamed, Mapping) else None
         if new_uids is None or not all(isinstance(uid, str) and uid for pair in new_uids.items() for uid in pair):
             raise ProgramError(
-                "from_savepoint(): renamed must be a dict from uids in the savepoint to new uids, not"
+                "from_savepoint(): renamed= must be a dict from uids in the savepoint to new uids, not"
                 f" {shorten(renamed)}"
             )
         if len(set(new_uids.values())) < len(new_uids):
-            raise ProgramError(f"from_savepoint(): renamed maps several operators to one uid: {shorten(new_uids)}")
+            raise ProgramError(f"from_savepoint(): renamed= maps several operators to one uid: {shorten(new_uids)}")
         where = str(fspath(directory))
         return SavepointStart(where.rstrip("/") or where, allow_non_restored_state, new_uids, _positions(positions))
 
@@ -77,7 +77,7 @@ class SavepointStart:
         unknown = [new for new in self.renamed.values() if new not in uids and new not in sources]
         if unknown:
             raise ProgramError(
-                f"from_savepoint(): renamed has the new uid {listed(unknown)}, and the program has no such"
+                f"from_savepoint(): renamed= has the new uid {listed(unknown)}, but the program has no such"
                 f" operator. It has {listed(sorted(uid for uid in uids if uid))}, and the sources {listed(sources)}"
             )
 
@@ -236,7 +236,7 @@ def plan_restore(
     wrong: list[str] = []
     warnings: list[str] = []
     if manifest.drained:
-        warnings.append("it was drained: event time has ended in it, so all further records are late")
+        warnings.append("it was drained, which ended event time, so all further records are late")
     heads = {vertex.uid: vertex for vertex in program.vertices if not vertex.is_source}
     nodes = {node.uid: vertex for vertex in heads.values() for node in vertex.nodes}
     stateful = {uid: _stateful(states) for uid, states in own.items()}
@@ -245,9 +245,7 @@ def plan_restore(
     sources = {source["name"] for described in manifest.programs or () for source in described["sources"]}
     unknown = [old for old in start.renamed if old not in uids | timed | sources]
     if unknown:
-        wrong.append(
-            f"renamed names {listed(unknown)}, of which it has no state; it has that of {listed(sorted(uids))}"
-        )
+        wrong.append(f"renamed= names {listed(unknown)}, but the savepoint has only state of {listed(sorted(uids))}")
     left: list[str] = []
     vertices: dict[str, Vertex] = {}
     kinds = {
@@ -263,7 +261,8 @@ def plan_restore(
         if vertex in vertices.values():
             other = next(uid for uid, assigned in vertices.items() if assigned is vertex)
             wrong.append(
-                f"operators {other!r} and {table.uid!r} of it would both become {vertex.uid!r}: one of them can"
+                f"operators {other!r} and {table.uid!r} of the savepoint would both become {vertex.uid!r}: rename"
+                " only one"
             )
             continue
         vertices[table.uid] = vertex
@@ -274,15 +273,17 @@ def plan_restore(
                 left.append(uid)
             elif there is not vertex:
                 wrong.append(
-                    f"operator {uid!r} has state of its own, and was chained after {table.uid!r}; it is after"
-                    f" {there.uid!r} now, where its state is not found: chain it as before, or leave its state behind"
+                    f"operator {uid!r} has operator state and was chained after {table.uid!r}, but is now chained after"
+                    f" {there.uid!r}, where its state is not found: chain it as before, or drop its state with another"
+                    " uid() and allow_non_restored_state=True"
                 )
     if left and not start.allow_non_restored_state:
         added = [uid for uid in heads if uid not in {vertex.uid for vertex in vertices.values()}]
-        instead = f" (it has {listed(added)}, of which the savepoint has none)" if added else ""
+        instead = f" (but has {listed(added)}, of which the savepoint has no state)" if added else ""
         wrong.append(
-            f"it contains state of {listed(left)}, which the program lacks{instead}: set uid() to the one in the"
-            " savepoint, say renamed={'old uid': 'new uid'}, or leave the state behind: allow_non_restored_state=True"
+            f"it contains state of {listed(left)}, but the program has no such operator{instead}: set uid() to"
+            " the savepoint's uid, pass renamed={'old uid': 'new uid'}, or drop the state with"
+            " allow_non_restored_state=True"
         )
     wrong += others
     if wrong:
@@ -294,19 +295,19 @@ def plan_restore(
 def _compare(table: OperatorTable, vertex: Vertex, kind: str | None, wrong: list[str], warnings: list[str]) -> None:
     operator = f"operator {vertex.uid!r}"
     if kind and kind != vertex.kind:
-        wrong.append(f"{operator} was made by {kind}(), and is made by {vertex.kind}(): they keep other state")
+        wrong.append(f"{operator} was created by {kind}(), and is now created by {vertex.kind}(), whose state differs")
     change = key_change(table.key, vertex.key)
     if change is not None:
         surely, what = change
         if surely:
-            wrong.append(f"{operator}: {what}; the savepoint's keys would never be met: key by what they were made of")
+            wrong.append(f"{operator}: {what}; the savepoint's keys would never match: restore the old key")
         else:
-            warnings.append(f"{operator}: {what}: if it gives other keys, the savepoint's are never met")
+            warnings.append(f"{operator}: {what}: if it changes the keys, the savepoint's keys never match")
     change = state_change(table.depends_on, vertex.state_depends_on)
     if change is not None:
         surely, what = change
         if surely:
-            what += ": give it another uid(), and leave the state behind: allow_non_restored_state=True"
+            what += ": give it another uid(), and drop the state with allow_non_restored_state=True"
         (wrong if surely else warnings).append(f"{operator}: {what}")
 
 
@@ -320,9 +321,9 @@ def _positions(positions: Any) -> Positions:
     ):
         return {name: _copied(position) for name, position in positions.items()}
     raise ProgramError(
-        'from_savepoint(): positions must be "savepoint", "none", a dict from source names to positions,'
-        " or a list with a position for each Spark source. A position is a dict or an int as in Spark's"
-        f" offset log, or None, not {shorten(positions)}"
+        'from_savepoint(): positions= must be "savepoint", "none", a dict from source names to positions,'
+        f" or a list with one position per Spark source, not {shorten(positions)}. A position is None, or a"
+        " dict or int as in Spark's offset log"
     )
 
 

@@ -66,7 +66,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         context = self.context
         if not context.batch:
             make, clock = self.strategy.create_generator, context.epoch_time
-            self._generator = with_context(context, "making its watermark generator", make, clock)
+            self._generator = with_context(context, "creating its watermark generator", make, clock)
         self._watermarks = MonotoneWatermarkOutput(self.output, idle=idle, last=last, zone=context.zone)
         self._used = False
 
@@ -119,7 +119,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     def take_event_times(self) -> list[Any] | None:
         """Return [smallest timestamp, largest timestamp, source position of the record with the largest timestamp].
 
-        Covers the timestamps assigned since the last call, or returns None without any.
+        Covers the timestamps assigned since the last call, or returns None if there are no timestamps.
         """
         times, self._times = self._times, None
         return None if times is None else [times.earliest, times.latest, times.location]

@@ -40,6 +40,6 @@ def metrics(progress: Any, by: Literal["task", "operator"] = "task") -> list[Tas
         ProgramError: `progress` has another type.
     """
     if by not in ("task", "operator"):
-        raise ProgramError(f'metrics(): by must be "task" or "operator", not {shorten(by)}')
+        raise ProgramError(f'metrics(): by= must be "task" or "operator", not {shorten(by)}')
     tasks = tasks_of(progress)
     return by_operator(tasks) if by == "operator" else tasks

@@ -55,8 +55,8 @@ class OperatorReport:
         next_wake_up: when a task next has work even without input (Unix time in ms), or None if never.
         unfinished: the subtasks whose requests are carried into the next epoch.
         state_bytes: the approximate size of the stored state.
-        rate_limited_ms: how long the next request must wait for a rate limit (maximum of all tasks), or None without a
-            limit.
+        rate_limited_ms: how long the next request must wait for a rate limit (maximum of all tasks), or None if there
+            is no rate limit.
         most_back_pressured: the subtask with the largest ``back_pressured_ms``, or None.
         alignment_ms: the time between a task's first barrier and its last (maximum of all tasks).
         mailbox_latency_ms: how long a probe waited in a mailbox (maximum of all tasks), or None if no probe has run.

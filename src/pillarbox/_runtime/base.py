@@ -1,4 +1,4 @@
-"""The interface of runtimes, which build and run programs."""
+"""The interface that both runtimes implement."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Runtime(Protocol):
-    """Builds and runs programs, either in this process or in a Spark session."""
+    """Runs programs, in this process or in a Spark session."""
 
     @property
     def parallelism(self) -> int: ...
 
     @property
     def task_slots(self) -> int:
-        """How many source tasks can run concurrently."""
+        """The number of source tasks that can run concurrently."""
 
     @property
     def time_zone(self) -> str | None:
@@ -38,4 +38,4 @@ class Runtime(Protocol):
         schemas: dict[str, StructType],
         function: Callable[[dict[str, DataFrame], int], None],
     ) -> DataStreamWriter:
-        """Return the writer of a query that calls ``function`` with the outputs (by name) of each micro-batch."""
+        """Return the writer of a query that calls ``function`` with each micro-batch's outputs, by name."""

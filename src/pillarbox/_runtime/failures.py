@@ -1,4 +1,4 @@
-"""Adds a task's operator, subtask and epoch to its errors, and reduces tracebacks to user code."""
+"""Adds operator, subtask and epoch to a task's errors, and reduces tracebacks to user code."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def failures_of(task: str, subtask: int) -> Iterator[None]:
 
 
 def located(error: BaseException, task: str, subtask: int) -> BaseException:
-    """Convert an error in a task to a PillarboxError. An error that is not an ``Exception`` is returned itself.
+    """Convert an ``Exception`` in a task to a PillarboxError. Returns any other error unchanged.
 
-    Tracebacks keep only the frames of user code. An error without such frames is pillarbox's own, and keeps all.
+    The traceback keeps only the frames of user code. Without such frames, it stays complete.
     """
     if isinstance(error, PillarboxError):
         error.at(subtask=subtask)

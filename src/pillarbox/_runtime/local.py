@@ -1,4 +1,4 @@
-"""The local runtime: runs tasks in one process, epoch by epoch, without a JVM.
+"""The local runtime, which runs tasks in one process, epoch by epoch, without a JVM.
 
 A failed epoch has no effect: state is committed after all tasks have succeeded.
 """
@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from pillarbox._copies import Copier
 from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, decode
 from pillarbox._errors import CheckpointMismatchError, ProgramError
 from pillarbox._graph.budgets import budgets_of
@@ -30,7 +31,7 @@ from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._task.vertex import REPORT_TARGET, Vertex
 from pillarbox._time.clock import ProcessingTimeService
 
-# Collections are read in runs of this many records, as in Spark's batches.
+# Records that are read from a collection at a time, as in Spark's batches.
 _RUN = 10_000
 _SHORT_RUN = 100
 
@@ -40,7 +41,7 @@ T = TypeVar("T")
 
 
 class EpochStore:
-    """A state store for one epoch: reads the committed state, and holds the epoch's writes until the commit."""
+    """A state store for one epoch, which buffers the epoch's writes until the commit."""
 
     def __init__(self, committed: MemoryChunkStore) -> None:
         self._committed = committed
@@ -88,11 +89,11 @@ class LocalJob:
 
     Args:
         clock: the clock of all tasks, or None for the system clock.
-        savepoint: initial state. By default, the savepoint that the program names, if any.
+        savepoint: initial state. By default, the program's savepoint, if any.
 
     Attributes:
         epoch: number of committed epochs.
-        reports: metrics of the tasks in the last epoch.
+        reports: the tasks' metrics in the last epoch.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class LocalJob:
                 " the program that wrote it, with its parallelism, and set uid() of the operators to the"
                 " savepoint's uids"
             )
-        budgets_of(program.vertices)  # for its errors
+        budgets_of(program.vertices)  # raises for wrong budgets
         self._budget_scope = BudgetScope(LocalLedger(clock), clock=clock)
         self._tasks: dict[tuple[int, ...], MultipleInputStreamTask] = {}
         self._sources: dict[tuple[int, ...], SourceStreamTask] = {}
@@ -138,9 +139,9 @@ class LocalJob:
         """Run one epoch.
 
         Args:
-            inputs: the partitions of each source, by source number. A partition is a sequence of lists of values, or
-                of Arrow record batches with a DataFrame's rows.
-            bounded: whether this is the last input. If so, event time advances to infinity.
+            inputs: the partitions of each source, by source number. A partition consists of lists of values, or of
+                Arrow record batches with a DataFrame's rows.
+            bounded: whether event time advances to infinity, because this is the last input.
 
         Returns:
             The records, by output name.
@@ -182,7 +183,7 @@ class LocalJob:
                 else:
                     travelling[buffer.target].append(buffer)
 
-        # A bounded source without records must end its event time.
+        # Even without records, a bounded source must end event time.
         partitions = [
             (number, partition)
             for number in self.program.sources
@@ -230,11 +231,11 @@ class LocalJob:
             yield from chain.from_iterable(task.run_epoch(([buffer] for buffer in arrived), state, self._epoch_time))
 
     def run(self) -> dict[str, list[Any]]:
-        """Run the program, whose sources are collections, to the end in one epoch."""
+        """Run a program over collections to the end, in one epoch."""
         return self.run_epoch(self._collections(_RUN), bounded=True)
 
     def results(self, limit: int | None) -> Generator[list[Any], None, None]:
-        """Run the program, whose sources are collections, to the end. Yields output records as they arrive.
+        """Run a program over collections to the end. Yields output records as they arrive.
 
         Args:
             limit: about how many records the caller will read, or None for all.
@@ -250,19 +251,24 @@ class LocalJob:
         self._commit(outcome)
 
     def _collections(self, length: int) -> dict[int, list[list[Records]]]:
-        return {
-            number: [[Records(records[start : start + length]) for start in range(0, len(records), length)]]
-            for number, source in self.program.sources.items()
-            if isinstance(source, CollectionSource)
-            for records in (list(source.collection),)
-        }
+        collections: dict[int, list[list[Records]]] = {}
+        for number, source in self.program.sources.items():
+            if isinstance(source, CollectionSource):
+                records = list(source.collection)
+                if not self.program.vertices[number].object_reuse:
+                    # A function may change its records, but not the caller's collection.
+                    records = list(map(Copier(source.name).copied, records))
+                collections[number] = [
+                    [Records(records[start : start + length]) for start in range(0, len(records), length)]
+                ]
+        return collections
 
     def savepoint(self) -> Savepoint:
         """Return a copy of the committed state."""
         return {subtask: store.copy() for subtask, store in self._stores.items()}
 
     def reset(self) -> None:
-        """Discard the tasks, as if their processes had died. Committed state is kept."""
+        """Discard the tasks, as if their processes had died. Keeps committed state."""
         for task in (*self._tasks.values(), *self._sources.values()):
             task.cancel()
         self._tasks = {}

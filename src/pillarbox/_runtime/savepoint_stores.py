@@ -22,17 +22,17 @@ _log = logging.getLogger("pillarbox")
 
 
 def as_it_is() -> Loads:
-    """Return an unpickling function that imports no user classes."""
+    """Return a function that unpickles without importing user classes."""
     return partial(loads_allowed, allowed=AnyNames())
 
 
 def classes_of(vertex: Vertex) -> Loads:
-    """Return a function that unpickles keys and operator state, and finds classes that have moved."""
+    """Return a function that unpickles keys and operator state. It finds classes that have moved."""
     return partial(loads_allowed, allowed=ImportedNames(vertex.moved))
 
 
 def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunkStore]:
-    """Convert a program's savepoint to the subtasks' state logs, by (uid, subtask)."""
+    """Convert a program's savepoint to state logs, by (uid, subtask)."""
     start = program.savepoint
     assert start is not None
     savepoint = LocalSavepoint(start.directory)

@@ -1,6 +1,6 @@
 """Ships vertices (chains of operators) to worker processes as bytes.
 
-Also ships the classes of the driver's ``__main__``, so that workers can pickle their instances by name.
+Also ships the classes in the driver's ``__main__``, so that workers can pickle their instances by name.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class ShippedVertex:
     """A vertex (chain of operators) as bytes.
 
     Attributes:
-        digest: a digest of the bytes. A worker only reuses a task for a vertex with the same digest.
-        ledger: counts the requests of its tasks' budgets, or None. Contains a secret.
+        digest: a digest of the bytes. A worker reuses a task only if the digest is the same.
+        ledger: where its tasks book requests on budgets, or None. Contains a secret.
     """
 
     number: int
@@ -83,7 +83,7 @@ def _whose(vertex: Vertex) -> str:
 
 
 def main_classes() -> Pickled:
-    """Pickle the classes of the driver's ``__main__``. Skips unpicklable classes."""
+    """Pickle the classes in the driver's ``__main__``. Skips unpicklable classes."""
     main = sys.modules.get("__main__")
     classes: dict[str, Any] = {}
     for name, value in list(vars(main).items()) if main is not None else ():
@@ -94,7 +94,7 @@ def main_classes() -> Pickled:
 
 
 def install_main_classes(pickled: bytes) -> None:
-    """Install classes in this process's ``__main__``, except under names that it already defines."""
+    """Install classes in this process's ``__main__``. Keeps names that are already defined there."""
     main = sys.modules["__main__"]
     for name, value in load(pickled).items():
         if not hasattr(main, name) or getattr(getattr(main, name), _SHIPPED, False):

@@ -1,4 +1,4 @@
-"""Finds the variable or attribute that makes a function unpicklable."""
+"""Finds the variable or attribute that prevents a function from being pickled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pillarbox._operators.frame.captured import Pickled
 
 _DEPTH = 24
-# Checked elements of a container.
+# Maximum number of a container's elements that are checked.
 _ELEMENTS = 1000
 
 
@@ -36,7 +36,7 @@ def can_be_pickled(value: object) -> bool:
 
 
 def culprit_in(value: object) -> Culprit | None:
-    """Return the innermost named object within ``value`` that cannot be pickled, or None."""
+    """Return the innermost named object in ``value`` that cannot be pickled, or None."""
     name, seen = "", {id(value)}
     for _ in range(_DEPTH):
         if Culprit(name, value).is_of_spark:

@@ -130,7 +130,7 @@ class TaskLife:
             if self.state.is_terminal:  # it ended after the first check
                 self.tell_others()
         elif not isinstance(error, (TaskCanceledError, GeneratorExit)):
-            suppress(None, error, f"task {self._task!r} was {self.state.value} before this error came")
+            suppress(None, error, f"task {self._task!r} was {self.state.value} when this error occurred")
 
     def tell_others(self) -> None:
         causes = 0 if self.state is TaskState.FINISHED else 1
@@ -140,7 +140,7 @@ class TaskLife:
             except IndexError:
                 return
             if not isinstance(later, (TaskCanceledError, GeneratorExit)):
-                suppress(self.cause, later, f"reported to task {self._task!r} as well")
+                suppress(self.cause, later, f"also reported to task {self._task!r}")
 
     def try_begin(self) -> bool:
         """Take the work lock, in any state. Returns False if another thread holds it or the task has ended."""

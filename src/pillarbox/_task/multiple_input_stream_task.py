@@ -114,8 +114,10 @@ class MultipleInputStreamTask(StreamTask):
             return None
         reason = self.log.reason_for_pickles
         if self.subtask == 0:
-            description = "plain data, of the declared types" if reason is None else f"pickles: {reason}"
-            _log.info("the state in the checkpoint is %s %s", description, place_of_task(self.chain.head.name))
+            description = "plain data of the declared types" if reason is None else f"pickles: {reason}"
+            _log.info(
+                "the state in the checkpoint is stored as %s %s", description, place_of_task(self.chain.head.name)
+            )
         return "plain" if reason is None else f"pickle: {reason}"
 
     def _restore_task_state(self, task_state: dict[str, Any]) -> None:
@@ -281,14 +283,14 @@ class MultipleInputStreamTask(StreamTask):
         self._warned = True
         used, limit = readable(memory.used), readable(memory.limit)
         if memory.share is None:
-            use = f"the worker uses {used} of the {limit} of memory that it may use"
+            use = f"the worker uses {used} of its {limit} of memory"
         else:
             use = (
-                f"the processes of the container use {used} of its {limit} of memory, of which this worker has"
-                f" {readable(memory.share)}"
+                f"the container's processes use {used} of its {limit} of memory, and this worker may use"
+                f" {readable(memory.share)} of it"
             )
         _log.warning(
-            "%s; writing the state of %d keys takes about %s, and several times that in memory: raise %s, or"
+            "%s; writing the state of %d keys takes about %s, and several times as much memory: raise %s, or"
             " store less per key %s",
             use,
             self.backend.num_keys,
@@ -304,9 +306,9 @@ class MultipleInputStreamTask(StreamTask):
         largest = ", ".join(f"{shorten(key)} (about {readable(size)})" for key, size in self.backend.largest_keys())
         return OperatorError(
             f"operator {self.chain.head.name!r}, subtask {self.subtask}: the worker has no memory left{used}; the state"
-            f" of {self.backend.num_keys} keys took about {readable(self.log.state_bytes)} when it was last written,"
-            f" and takes several times that in memory; the largest keys are {largest or 'none'}: raise"
-            f" {_setting_of(memory)}, keep less for each key, or raise the parallelism (pillarbox rescale)"
+            f" of {self.backend.num_keys} keys took about {readable(self.log.state_bytes)} when last written, and takes"
+            f" several times as much memory; the largest keys are {largest or 'none'}: raise {_setting_of(memory)},"
+            " store less per key, or raise the parallelism (pillarbox rescale)"
         )
 
     def _report(self) -> TaskReport:

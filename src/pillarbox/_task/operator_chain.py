@@ -267,9 +267,9 @@ class OperatorChain:
         lost = sorted(states.keys() - {operator.uid for operator in self.operators})
         if lost:
             raise CheckpointMismatchError(
-                f"the checkpoint contains unfinished work of operator {lost[0]!r}, which the program lacks in"
-                f" {self.head.name!r}: run the program that wrote it, set uid() of the operator to the checkpoint's"
-                " uid, or start from a new checkpoint"
+                f"the checkpoint contains unfinished work of operator {lost[0]!r}, but the program has no such"
+                f" operator chained to {self.head.name!r}: let the old program finish it, set the operator's uid() to"
+                " the checkpoint's uid, or use a new checkpoint directory"
             )
         for operator in self.operators:
             operator.restore_state(states.get(operator.uid))

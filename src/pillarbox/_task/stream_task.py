@@ -321,7 +321,7 @@ class StreamTask(ABC):
             suspension.resume()
 
     def process_input(self, controller: MailboxController) -> None:
-        """Process some input, or suspend the loop's default action without input or room for output."""
+        """Process some input, or suspend the default action if there is no input or no room for output."""
         if not self.writer.is_available:
             self._suspension = controller.suspend_default_action()
             self.processor.suspend()

@@ -32,8 +32,8 @@ class DroppedTimers:
         if not self._is_reported:
             self._is_reported = True
             _log.warning(
-                "key %s: the timer at %s was set by a timer at the end of its key, and is dropped, like similar"
-                " timers: batch mode has no later time %s",
+                "key %s: the timer at %s is dropped, because a timer at the end of the key set it, and batch mode has"
+                " no later time. Other such timers are dropped without a log line %s",
                 shorten(key),
                 timestamp,
                 place_of_task(self._operator),

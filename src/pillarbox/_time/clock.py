@@ -109,7 +109,7 @@ class ProcessingTimeService(ABC):
         """Stop firing timers, without blocking.
 
         Returns:
-            A future that is done when running callbacks have finished (the same in each call).
+            A future that is done when all running callbacks have finished. Each call returns the same future.
         """
 
     @abstractmethod
@@ -172,7 +172,7 @@ class ClosableService(ProcessingTimeService):
 
 
 def _future_of_all() -> Future[None]:
-    """Return a future that its callers cannot cancel."""
+    """Return a future that counts as running, so it cannot be cancelled."""
     future: Future[None] = Future()
     future.set_running_or_notify_cancel()
     return future

@@ -45,11 +45,11 @@ class _Millis:
 
     def __init__(self, millis: int) -> None:
         if isinstance(millis, bool):
-            raise ProgramError(f"a whole number is expected, not {millis!r}")
+            raise ProgramError(f"a duration takes a whole number, not {millis!r}")
         try:
             self._millis = operator.index(millis)
         except TypeError:
-            raise ProgramError(f"a whole number is expected, not {shorten(millis)}") from None
+            raise ProgramError(f"a duration takes a whole number, not {shorten(millis)}") from None
 
     def __eq__(self, other: object) -> bool:
         return self._millis == other._millis if isinstance(other, type(self)) else NotImplemented
@@ -100,12 +100,12 @@ class Duration(_Millis):
 
     @staticmethod
     def of_millis(millis: int) -> Duration:
-        """Return a duration in milliseconds."""
+        """Return a duration of ``millis`` milliseconds."""
         return Duration(millis)
 
     @staticmethod
     def of_nanos(nanos: int) -> Duration:
-        """Return a duration in nanoseconds, rounded down to milliseconds."""
+        """Return a duration of ``nanos`` nanoseconds, rounded down to milliseconds."""
         return Duration(_times(nanos, 1) // 1_000_000)
 
     def to_millis(self) -> int:
@@ -173,13 +173,13 @@ def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = Fal
     with units from weeks to microseconds. ``what`` names the duration in error messages.
     """
     millis = _millis_of(value)
-    where = f"{what}: " if what else ""
+    where = what if not what or what.endswith("=") else f"{what}: "
     if millis is None:
-        raise ProgramError(f"{where}not a duration: {shorten(value)}; {_ACCEPTED}")
+        raise ProgramError(f"{where}{shorten(value)} is not a duration: pass {_ACCEPTED}")
     if millis < 0 and not allow_negative:
-        raise ProgramError(f"{where}a duration cannot be negative: {shorten(value)}; {_ACCEPTED}")
+        raise ProgramError(f"{where}{shorten(value)} is negative, which a duration cannot be")
     if abs(millis) > MAX_WATERMARK:
-        raise ProgramError(f"{where}a duration of more than 64 bits of milliseconds: {shorten(value)}")
+        raise ProgramError(f"{where}{shorten(value)} does not fit in 64 bits of milliseconds")
     return millis
 
 
@@ -192,7 +192,7 @@ def positive_millis(value: DurationLike, what: str) -> int:
 
 _ACCEPTED = (
     "a timedelta, an int (milliseconds), a Duration, or a string such as '5 seconds', '10 min', "
-    "'1 hour 30 minutes' or '200ms' is expected"
+    "'1 hour 30 minutes' or '200ms'"
 )
 
 

@@ -1,7 +1,7 @@
-"""``EpochValve``: a watermark valve whose output does not depend on the order of channels within an epoch.
+"""``EpochValve``: a watermark valve whose output does not depend on how channels interleave within an epoch.
 
-In Flink, a race decides whether a formerly idle channel has caught up with the others. Here, statuses take effect at
-the end of the epoch's input, and so do watermarks if any channel is idle or unaligned at the beginning of the epoch.
+In Flink, a race decides whether a formerly idle channel has caught up with the others. Here, status changes take effect
+at the end of the epoch's input. Watermarks do too, if any channel was idle or unaligned when the epoch began.
 Mailbox thread only.
 """
 

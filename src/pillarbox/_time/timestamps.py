@@ -37,7 +37,7 @@ class TimestampAssigner(ABC):
         """Return the timestamp of a record.
 
         Args:
-            record_timestamp: the record's current timestamp (Unix time in ms), or ``MIN_TIMESTAMP`` without one.
+            record_timestamp: the record's current timestamp (Unix time in ms), or ``MIN_TIMESTAMP`` if unset.
 
         Returns:
             Unix time in ms, a ``datetime`` (rounded down to milliseconds), or a ``date`` (midnight). Without a time
@@ -134,7 +134,7 @@ class ColumnTimestampAssigner(TimestampAssigner):
 
     def __init__(self, column: str) -> None:
         if not column:
-            raise ProgramError("with_timestamp_assigner(): the name of the timestamp column is empty")
+            raise ProgramError("with_timestamp_assigner(): the timestamp column name is empty")
         self.column = column
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
@@ -179,8 +179,8 @@ def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
         return _FunctionTimestampAssigner(extract, assigner)
     if not callable(assigner):
         raise ProgramError(
-            f"not a timestamp assigner: {shorten(assigner)}; a TimestampAssigner, a function "
-            "f(value) or f(value, record_timestamp), or the name of a column is expected"
+            f"{shorten(assigner)} is not a timestamp assigner: pass a TimestampAssigner, a function "
+            "f(value) or f(value, record_timestamp), or a column name"
         )
     if _takes_record_timestamp(assigner):
         return _FunctionTimestampAssigner(assigner, assigner)

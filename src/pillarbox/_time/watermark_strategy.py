@@ -102,7 +102,7 @@ class WatermarkStrategy:
             )
         if not callable(generator):
             raise ProgramError(
-                f"for_generator(): not a function that creates a watermark generator: {shorten(factory)}"
+                f"for_generator() takes a function that creates a watermark generator, not {shorten(factory)}"
             )
         try:
             signature = inspect.signature(generator)
@@ -171,8 +171,8 @@ class WatermarkStrategy:
         def __getattr__(self, name):
             if name == "with_watermark_alignment":
                 raise MissingMethodError(
-                    f"{name}() exists only in Flink: sources are read by micro-batches, so drop the call."
-                    " maxOffsetsPerTrigger, or maxFilesPerTrigger, limits a source"
+                    f"{name}() exists only in Flink: Spark reads sources in micro-batches, so drop the call."
+                    " To limit a source, set maxOffsetsPerTrigger or maxFilesPerTrigger"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 

@@ -170,7 +170,7 @@ class MailboxExecutor:
             RuntimeError: the executor was created without a processor.
         """
         if self._processor is None:
-            raise RuntimeError("this executor has no processor")
+            raise RuntimeError("this executor was created without a processor")
         return (
             not self._processor.is_default_action_available()
             and not self._mailbox.has_mail()

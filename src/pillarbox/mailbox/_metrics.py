@@ -93,7 +93,7 @@ class MailboxMetrics:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if interval <= 0:
-            raise ValueError(f"interval must be positive, not {interval}")
+            raise ValueError(f"interval= must be positive, not {interval}")
         self._schedule = schedule
         self._interval = interval
         self._clock = clock

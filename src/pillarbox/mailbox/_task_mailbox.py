@@ -367,7 +367,7 @@ class TaskMailbox:
         with self._lock:
             if self._state is not _OPEN:
                 raise MailboxClosedError(
-                    f"the mailbox is {self._state.name} and contains no matching mail, and can receive none"
+                    f"the mailbox is {self._state.name} without a matching mail, and accepts no new ones"
                 )
             self._wakeup.acquire(False)  # already held, unless an earlier wait was cut short
             self._waiting = True
@@ -393,7 +393,7 @@ class TaskMailbox:
             raise MailboxClosedError("the mailbox is CLOSED and empty")
 
     def _rejected(self, mail: Mail) -> MailboxClosedError:
-        return MailboxClosedError(f"the mailbox is {self._state.name} and takes no more mails, so not {str(mail)!r}")
+        return MailboxClosedError(f"the mailbox is {self._state.name} and rejects the mail {str(mail)!r}")
 
     def __repr__(self) -> str:
         return f"<TaskMailbox {self._state.name} of {self._thread.name!r}, {self.size()} mails>"

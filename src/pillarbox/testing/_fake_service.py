@@ -85,9 +85,9 @@ class FakeService:
 
     def __init__(self, answer: Callable[..., Any], *, latency: DurationLike = 0, keeps_keys: bool = True) -> None:
         if not callable(answer):
-            raise ProgramError(f"FakeService(): answer must be a function, not {shorten(answer)}")
+            raise ProgramError(f"FakeService(): answer= must be a function, not {shorten(answer)}")
         self._answer = answer
-        self._latency = to_millis(latency, "FakeService(): latency") / 1000
+        self._latency = to_millis(latency, "FakeService(): latency=") / 1000
         self._keeps_keys = keeps_keys
         self.requests: list[FakeRequest] = []
         self.acted: list[tuple[Any, ...]] = []
@@ -122,20 +122,20 @@ class FakeService:
         All these requests raise ``ConnectionResetError``. Requests during ``outage``, measured on the event loop's
         clock, raise ``ConnectionRefusedError``.
         """
-        seconds = to_millis(outage, "FakeService.crash(): outage") / 1000
+        seconds = to_millis(outage, "FakeService.crash(): outage=") / 1000
         self._plan("crashed", 1, after, seconds)
 
     def _plan(self, trouble: str, times: int, after: int, seconds: float = 0.0) -> None:
-        check_count(times, "FakeService: times")
+        check_count(times, "FakeService: times=")
         if not is_count(after, 0):
-            raise ProgramError(f"FakeService: after must be a whole number from 0, not {shorten(after)}")
+            raise ProgramError(f"FakeService: after= must be a whole number of at least 0, not {shorten(after)}")
         first = len(self.requests) + after + 1
         numbers = range(first, first + times)
         planned = next((number for number in numbers if number in self._troubles), None)
         if planned is not None:
             raise ProgramError(
-                f"FakeService: request {planned} is to be {self._troubles[planned][0]!r} already, so it cannot be"
-                f" {trouble!r}: pass another after"
+                f"FakeService: request {planned} will already be {self._troubles[planned][0]!r}, so it cannot be"
+                f" {trouble!r}: pass another after="
             )
         self._troubles.update(dict.fromkeys(numbers, (trouble, seconds)))
 
@@ -170,7 +170,7 @@ class FakeService:
         answer = self._act(request)
         if trouble == "lost":
             request.outcome = "lost"
-            raise ConnectionResetError("the answer of the service was lost")
+            raise ConnectionResetError("the service's response was lost")
         return answer
 
     def _act(self, request: FakeRequest) -> Any:
@@ -201,5 +201,5 @@ class FakeService:
 def _service_of(service_id: str) -> FakeService:
     service = _services.get(service_id)
     if service is None:
-        raise ProgramError("a FakeService works in the process of its test only, not in Spark's Python workers")
+        raise ProgramError("a FakeService works only in its test's process, not in Spark's Python workers")
     return service

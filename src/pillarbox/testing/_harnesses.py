@@ -168,7 +168,7 @@ def harness_for(
     """
     name = type(function).__name__
     if isinstance(broadcast, MapStateDescriptor):
-        raise ProgramError("harness_for() needs the descriptors of the broadcast states: broadcast=[RULES]")
+        raise ProgramError("harness_for(): broadcast= must be a list of descriptors, such as broadcast=[RULES]")
     if isinstance(function, (KeyedCoProcessFunction, CoProcessFunction, *_TWO_INPUTS)):
         return _two_inputs(function, name, key_by, on_error, options)
     if isinstance(function, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
@@ -176,7 +176,7 @@ def harness_for(
     keying = None if key_by is None else Keying(key_by, name, key_type)
     if isinstance(function, (KeyedProcessFunction, ReduceFunction)):
         if keying is None:
-            raise ProgramError(f"{name} runs on a keyed stream: pass harness_for(...) a key_by")
+            raise ProgramError(f"{name} runs on a keyed stream: pass key_by=... to harness_for(...)")
         if isinstance(function, KeyedProcessFunction):
             factory = keyed_process(ONE_INPUT, function, on_error, _take_keywords(options), _CALLER, keying=keying)
             node = ChainNode(name, name, factory)
@@ -199,8 +199,8 @@ def harness_for(
         raise ProgramError(f"harness_for() got the class {function.__name__}: pass an instance: {function.__name__}()")
     raise ProgramError(
         f"harness_for() got {shorten(function)}: pass an instance of a function class such as MapFunction"
-        " or KeyedProcessFunction. Test functions of windows and joins, batches of requests, and triggers"
-        " in a ProgramTestHarness, and plain functions there or by calling them"
+        " or KeyedProcessFunction. For functions of windows and joins, batch requests and triggers, use a"
+        " ProgramTestHarness; plain functions can be called directly, too"
     )
 
 
@@ -218,7 +218,7 @@ def _two_inputs(
 ) -> TwoInputStreamOperatorTestHarness:
     pair = isinstance(key_by, tuple) and len(key_by) == 2
     if not pair and (key_by is not None or isinstance(function, KeyedCoProcessFunction)):
-        raise ProgramError(f"{name} runs on two streams: pass harness_for(...) key_by=(first_key, second_key)")
+        raise ProgramError(f"{name} runs on two streams: pass key_by=(first_key, second_key) to harness_for(...)")
     if isinstance(function, CoProcessFunction):
         factory = OperatorFactory(partial(CoProcessOperator, function=function))
         return TwoInputStreamOperatorTestHarness(_node(name, factory, on_error), **options)
@@ -245,7 +245,7 @@ def _with_broadcast(
         make = partial(BroadcastProcessOperator, function=function, descriptors=descriptors)
         node = _node(name, OperatorFactory(make, keyed=True), on_error)
     elif key_by is None:
-        raise ProgramError(f"{name} runs on a keyed stream: pass harness_for(...) a key_by")
+        raise ProgramError(f"{name} runs on a keyed stream: pass key_by=... to harness_for(...)")
     else:
         keywords, keying = _take_keywords(options), Keying(key_by, name)
         factory = keyed_process(

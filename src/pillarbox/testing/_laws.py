@@ -88,7 +88,9 @@ def _check_cuts(
     ways = [[len(steps)], *([rng.randint(1, 4) for _ in steps] for _ in range(examples))]
     for sizes in ways:
         output = _run(open_harness, _runs(steps, sizes))
-        _compare(output, right, ordered, f"law 1: the output depends on how records are cut into runs (here {sizes})")
+        _compare(
+            output, right, ordered, f"law 1: the output depends on how records are cut into batches (here {sizes})"
+        )
 
 
 def _check_snapshots(
@@ -114,8 +116,8 @@ def _check_snapshots(
             harness.end_input()
             output += harness.get_elements()
         what = (
-            f"law 2: a snapshot after step {point} of {len(steps)} (and one after step {earlier}), and resuming from"
-            " it, changes the output: something is kept outside of state, or was changed in place without update()"
+            f"law 2: resuming from a snapshot after step {point} of {len(steps)} (and one after step {earlier}) changes"
+            " the output: a value is kept outside of state, or was changed in place without update()"
         )
         _compare(_records(output), _records(right), ordered, what)
 
@@ -123,12 +125,12 @@ def _check_snapshots(
 def _check_watermarks(open_harness: Open, steps: list[Step], right: list[StreamElement]) -> None:
     __tracebackhide__ = True
     watermarks = [element.timestamp for element in right if isinstance(element, Watermark)]
-    assert watermarks == sorted(watermarks), f"law 3: watermarks go back: {watermarks}"
+    assert watermarks == sorted(watermarks), f"law 3: watermarks decrease: {watermarks}"
     first = next((position for position, _ in _late(steps)), None)
     if first is not None:
         right = _run(open_harness, _runs(steps[:first], [1] * first))
     late = [record for _, record in _late(right)]
-    assert not late, f"law 3: records come out behind a watermark that they should have come before: {late[:5]}"
+    assert not late, f"law 3: records were emitted after a watermark that they should precede: {late[:5]}"
 
 
 def _late(elements: Sequence[Any]) -> Iterator[tuple[int, StreamRecord]]:
@@ -184,7 +186,7 @@ def _check_columns(open_harness: Open, steps: list[Step], right: list[StreamElem
     if not values or not all(isinstance(value, Row) for value in values):
         return
     output = _run(open_harness, _runs(steps, [len(steps)], columnar=True))
-    _compare(output, right, ordered, "law 5: rows that come as columns are handled in another way")
+    _compare(output, right, ordered, "law 5: the output differs if rows arrive as columns")
 
 
 def _check_epochs(
@@ -198,8 +200,8 @@ def _check_epochs(
     for points in ways:
         output = _run_epochs(open_harness, steps, points)
         what = (
-            f"law 6: snapshots (after steps {points} of {len(steps)}) change the output of the task that they are taken"
-            " of: what is made ready for a snapshot must be there afterwards, too"
+            f"law 6: taking snapshots (after steps {points} of {len(steps)}) changes the task's output: preparing a"
+            " snapshot must not remove anything that the task still needs"
         )
         _compare(_records(output), _records(right), ordered, what)
 
@@ -282,7 +284,7 @@ def _run(open_harness: Open, steps: Sequence[_Played]) -> list[StreamElement]:
         harness.end_input()
         output = harness.get_elements()
     lost = harness.get_elements()[len(output) :]
-    assert not lost, f"law 4: {lost[:5]} came out when the operator was closed, which is lost: emit it in finish()"
+    assert not lost, f"law 4: {lost[:5]} was emitted when the operator was closed, and is lost: emit it in finish()"
     return output
 
 
@@ -304,8 +306,8 @@ def _compare(output: list[StreamElement], right: list[StreamElement], ordered: b
             (n for n, (a, b) in enumerate(zip(actual, expected)) if a != b), min(len(actual), len(expected))
         )
         raise AssertionError(
-            f"{what}: element {position} is {_at(actual, position)}, and was {_at(expected, position)} where each"
-            f" record is a run of its own; all of it: {actual[:20]}, and {expected[:20]}"
+            f"{what}: element {position} is {_at(actual, position)}, but was {_at(expected, position)} with one"
+            f" record per batch; the outputs are {actual[:20]} and {expected[:20]}"
         )
 
 

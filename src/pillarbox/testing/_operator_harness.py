@@ -205,7 +205,7 @@ class OneInputStreamOperatorTestHarness:
         """Push records in one call, as a task does, optionally with a timestamp for each record."""
         run, stamps = list(values), None if timestamps is None else list(timestamps)
         if stamps is not None and len(stamps) != len(run):
-            raise ValueError(f"{len(run)} values with {len(stamps)} timestamps")
+            raise ValueError(f"{len(run)} values, but {len(stamps)} timestamps: pass one per value")
         self._process(Records(run, stamps))
 
     def push_records(self, records: Records, index: int = 0) -> None:
@@ -283,7 +283,7 @@ class OneInputStreamOperatorTestHarness:
                 raise TimeoutError(f"operator {self.operator.name!r} has unfinished requests after {seconds} s")
             if waits_for_time(self.operator):
                 raise TimeoutError(
-                    f"operator {self.operator.name!r} waits for a later time, and the harness's clock stands still at"
+                    f"operator {self.operator.name!r} waits for a later time, but the harness's clock stands still at"
                     f" {self.get_processing_time()}: call advance_processing_time(...)"
                 )
             time.sleep(0.001)
@@ -415,8 +415,8 @@ def keying_of(record_input: RecordInput) -> Keying | None:
 def _chunks_of(snapshot: Any) -> dict[int, bytes]:
     if not isinstance(snapshot, OperatorSnapshot):
         raise ProgramError(
-            "a harness of one operator starts from a snapshot() of such a harness, not from"
-            f" {shorten(snapshot)}. Pass a program's snapshot to another ProgramTestHarness"
+            f"an operator harness starts from an operator harness's snapshot(), not from {shorten(snapshot)}."
+            " Pass a program's snapshot to another ProgramTestHarness"
         )
     return snapshot.chunks
 

@@ -98,9 +98,8 @@ class Patience:
             elif is_over or only_time:
                 waited = f"has waited {self._limit:g} s for" if is_over else "waits for"
                 raise HarnessTimeoutError(
-                    f"operator {name!r} {waited} unfinished requests, and the clock stands"
-                    f" still at {now}: to let a timeout fire, pass time_passes, such as run_epoch(time_passes='5"
-                    " seconds')"
+                    f"operator {name!r} {waited} unfinished requests, but the clock stands"
+                    f" still at {now}: to let a timeout fire, call run_epoch(time_passes='5 seconds')"
                 )
 
     def _let_pass(self, now: int) -> None:

@@ -110,14 +110,14 @@ class TwsTester:
     ) -> None:
         mode = timeMode.lower()
         if mode not in TIME_MODES:
-            raise ProgramError(f"TwsTester: timeMode is None, ProcessingTime or EventTime, not {shorten(timeMode)}")
+            raise ProgramError(f"TwsTester: timeMode= is None, ProcessingTime or EventTime, not {shorten(timeMode)}")
         if mode == "eventtime" and eventTimeExtractor is None:
             raise PySparkValueError(
                 errorClass="ARGUMENT_REQUIRED",
                 messageParameters={"arg_name": "eventTimeExtractor", "condition": "timeMode is EventTime"},
             )
         if initialStateRow is not None and initialStatePandas is not None:
-            raise ProgramError("TwsTester: give it initialStateRow or initialStatePandas, not both")
+            raise ProgramError("TwsTester: pass initialStateRow= or initialStatePandas=, not both")
         self._extractor = eventTimeExtractor if mode == "eventtime" else None
         self._pandas = initialStatePandas is not None
         self._batch = MicroBatch(0, 0, 0 if mode == "eventtime" else -1)

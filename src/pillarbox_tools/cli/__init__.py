@@ -16,5 +16,5 @@ def main() -> None:
         sys.exit(f"pillarbox: the command line needs {package}: pip install 'pillarbox[{extra}]'")
     from pillarbox_tools.cli.replay_process import replay_in_new_process
 
-    # In another program, such as a test, a command must not replace the process.
+    # Passed only here, because commands must not replace the process of another program, such as a test.
     commands(prog_name="pillarbox", obj=replay_in_new_process)

@@ -78,7 +78,7 @@ def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             command(open_session=open_session, **arguments)
         except Exception as error:
-            # If the reader of a pipe closes it early, Click ends the command.
+            # If a pipe's reader closes it early, Click ends the command.
             if verbose or isinstance(error, (click.ClickException, BrokenPipeError)):
                 raise
             raise click.ClickException(_sentence(error)) from None

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class _StartCalledError(BaseException):
-    """Ends the script when it calls start(). Not an ``Exception``, so that the script does not catch it."""
+    """Raised to end the script at its call of start(). Not an ``Exception``, so that the script does not catch it."""
 
 
 def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start], object]) -> None:
-    """Run a query's script until it calls ``pillarbox.start(...)``, and pass that call's arguments to ``call``."""
+    """Run a query's script until it calls ``pillarbox.start(...)``, and pass the call's arguments to ``call``."""
     from pillarbox._runtime.spark.running.query import instead_of_starting
 
     def caught(start: Start) -> NoReturn:

@@ -1,6 +1,6 @@
-"""Runs a replay in a process with the recorded worker's hash seed and, on Linux, without network.
+"""Runs a replay in a process that has the recorded worker's hash seed and, on Linux, no network.
 
-The process leaves the network before it imports libraries, because a process with several threads cannot.
+The process leaves the network before it imports libraries, because a process with several threads cannot leave it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ReplayRequest(TypedDict):
     paths: list[str]
 
 
-# Imports pillarbox from the path of this process. Its ``__main__`` stays empty, for the script's classes.
+# Imports pillarbox from this process's path. Its ``__main__`` stays empty, for the script's classes.
 _COMMAND = """\
 def _main():
     import os, pickle, sys
@@ -67,7 +67,7 @@ def main(request: ReplayRequest) -> NoReturn:
 
 
 def leave_network() -> bool:
-    """Move this process into a network namespace that only has a loopback device. Returns whether that was allowed."""
+    """Move this process into a network namespace with only a loopback device. Returns whether that was allowed."""
     if sys.platform != "linux":
         return False
     user, group = os.geteuid(), os.getegid()

@@ -1,4 +1,4 @@
-"""The Spark session of a command: local by default, with Spark's log hidden and progress shown."""
+"""Opens a command's Spark session: local by default, with progress shown and Spark's log hidden."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
 
     ``settings`` override the command's own settings. ``verbose`` shows Spark's log.
     """
-    # A new classic session, even in a shell that is configured for Spark Connect.
+    # Opens a classic session even in a shell that is configured for Spark Connect.
     for name in _CONNECT:
         os.environ.pop(name, None)
     with _standard_error(shown=verbose):
@@ -40,7 +40,7 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
     if not verbose:
         from pyspark.logger import PySparkLogger
 
-        # PySpark raises SQL errors, and also writes them to standard error.
+        # PySpark not only raises SQL errors, but also writes them to standard error.
         for logger in _LOGGERS:
             PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
     try:
@@ -51,7 +51,7 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
 
 @contextmanager
 def _standard_error(*, shown: bool) -> Iterator[None]:
-    """Discard the standard error of processes that are started in the block, unless the block raises."""
+    """Discard the standard error of processes started in the block, unless the block raises."""
     if shown:
         yield
         return

@@ -1,7 +1,7 @@
 """Prints the commands' results as tables.
 
-A table that is wider than the console is printed row by row, so that no value is truncated. In pipes and files, only
-rows of state have a width limit.
+A table wider than the console is printed row by row, so that no value is truncated. In pipes and files, only rows of
+state have a width limit.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _are(count: int) -> str:
 
 
 def _visible(text: str) -> str:
-    """Escape control characters, which could change the terminal."""
+    """Escape control characters, which a terminal would interpret."""
     if text.isprintable():
         return text
     return "".join(
@@ -217,7 +217,6 @@ def _changes(console: Console, changes: dict[str, list[str]]) -> None:
 
 
 def time(timestamp: int | None) -> str:
-    """Format a timestamp (Unix time in ms) in UTC, or as a number if it is outside of the calendar."""
     if timestamp is None:
         return ""
     if timestamp >= MAX_WATERMARK:
@@ -232,7 +231,7 @@ def time(timestamp: int | None) -> str:
 
 
 def rows(console: Console, columns: list[str], lines: Sequence[str], limit: int) -> None:
-    """Print rows of state, which are JSON lines. Also print whether more rows exist than the limit."""
+    """Print rows of state (JSON lines), and whether there are more rows than the limit."""
     documents = map(json.loads, lines[: limit or None])
     cells = [{name: _cell(row.get(name)) for name in columns} for row in documents]
     _print(console, cells, columns, widest=_WIDEST)

@@ -1,4 +1,4 @@
-"""The routes of the dashboard: pages and their JSON."""
+"""The dashboard's routes: pages and their JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pillarbox._errors import PillarboxError, describe
 from pillarbox_tools.dashboard.guard import Guard, cookie_of
 from pillarbox_tools.dashboard.versioned_view import VersionedView
 
-# Pages may load only from the dashboard itself, and may not be framed.
+# Pages load resources only from the dashboard itself, and cannot be framed.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     " base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -86,7 +86,7 @@ def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, toke
             Route("/api/queries/{query}/key", key),
         ]
     )
-    # A redirect would have this server's host and path, which a proxy may have changed.
+    # A redirect would contain this server's host and path, which a proxy may have changed.
     app.router.redirect_slashes = False
     return Guard(app, port, token)
 

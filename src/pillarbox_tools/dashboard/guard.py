@@ -1,11 +1,11 @@
-"""Rejects requests to the dashboard from other sites or without the token.
+"""Rejects requests to the dashboard without the token, and requests that other sites make.
 
-A page of another site can make a browser send requests here, in two ways:
+Another site's page can make a browser send requests here in two ways:
 
 - Its host name can resolve to this machine, so that the browser lets the page read the answers. Without a token, the
-  guard only accepts loopback names in ``Host``. With a token, it accepts every name, because proxies need that; the
-  browser does not send the cookie of another host name.
-- It can send requests from its own origin. The guard refuses requests from other origins, except for navigations, whose
+  guard accepts only loopback names in ``Host``. With a token, it accepts every name, because proxies need that; the
+  browser does not send another host name's cookie.
+- It can send requests from its own origin. The guard refuses requests from other origins, except navigations, whose
   answers the page cannot read.
 """
 
@@ -25,18 +25,18 @@ from pillarbox_tools.addresses import is_loopback
 def cookie_of(port: int, host: str) -> str:
     """Return the name of the cookie that holds the token.
 
-    Browsers send a cookie to all ports of a host. So its name contains the dashboard's port, and if the port is
-    forwarded, the port in the ``Host`` header.
+    Browsers send a cookie to all ports of a host. So its name contains the dashboard's port, or for a forwarded port,
+    both this port and the port in the ``Host`` header.
     """
     _, asked = _name_and_port(host)
     return f"pillarbox_token_{port}" if asked in (None, port) else f"pillarbox_token_{port}_{asked}"
 
 
 class Guard:
-    """Middleware that passes allowed requests to an application, and answers others with 403 or 401.
+    """Middleware that passes allowed requests to an application, and answers other requests with 403 or 401.
 
     Args:
-        port: the port that the dashboard listens on.
+        port: the dashboard's port.
         token: the token that requests need (as ``Authorization: Bearer``, ``?token=`` or cookie), or None.
     """
 
@@ -73,7 +73,7 @@ class Guard:
 
 def _has_token(request: Request, token: str, port: int) -> bool:
     scheme, _, credential = request.headers.get("authorization", "").partition(" ")
-    # Headers are decoded as Latin-1; compare the credential's original bytes.
+    # Headers were decoded as Latin-1. The credential's original bytes are compared.
     tokens = [credential.encode("latin-1")] if scheme.lower() == "bearer" else []
     cookie = request.cookies.get(cookie_of(port, request.headers.get("host", "")))
     tokens += [value.encode() for value in (*request.query_params.getlist("token"), unquote(cookie or "")) if value]
@@ -90,7 +90,7 @@ def _is_foreign(headers: Mapping[str, str]) -> bool:
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site not in ("same-origin", "none")
-    # Browsers do not send Sec-Fetch-Site to a plain http address of another machine.
+    # Browsers do not send Sec-Fetch-Site to another machine over plain http.
     origin = headers.get("origin")
     if origin is None:
         return False

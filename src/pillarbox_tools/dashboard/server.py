@@ -1,4 +1,4 @@
-"""The dashboard's server: one per process, in its own thread, for all queries."""
+"""The dashboard's server: one per process, for all queries, in its own thread."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Dashboard(observing.Dashboard):
     """An open dashboard.
 
     Args:
-        port: the port. If it is 0 or in use, any free port.
-        token: the token that requests need. By default, a loopback address needs no token; others need a random token.
+        port: the port to listen on. If it is 0 or in use, any free port.
+        token: the token that requests need. By default, a random token, or no token for a loopback address.
 
     Attributes:
         url: its address for a browser, with the token.
@@ -42,7 +42,7 @@ class Dashboard(observing.Dashboard):
                 f"the dashboard needs Starlette and uvicorn ({error}): pip install 'pillarbox[dashboard]'"
             ) from error
         token = checked_token(token, "dashboard()")
-        self._changing = threading.Lock()  # guards changes of the queries
+        self._changing = threading.Lock()  # guards changes to the queries
         self._queries: dict[str, VersionedView] = {}
         self._token = token if token is not None or is_loopback(host) else secrets.token_urlsafe(24)
         self._host = host
@@ -60,7 +60,7 @@ class Dashboard(observing.Dashboard):
             timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
-        # A thread, because signal handlers belong to the program.
+        # Runs in a thread, because the program owns the signal handlers.
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="pillarbox dashboard", daemon=True
         )
@@ -82,7 +82,7 @@ class Dashboard(observing.Dashboard):
         return host.lower() == self._host.lower() or self._socket.getsockname()[0] in _addresses(host)
 
     def show(self, query: ShownQuery) -> None:
-        """Show a query, instead of its earlier run. Thread-safe."""
+        """Show a query, in place of its earlier run. Thread-safe."""
         with self._changing:
             shown = self._queries.get(query.id)
             if shown is not None and shown.query is query:
@@ -109,7 +109,7 @@ def _listen(host: str, port: int) -> socket.socket:
         )
     except OSError as error:
         if error.errno == errno.EADDRINUSE and port:
-            # A query may already be running, which matters more than the port.
+            # Not an error, because a query may already be running.
             notify(f"port {port} of {host} is in use, so the dashboard listens on another port")
             return _listen(host, 0)
         raise cannot_listen("the dashboard", "pillarbox.dashboard", host, port, error) from error
@@ -136,7 +136,7 @@ _open: list[Dashboard] = []
 def open_dashboard(
     queries: Iterable[ShownQuery], host: str | None, port: int | None, token: str | None = None
 ) -> Dashboard:
-    """Open this process's dashboard and show queries in it. Raises if it is open on a different host or port."""
+    """Show queries in this process's dashboard. Raises if it is open on a different host or port."""
     checked_token(token, "dashboard()")
     with _lock:
         _open[:] = [dashboard for dashboard in _open if dashboard.is_open]

@@ -1,4 +1,4 @@
-"""The JSON of a query's page, serialized once per change for all viewers."""
+"""The JSON for a query's page, serialized once per change for all viewers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class VersionedView:
     def __init__(self, query: ShownQuery) -> None:
         self.query = query
         self._making = threading.Lock()
-        # Numbers start at 1 in each process and run, so they are valid only with this name of the sequence.
+        # Names the sequence of change numbers, which starts at 1 in each process and run.
         self._name = secrets.token_hex(4)
         self._number = 0
         self._fields: dict[str, tuple[int, str]] = {}
@@ -33,7 +33,7 @@ class VersionedView:
         self._entry: Fields = {}
 
     def since(self, change: str) -> str:
-        """Return a JSON object with the fields that changed after ``change``, and the newest change.
+        """Return a JSON object with the newest change and the fields that changed after ``change``.
 
         Returns all fields if ``change`` belongs to another process or run.
         """
@@ -59,7 +59,7 @@ class VersionedView:
         # A change after this line has a later version, so the next call includes it.
         snapshot = self.query.snapshot()
         entry = entry_of(snapshot)
-        # Without new data, time changes only these few fields.
+        # Without new data, only the few fields of the entry change with time.
         is_entry = is_same and self._entry["conditions"] == entry["conditions"]
         fields = entry if is_entry else view_of(snapshot)
         self._update({name: json_of(value) for name, value in fields.items()})

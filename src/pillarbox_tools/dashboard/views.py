@@ -1,11 +1,11 @@
-"""The data of the pages, and the JSON of the dashboard's API: a snapshot, and conclusions from it.
+"""The JSON of the dashboard's API and pages: snapshots, and conclusions from them.
 
-Points in time are Unix times in ms, durations are in ms. Lists are newest or worst first. None means unknown. Objects
-of the model have the fields of their classes, without default values.
+Points in time are Unix times in ms, durations are in ms. Lists begin with the newest or worst item. None means unknown.
+Objects of the model have their classes' fields, without default values.
 
 ``/api/queries`` is a list of entries (:func:`entry_of`). ``/api/queries/ID`` is a view (:func:`view_of`) with the
 additional fields ``stages`` (the core's ``Stage``), ``is_bundle`` (whether the data never changes) and ``change`` (the
-number of the newest change). ``/api/queries/ID?since=CHANGE`` only has ``change`` and the fields that have changed
+number of the newest change). ``/api/queries/ID?since=CHANGE`` contains ``change`` and the fields that have changed
 since CHANGE.
 """
 
@@ -50,7 +50,7 @@ def entry_of(snapshot: Snapshot) -> Fields:
         "epoch": None if newest is None else newest.number,
         "duration": None if newest is None else newest.duration,
         "rows": None if newest is None else newest.rows,
-        "rows_per_second": rate_now(snapshot),  # 0 after a while without input
+        "rows_per_second": rate_now(snapshot),  # 0 if there was no input for a while
         "lag": lag_now(snapshot),  # of event time
         "conditions": conditions_of(snapshot),
         "failure": failures[-1].message if failures else None,
@@ -58,12 +58,13 @@ def entry_of(snapshot: Snapshot) -> Fields:
 
 
 def view_of(snapshot: Snapshot) -> Fields:
-    """Return the data of a query's page. Do not change the data, which shares parts with the snapshot."""
+    """Return a query's page as data. Do not change the data, which shares parts with the snapshot."""
     epoch = _shown_epoch(snapshot)
     return {
         **entry_of(snapshot),
         "at": last_report_at(snapshot),
-        # Its moments are the points of the time series. Counts are sums; other fields are maxima, to show peaks.
+        # Its moments are the points of the time series. Counts are sums; other fields are maxima, so that peaks are
+        # visible.
         "run": _drawn_run(snapshot.run, _POINTS),
         "earlier": [_earlier(run) for run in snapshot.earlier],
         "settings": snapshot.run.settings,

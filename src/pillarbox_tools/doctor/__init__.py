@@ -1,5 +1,5 @@
-"""The doctor: rules that examine a machine and a query, and report problems with remedies.
+"""The doctor: rules that find problems in a machine or query, and suggest remedies.
 
-Imports only `model`, and no Spark; `watching` collects the facts. Start with `rules.py`, then `facts.py`. Weak spot:
-the limits are estimates, so a rule may report a harmless situation.
+Imports only `model`, and no Spark; `watching` collects the facts. Start with `rules.py`. Weak spot: the limits are
+estimates, so a rule may report a harmless situation.
 """

@@ -1,4 +1,4 @@
-"""The doctor's findings, and snapshots that only describe a machine."""
+"""The doctor's findings, and snapshots that describe only a machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class MissingFactError(Exception):
-    """A rule lacks a fact. The message names the fact."""
+    """A rule lacks a fact, which the message names."""
 
 
 def require(fact: T | None, name: str) -> T:

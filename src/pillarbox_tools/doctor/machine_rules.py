@@ -15,7 +15,7 @@ from pillarbox_tools.model.snapshot import Snapshot
 
 # The oldest tested versions.
 _OLDEST = {"pyarrow": (18,), "pandas": (2, 2), "numpy": (1, 23, 2), "pyspark": (4, 1)}
-# Packages that must match in driver and workers, which exchange state and buffers.
+# Packages whose versions must match in driver and workers, which exchange state and buffers.
 _SHARED = ("pillarbox", "pyspark", "pandas", "pyarrow", "numpy")
 
 
@@ -26,7 +26,7 @@ def java(snapshot: Snapshot) -> str | None:
 
 
 def pandas(snapshot: Snapshot) -> str | None:
-    """Check that the version of pandas is below 3. Spark's stateful Python API does not support pandas 3."""
+    """Check that pandas is older than 3, which Spark's stateful Python API does not support."""
     version = snapshot.run.versions.get("pandas")
     require(numbers_of(version), "the version of pandas")
     return pandas_problem(version or "")
@@ -89,7 +89,7 @@ def speculation(snapshot: Snapshot) -> str | None:
 
 
 def push_based_shuffle(snapshot: Snapshot) -> str | None:
-    """Check that push-based shuffle is off. If it is on, Spark cannot compare the output of a repeated task."""
+    """Check that push-based shuffle is off, because with it, Spark cannot compare a repeated task's output."""
     return push_based_shuffle_problem(snapshot.run.settings)
 
 
@@ -104,7 +104,7 @@ def worker_reuse(snapshot: Snapshot) -> str | None:
 
 
 def retention(snapshot: Snapshot) -> str | None:
-    """Check that Spark keeps enough epochs to return to an older one, and not too many files."""
+    """Check that Spark retains enough epochs to return to an older epoch, but not too many files."""
     retained = number_in(snapshot.run.settings, "spark.sql.streaming.minBatchesToRetain")
     if retained is None:
         return None

@@ -1,4 +1,4 @@
-"""Rules about a query, from its newest epochs and its history."""
+"""Rules about a query's newest epochs and history."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ def moments_of(snapshot: Snapshot) -> list[Moment]:
 
 
 def executor_memory(snapshot: Snapshot) -> str | None:
-    """Check that the largest worker process has at least a fifth of its memory left."""
     memory = memory_of(snapshot)
     limit = require(memory.limit, "the memory that workers may use: spark.executor.pyspark.memory is not set")
     used = require(memory.bytes, "the workers' memory")
@@ -57,7 +56,6 @@ def executor_memory(snapshot: Snapshot) -> str | None:
 
 
 def container_memory(snapshot: Snapshot) -> str | None:
-    """Check that each executor needs at most nine tenths of its container's memory."""
     executors = executor_memory_of(snapshot)
     limited = [(executor, executor.limit) for executor in executors if executor.limit] or None
     unknown = "the containers' memory: neither a task nor a setting has reported a limit"
@@ -101,13 +99,13 @@ def heavy_keys(snapshot: Snapshot) -> str | None:
 
 
 def skewed_tasks(snapshot: Snapshot) -> str | None:
-    """Check that no task works while all others of its operator wait, in the last five minutes."""
+    """Check that in the last five minutes, no task has worked while all other tasks of its operator waited."""
     epochs = _recent(snapshot)
-    # The task limits the epochs, not the sink or Spark.
+    # The task must be the bottleneck, not the sink or Spark.
     long = max(1000.0, 0.2 * sum(epoch.duration for epoch in epochs))
     for vertex, every in _runs(epochs).items():
         if any(name.endswith(".in_flight_max") for run in every for name in run.counters):
-            continue  # while it waits for a service, a task counts as busy, and its home's other tasks progress
+            continue  # a task that waits for a service counts as busy, but blocks no other task
         runs = [run for run in every if run.tasks > 1]
         busiest = sum(run.busiest_ms for run in runs)
         others = sum((run.busy_ms - run.busiest_ms) / (run.tasks - 1) for run in runs)
@@ -125,12 +123,11 @@ def _with_tasks(snapshot: Snapshot) -> EpochReport:
 
 
 def stuck_watermark(snapshot: Snapshot) -> str | None:
-    """Check that event time advances while newer records arrive."""
     epochs = _epochs(snapshot)
     if len(epochs) < _FEW:
         raise MissingFactError(f"whether event time advances: fewer than {_FEW} epochs with rows have ended")
     if not _records_advance(epochs):
-        return None  # no event time, or equal times
+        return None  # no event time, or all times are equal
     for vertex, runs in _runs(epochs).items():
         watermark, count = runs[-1].watermark, _unchanged([run.watermark for run in runs])
         if count < _FEW or watermark in (None, MAX_WATERMARK):
@@ -173,7 +170,7 @@ def condition(name: str) -> Callable[[Snapshot], str | None]:
 
 
 def piling_timers(snapshot: Snapshot) -> str | None:
-    """Check that keys have few timers. Windows have one timer per pane, by design."""
+    """Check that keys have few timers. By design, windows have one timer per pane."""
     kinds = {vertex_id(vertex): vertex.kind for vertex in snapshot.vertices}
     for vertex in (runs[-1] for runs in _runs(_epochs(snapshot)).values()):
         timers, keys = vertex.timers or 0, vertex.keys or 0
@@ -188,9 +185,9 @@ def piling_timers(snapshot: Snapshot) -> str | None:
 
 
 def endless_state(snapshot: Snapshot) -> str | None:
-    """Check that state does not grow without bound, over a day, or at least an hour.
+    """Check that state does not grow without bound, over the last day or at least an hour.
 
-    Unbounded state only grows; if keys expire, their number sometimes decreases.
+    Without bound, state only grows. If keys expire, their number sometimes decreases.
     """
     moments = moments_of(snapshot)
     now = as_of(snapshot)

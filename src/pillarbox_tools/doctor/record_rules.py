@@ -1,4 +1,4 @@
-"""Rules about repeated, current faults of records, calls, tasks and homes."""
+"""Rules about current, repeated faults of records, calls, tasks and home processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def repeated_tasks(snapshot: Snapshot) -> str | None:
 
 
 def restarting_homes(snapshot: Snapshot) -> str | None:
-    """Check that homes do not end repeatedly. The loss of all homes of an executor counts once."""
+    """Check that home processes do not end repeatedly. The loss of an executor's homes counts once."""
     moments_of(snapshot)
     recent = [moment for moment in within(snapshot, HOUR) if moment.home_restarts]
     if len(recent) < _SOME or not any(moment.home_restarts for moment in within(snapshot, QUARTER)):
@@ -76,7 +76,7 @@ def failing_calls(snapshot: Snapshot) -> str | None:
     moments = moments_of(snapshot)
     calls = {uid for vertex in snapshot.vertices for uid in vertex.calls}
     counters = {name for moment in moments for name in moment.counters}
-    # An operator with service calls has all three counters; a function may have one of them.
+    # An operator with service calls has all three counters. Another function may happen to have one of them.
     calls |= {name.rpartition(".")[0] for name in counters if _has_calls(name.rpartition(".")[0], counters)}
     for uid in sorted(calls):
         bad, every = ([f"{uid}.{name}" for name in names] for names in (_CALLS[1:], _CALLS))

@@ -1,4 +1,4 @@
-"""The doctor's rules: functions that check a :class:`Snapshot` and return a message about a problem, or None.
+"""The doctor's rules: functions that return a message about a problem in a :class:`Snapshot`, or None.
 
 A rule that lacks facts raises :class:`MissingFactError`.
 """
@@ -24,14 +24,14 @@ _logged: set[tuple[str, str]] = set()
 Rule = Callable[[Snapshot], str | None]
 
 RULES: Sequence[Rule] = (*MACHINE_RULES, *QUERY_RULES, *RECORD_RULES)
-#: Rules for a query's start, and rules whose facts the tasks of its first epoch report.
+#: Rules that are checked when a query starts, and rules with facts from the tasks of its first epoch.
 START_RULES: Sequence[Rule] = (*MACHINE_RULES, partitions_and_cores)
 _QUERY_RULES = frozenset(RULES) - frozenset(START_RULES)
 FIRST_EPOCH_RULES: Sequence[Rule] = (workers_python, version_skew, executor_memory, container_memory)
 
 
 def examine(snapshot: Snapshot, rules: Sequence[Rule] = RULES) -> list[Finding]:
-    """Run rules, and return their findings: problems first, then unknown results."""
+    """Return the rules' findings: problems first, then unknown results."""
     findings = [_finding(rule, snapshot) for rule in rules]
     return sorted(findings, key=lambda finding: ("wrong", "unknown", "fine").index(finding.status))
 
@@ -51,7 +51,7 @@ def _finding(rule: Rule, snapshot: Snapshot) -> Finding:
 
 
 def warn_of_findings(snapshot: Snapshot, rules: Sequence[Rule]) -> None:
-    """Log the findings of rules, each once per process. Never raises. Thread-safe."""
+    """Log problems, each once per process. Never raises. Thread-safe."""
     try:
         findings = wrong(snapshot, rules)
     except Exception as error:

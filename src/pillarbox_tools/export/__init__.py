@@ -1,5 +1,6 @@
 """Exporters of query metrics: Prometheus and OpenTelemetry.
 
-Imports `model` and the layers that all tools share, and no Spark. Start with `metric.py`, the list of all metrics, then
-`query_metrics.py`. Weak spot: if Spark discards a progress report before it is read, the sums lack its epoch.
+Imports `model` and the layers that all tools share, but not Spark. Start with `metric.py`, the list of all metrics,
+then `query_metrics.py`. Weak spot: if Spark discards a progress report before it is read, its epoch is missing from the
+sums.
 """

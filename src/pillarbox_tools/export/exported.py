@@ -1,4 +1,4 @@
-"""The queries of one exporter, each with a unique label."""
+"""Gives each query of a metrics exporter a unique label."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pillarbox_tools.export.query_metrics import QueryMetrics, Values
 _MOST_ENDED = 20
 _MOST_SUMS = 2_000
 
-#: Values by metric and label values, in the metric's unit. The first label is the query's.
+#: Values in the metric's unit, by metric and label values. The first label is the query's.
 Samples = Mapping[Metric, Mapping[tuple[str, ...], float]]
 
 
 class _ExportedQuery:
-    """The runs of a query, exported under one label. Counters continue from run to run."""
+    """The runs of a query, exported under one label. Counters continue in the next run."""
 
     def __init__(self, metrics: QueryMetrics) -> None:
         self.metrics = metrics
         self._earlier: list[QueryMetrics] = []
-        # In this process: the checkpoint's history may be shorter, or missing.
+        # Counts starts in this process, because the checkpoint's history may be incomplete or missing.
         self._starts, self._failures = 1, 0
         self._sums: Values = {}
 
@@ -37,7 +37,7 @@ class _ExportedQuery:
             self._failures += earlier.has_failed
         values = self.metrics.values()
         if len(self._sums) > _MOST_SUMS:
-            # Each run had other operators, sources or metric names.
+            # Runs may differ in operators, sources and metric names.
             self._sums = {series: sum_ for series, sum_ in self._sums.items() if series in values}
         for earlier_values in (self._sums, *(earlier.values() for earlier in self._earlier)):
             _add(values, earlier_values)
@@ -61,10 +61,10 @@ class ExportedQueries:
         self._queries: dict[str, _ExportedQuery] = {}
 
     def add(self, metrics: QueryMetrics) -> None:
-        """Export a query. A new run of the same query continues its counters.
+        """Export a query. A new run of a query continues its counters.
 
-        The label is the query's name, or without a name, its id. If another running query has this name, the label
-        contains name and id.
+        The label is the query's name, or its id if it has no name. If another running query has the same name, the
+        label contains name and id.
         """
         with self._lock:
             label = self._label(metrics)

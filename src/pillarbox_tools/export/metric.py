@@ -1,4 +1,4 @@
-"""The list of exported metrics. OpenTelemetry exporters derive the same Prometheus names."""
+"""The list of exported metrics. OpenTelemetry exporters derive the same Prometheus names from it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Metric(NamedTuple):
     """An exported metric.
 
     Attributes:
-        kind: ``counter`` or ``gauge``. A counter never decreases while its query runs in this process.
-        name: its name in OpenTelemetry, without ``pillarbox.``.
-        unit: its UCUM unit. Words are in braces.
-        labels: its labels, without ``query``, which all metrics have.
-        divisor: divides reported values, for example from milliseconds to the unit.
+        kind: ``counter`` or ``gauge``. A counter never decreases in this process.
+        name: the name in OpenTelemetry, without ``pillarbox.``.
+        unit: the UCUM unit, with words in braces.
+        labels: the labels, without ``query``, which all metrics have.
+        divisor: divides reported values, for example to convert milliseconds to the unit.
         epoch: the attribute of ``EpochReport`` that it exports, or empty.
         field: the field of ``OperatorReport`` that it exports, or empty.
         counter: the operators' counter that it exports, or empty.
@@ -42,7 +42,7 @@ class Metric(NamedTuple):
         return f"pillarbox.{self.name}"
 
 
-#: Label of an operator's metrics. The head's uid is the label of its whole task.
+#: Label of an operator's metrics. A task's label is the uid of its first operator.
 OPERATOR = ("operator",)
 
 METRICS: list[Metric] = []
@@ -88,7 +88,7 @@ SOURCE_BACKLOG = _gauge("source.backlog", "{row}", "A source's newest offsets mi
 WORKER_MEMORY = _gauge("worker.memory", "By", "Resident memory of the largest worker process.", epoch="process_bytes")
 LEFT_OUT = _gauge("metrics.left_out", "", "Names of user metrics that are beyond the limit, and not exported.")
 
-# -- tasks: all of a vertex --
+# -- tasks: sums over a vertex --
 
 TASKS = _counter("tasks", "{task}", "Tasks that ran: one per epoch and subtask.", field="tasks")
 REPEATED = _counter("tasks.repeated", "{task}", "Tasks that Spark had to repeat.", field="repeated")
@@ -118,7 +118,7 @@ TIMERS = _gauge("timers", "{timer}", "Timers of all keys, of both clocks.", fiel
 STATE_SIZE = _gauge("state.size", "By", "Approximate size of the state when it is written.", field="state_bytes")
 STATE_WRITTEN = _counter("state.written", "By", "Bytes of written state.", field="state_bytes_written")
 
-# -- operators, including chained ones --
+# -- operators, including chained operators --
 
 OPERATOR_INFO = _gauge(
     "operator.info",
@@ -188,7 +188,7 @@ USER_MAX = _gauge("user.gauge.max", "", "Highest value of a function's gauge ove
 
 OF_EPOCHS = [metric for metric in METRICS if metric.epoch]
 OF_FIELDS = [metric for metric in METRICS if metric.field]
-#: Counter name -> metric of operators' own counters, with the value of its second label, if any.
+#: Name of an operator's own counter -> (metric, value of the second label, if any).
 OF_COUNTERS: dict[str, tuple[Metric, tuple[str, ...]]] = {
     **{metric.counter: (metric, ()) for metric in METRICS if metric.counter},
     **{

@@ -13,10 +13,10 @@ _LONGEST = 120
 class Names:
     """The labels of a query's operators: a unique uid, or a source's name.
 
-    If several operators have the same label, the program's name is added, or in a single program, a number.
+    To equal labels, the program's name is added, or within a program, a number.
 
     Attributes:
-        infos: for each operator, (label, display name, label of its chain's first operator, level).
+        infos: (label, display name, label of the chain's first operator, level) of each operator.
     """
 
     def __init__(self, plan: Plan | None) -> None:
@@ -40,12 +40,12 @@ class Names:
         return [name for _, name in self._operators.get(vertex, ())] or ["{} {}".format(*vertex)]
 
     def split(self, vertex: VertexId, counter: str) -> tuple[str, str]:
-        """Split the name of a counter or gauge, ``uid.name``, into the operator's label and the name."""
+        """Split a counter's or gauge's full name, ``uid.name``, into the operator's label and the name."""
         operators = self._operators.get(vertex, ())
         matches = [(uid, name) for uid, name in operators if uid and counter.startswith(f"{uid}.")]
         if not matches:
             return self.chain(vertex)[0], counter.lstrip(".")
-        uid, name = max(matches, key=lambda match: len(match[0]))  # a uid may be another's prefix with a dot
+        uid, name = max(matches, key=lambda match: len(match[0]))  # one uid and a dot may be a prefix of another uid
         return name, counter[len(uid) + 1 :]
 
     def calls(self, operator: str) -> bool:

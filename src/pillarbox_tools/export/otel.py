@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
 _lock = threading.Lock()
-# The queries of each provider, or of the API for the global one; an instrument can be created once.
+# Queries by provider, or by the API for the global provider. An instrument can be created only once.
 _of_providers: WeakKeyDictionary[Any, ExportedQueries] = WeakKeyDictionary()
 
 
 def observe(query: QueryMetrics, provider: MeterProvider | None) -> None:
-    """Export a query's metrics to a meter provider. None stands for the global provider."""
     try:
         from opentelemetry import metrics
     except ImportError as error:
@@ -34,7 +33,7 @@ def observe(query: QueryMetrics, provider: MeterProvider | None) -> None:
             "export_otel(): meter_provider must be an OpenTelemetry MeterProvider, or None for the global one, not"
             f" {shorten(provider)}"
         )
-    # The API's meter switches to the provider that the program sets later.
+    # The API's meter switches to a provider that the program sets later.
     source: Any = metrics if provider in (None, metrics.get_meter_provider()) else provider
     with _lock:
         if source not in _of_providers:

@@ -25,7 +25,7 @@ def _family(metric: Metric) -> Any:
 
 
 class MetricsCollector:
-    """A collector for a registry. ``method`` is the public method to name in error messages."""
+    """A collector for a registry. Error messages name the public function ``method``."""
 
     def __init__(self, method: str, metrics_of: Callable[[Any], QueryMetrics]) -> None:
         try:
@@ -50,7 +50,6 @@ class MetricsCollector:
                 yield family
 
     def describe(self) -> Iterator[Family]:
-        """Return all metrics with their samples left out, so that a registry can detect duplicates."""
         return map(_family, METRICS)
 
 

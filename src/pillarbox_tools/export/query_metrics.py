@@ -21,14 +21,14 @@ from pillarbox_tools.model.windows import now_of
 
 _log = logging.getLogger("pillarbox")
 
-#: Maximum number of metric names of user functions per query: a name per key would fill a database.
+#: Maximum number of metric names of user functions per query, because a name per key would fill a database.
 MOST_NAMES = 200
 _USER = (m.USER_COUNT, m.USER_MIN, m.USER_MAX)
 
-#: (metric, label values without the query, value before division). None removes the gauge's value.
+#: (metric, label values without the query, value before division). A None value removes the gauge.
 Reading = tuple[Metric, tuple[str, ...], "float | None"]
 
-# Watermarks beyond these (epoch ms) mean "before all time" and "after all time".
+# Watermarks beyond plus or minus this (Unix time in ms) mean "before all time" or "after all time".
 _ALL_TIME = 1 << 60
 
 #: Values by metric and label values, before division.
@@ -36,7 +36,7 @@ Values = dict[tuple[Metric, tuple[str, ...]], float]
 
 
 class QueryMetrics:
-    """A query's metrics, summed over its epochs. Any thread may read them; the model's thread adds epochs."""
+    """A query's metrics, summed over epochs. Any thread may read them; the model's thread adds epochs."""
 
     def __init__(self, model: QueryModel) -> None:
         snapshot = model.snapshot()
@@ -101,7 +101,7 @@ class QueryMetrics:
         return self._model.snapshot().run.has_crashed
 
     def values(self) -> Values:
-        """Return the current values. Leaves out gauges after the query's end."""
+        """Return the current values, without gauges after the query's end."""
         snapshot = self._model.snapshot()
         run = snapshot.run
         with self._lock:
@@ -124,9 +124,9 @@ def _current_gauges(snapshot: Snapshot) -> Values:
 
 
 def _readings_of(epoch: EpochReport, names: Names) -> Iterator[Reading]:
-    """Yield an epoch's increments of counters and values of gauges.
+    """Yield the epoch's counter increments and gauge values.
 
-    Numbers of keys and timers and state sizes include subtasks that did not run.
+    Key counts, timer counts and state sizes include subtasks that did not run.
     """
     yield m.EPOCHS, (), 1
     for metric in m.OF_EPOCHS:
@@ -158,7 +158,7 @@ def _of_vertex(vertex: OperatorReport, names: Names, end: int) -> Iterator[Readi
     yield m.WATERMARK, head, watermark
     yield m.WATERMARK_LAG, head, None if watermark is None else end - watermark
     for index, (operator, (came, went)) in enumerate(zip(chain, vertex.operators)):
-        # A broadcast record counts once, although each task receives it.
+        # A broadcast record counts once, although each task receives the record.
         yield m.RECORDS_IN, (operator,), came if index else vertex.records_in
         yield m.RECORDS_OUT, (operator,), went
     for name, count in vertex.counters.items():

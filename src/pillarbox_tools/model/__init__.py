@@ -1,5 +1,5 @@
-"""Describes a query as plain JSON data (plan, epochs, failures), and draws conclusions.
+"""Describes a query (plan, epochs, failures) as plain JSON data, and draws conclusions.
 
-Imports no Spark, only the core below the runtimes. Start with ``query_model.py``, which the driver feeds. Weak spot:
-the model lacks data that Spark does not report, such as about a running epoch.
+Imports only the layers of the core below the runtimes. Start with ``query_model.py``. Weak spot: the model lacks data
+that Spark does not report, such as data about a running epoch.
 """

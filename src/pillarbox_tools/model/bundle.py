@@ -1,9 +1,9 @@
-"""A bundle: a file with diagnostic data about a query, for sharing.
+"""A bundle: a file of diagnostic data about a query, for sharing.
 
-The zip archive contains ``snapshot.json``, the descriptions of the checkpoint's programs in ``notes.jsonl``, the sizes
-of its state in ``state.json``, and ``README.txt``. By default, a bundle contains no keys or records. It also
-contains no error messages, because they may quote keys or records. For each failure, it contains the error's class, the
-operator and the line of code. For each type of source, it contains the number of sources.
+The zip archive contains ``snapshot.json``, the descriptions of the checkpoint's programs in ``notes.jsonl``, the
+state's sizes in ``state.json``, and ``README.txt``. By default, it contains no keys or records, and no error messages,
+which may quote them. It reduces a failure to the error's class, the operator and the line of code, and sources to their
+number per type.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ _SNAPSHOT, _NOTES, _STATE, _README = "snapshot.json", "notes.jsonl", "state.json
 _HIDDEN = "(left out: the bundle was made without records)"
 _FRAME = re.compile(r'^\s*File ".*", line \d+', re.MULTILINE)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
-# The operators' own counters. Counters of copies and budgets have longer names.
+# Names of the operators' own counters. Names of copy and budget counters are longer.
 _COUNTERS = {"late_records_dropped", "dead_letters", *CALL_COUNTERS, *KEYED_COUNTERS}
 
 
 def write_bundle(
     path: Path, snapshot: Snapshot, notes: Sequence[str], state: dict[str, Any] | None, *, with_records: bool
 ) -> None:
-    """Write a bundle. Replaces an existing file once the bundle is complete.
+    """Write a bundle. An existing file is replaced when the bundle is complete.
 
     Args:
-        notes: JSON lines that describe the checkpoint's programs.
-        state: the sizes of the state, as ``inspect`` returns them, or None if the state cannot be read.
+        state: the state's sizes, as ``inspect`` returns them, or None if the state cannot be read.
     """
     if state is not None:
         sizes = {operator["uid"]: operator["bytes_of"] for operator in state["operators"] if operator.get("bytes_of")}
@@ -64,7 +63,6 @@ def _readme(snapshot: Snapshot, *, with_records: bool) -> str:
 
 
 def read_bundle(path: Path) -> Snapshot:
-    """Return the snapshot in a bundle. Raises for damaged files and other versions of the format."""
     try:
         with zipfile.ZipFile(path) as archive:
             document = json.loads(archive.read(_SNAPSHOT))
@@ -87,7 +85,7 @@ def _scrubbed(value: Any, fields: Mapping[str, Callable[[Any], Any]]) -> Any:
 
 
 def _own(counters: dict[str, Any]) -> dict[str, Any]:
-    """Return the counters without user functions' counters, whose names may contain a key."""
+    """Leave out user functions' counters, whose names may contain a key."""
     return {name: count for name, count in counters.items() if _is_own(name)}
 
 
@@ -103,20 +101,20 @@ def _failure(failure: dict[str, Any]) -> dict[str, Any]:
 
 
 def _source(source: dict[str, Any]) -> dict[str, Any]:
-    """Return a source's kind and numbers, without addresses and offsets, which may contain secrets."""
+    """Keep a source's kind and numbers. Leave out addresses and offsets, which may contain secrets."""
     kind = re.match(r"\w*", source["description"])
     metrics = {name: value for name, value in source.get("metrics", {}).items() if _NUMBER.fullmatch(value)}
     return {"description": "" if kind is None else kind[0], "rows": source["rows"], "metrics": metrics}
 
 
-# The fields of a snapshot, and of the state's figures, that may contain user text.
+# Fields of a snapshot, and of the state's sizes, that may contain user text.
 _OF_SNAPSHOT: dict[str, Callable[[Any], Any]] = {
     "counters": _own,
     "event_times": lambda times: times and [*times[:2], {}],  # without the position of the newest record
     "failures": lambda failures: list(map(_failure, failures)),
     "gauges": lambda _: {},
     "hot_keys": lambda _: {},
-    # Which keys are heavy, but not how heavy they are.
+    # Replaces keys with their ranks.
     "key_sample": lambda sample: (
         sample and [sample[0], [[f"key {rank}", count] for rank, (_, count) in enumerate(sample[1], 1)]]
     ),

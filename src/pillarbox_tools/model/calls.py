@@ -19,7 +19,7 @@ _SUMS = ("calls", "calls_reused", "timed_out", "rate_limited_ms")
 _LARGEST = ("in_flight_max", "longest_key", "blocked_ms")
 #: Counters of an async keyed function.
 KEYED_COUNTERS = ("in_flight", *_SUMS, *_LARGEST)
-#: The name of a budget's counter: the uid of an operator, the name of the budget, and the counter.
+#: The name of a budget's counter: (operator's uid, budget's name, counter).
 BUDGET_COUNTER = re.compile(rf"(.+?)\.budget\.(.+)\.({'|'.join(BUDGET_COUNTERS)})", re.DOTALL)
 
 
@@ -28,14 +28,14 @@ class KeyedCalls:
     """An async keyed operator in the newest epochs.
 
     Attributes:
-        in_flight: number of unfinished records and timers at the end of its newest epoch.
-        in_flight_max: the most records and timers that ran at a time in one subtask.
+        in_flight: number of unfinished records and timers at the end of the newest epoch.
+        in_flight_max: maximum number of records and timers that ran at the same time in one subtask.
         calls: number of ``ctx.call`` calls that reached the service.
-        calls_reused: number of ``ctx.call`` calls that were answered from a record.
-        longest_key: the most records that waited for one key.
-        hot_key: that key as text, or None if no record waited.
+        calls_reused: number of ``ctx.call`` calls that returned a recorded answer.
+        longest_key: maximum number of records that waited for the same key.
+        hot_key: this key as text, or None if no record waited.
         rate_limited_ms: how long calls waited for a budget.
-        blocked_ms: duration of the longest step that blocked the task for more than a second, otherwise 0.
+        blocked_ms: duration of the longest step that blocked the task for more than a second, or 0.
     """
 
     uid: str
@@ -59,16 +59,16 @@ class KeyedCalls:
 
 @dataclass
 class BudgetUse:
-    """The use of a budget in the newest epochs, by all operators of the query.
+    """The use of a budget by all operators in the newest epochs.
 
     Attributes:
-        name: the name of the budget, or the uid of the operator whose ``job_rate_limit`` it is.
+        name: the budget's name, or for a ``job_rate_limit``, the operator's uid.
         granted: number of requests that began.
-        spent: number of units that they cost.
+        spent: units that these requests cost.
         refused: number of requests that were refused.
-        stops: number of answers that stopped the budget, such as 429.
+        stops: number of answers, such as 429, that stopped the budget.
         probes: number of requests that an open circuit breaker let through.
-        lost: number of booked slots that passed unused.
+        lost: number of booked slots that expired unused.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Counters(NamedTuple):
     """The counters of the newest epochs.
 
     Attributes:
-        calls: for each operator that makes requests, the counters of its newest epoch.
+        calls: the newest counters of each operator that makes requests.
         counters: sums of all other counters.
     """
 
@@ -95,14 +95,13 @@ class Counters(NamedTuple):
 
 
 def budget_name(counted: str) -> str:
-    """Return a budget's name, given its name in counters."""
     return counted.lstrip("\0")
 
 
 def counters_of(epochs: Sequence[EpochReport]) -> Counters:
     vertices = [(epoch.number, vertex) for epoch in epochs for vertex in epoch.vertices]
     names = {name for _, vertex in vertices for name in vertex.counters}
-    # Only operators with requests have a counter `completed`, and only async keyed functions `longest_key`.
+    # A counter `completed` identifies operators with requests, and `longest_key` async keyed functions.
     callers = {name.removesuffix(".completed") for name in names if name.endswith(".completed")}
     keyed = {uid: KeyedCalls(uid) for name in sorted(names) if (uid := name.removesuffix(".longest_key")) != name}
     calls: dict[str, dict[str, str | int]] = {}

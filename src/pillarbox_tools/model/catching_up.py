@@ -1,4 +1,4 @@
-"""Estimates a query's progress through its backlog (a batch's input, or a stream's unread input)."""
+"""Estimates a query's progress through its backlog (unread input)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pillarbox_tools.model.snapshot import Snapshot, rows_per_second
 from pillarbox_tools.model.windows import rounded
 
 _RECENT = 10
-# A query that keeps up has a smaller event-time lag (milliseconds).
+# Event-time lag (milliseconds) below which a query keeps up.
 _LAG = 60_000
 
 
@@ -19,8 +19,8 @@ class CatchingUp:
     """The progress of a query in its current run.
 
     Attributes:
-        rows_per_second: average rate of the recent epochs.
-        share: fraction of the input that is processed, from 0 to 1, or None if the total is unknown.
+        rows_per_second: average rate in recent epochs.
+        share: processed fraction of the input, from 0 to 1, or None if the total is unknown.
         left_ms: remaining time at this rate, or None if unknown.
     """
 
@@ -35,8 +35,8 @@ class CatchingUp:
 def catching_up(snapshot: Snapshot, *, is_batch: bool) -> CatchingUp | None:
     """Return the query's progress, or None before the first epoch has ended.
 
-    The backlog is exact for sources that report their newest offsets, such as Kafka. For others, it is estimated from
-    event time, but not for a batch, whose last event time is unknown.
+    The backlog is exact for sources that report their newest offsets, such as Kafka. For other sources, it is estimated
+    from event time, except in a batch, whose last event time is unknown.
     """
     epochs, moments = snapshot.epochs, snapshot.run.moments
     if not epochs or not moments:

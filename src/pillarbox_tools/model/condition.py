@@ -1,4 +1,4 @@
-"""The conditions of a query, each described in one line."""
+"""Finds faults of a query as a whole (its conditions), and describes each in one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pillarbox_tools.model.windows import (
 
 GONE, CRASH_LOOP, HUNG = "driver gone", "crash loop", "hung epoch"
 FUTURE, BEHIND, SILENT = "watermark in the future", "falling behind", "silent source"
-#: The conditions, worst first, with the next step.
+#: The conditions, worst first, each with the next step for the user.
 CONDITIONS = {
     GONE: "check its machine and its log, and start it again; its checkpoint is intact",
     CRASH_LOOP: "check the newest failure, and make the supervisor wait longer between starts",
@@ -43,13 +43,13 @@ CONDITIONS = {
 
 _HEARD = 3 * MINUTE
 _SILENT = 4 * MINUTE
-# An epoch hangs if it exceeds this, ten times the median, and twice the longest.
+# An epoch hangs if it takes longer than 30 s, ten times the median, and twice the longest epoch.
 _HUNG, _USUAL, _LONGEST = 30_000, 10, 2
 _FIRST_EPOCH = 5 * MINUTE
 _CRASHES, _LOOP = 3, 30 * MINUTE
 _FEW = 3
 _NAMED = 3
-# The rate is shown as zero after this time without input, and this many usual gaps.
+# The rate is zero after at least this time (milliseconds) and this many usual gaps without input.
 _QUIET, _GAPS = 30_000, 3
 
 
@@ -58,7 +58,7 @@ class Condition:
     """A fault of the query as a whole.
 
     Attributes:
-        since: when it began (Unix time in ms).
+        since: when the condition began (Unix time in ms).
         line: its description, with numbers.
     """
 
@@ -68,7 +68,7 @@ class Condition:
 
 
 def conditions_of(snapshot: Snapshot) -> list[Condition]:
-    """Return the query's conditions, worst first. After the query's end, this can only be a crash loop."""
+    """Return the query's conditions, worst first. An ended query can only have a crash loop."""
     now = now_of(snapshot)
     conditions = [_crash_loop(snapshot, now)]
     if snapshot.run.ended is None and snapshot.run.status == "running":
@@ -179,7 +179,7 @@ def _by_backlog(snapshot: Snapshot, last: Moment, before: Moment, recent: Moment
     assert last.backlog is not None and before.backlog is not None
     rows = snapshot.newest.rows if snapshot.newest is not None else 0
     grew = last.backlog - before.backlog
-    # It must grow by more than an epoch's input, which is not a backlog.
+    # The growth must exceed the input of one epoch, which is normal.
     is_growing = grew > rows and last.backlog > (recent.backlog or 0)
     if not is_growing or last.backlog <= 2 * rows:
         return None
@@ -240,7 +240,7 @@ def input_at(snapshot: Snapshot) -> int | None:
 
 
 def rate_now(snapshot: Snapshot) -> float | None:
-    """Return the input rate (rows per second): 0 after a while without input, None if unknown."""
+    """Return the input rate (rows per second). 0 after a while without input, None if unknown."""
     rate, came = rows_per_second(snapshot.epochs), input_at(snapshot)
     if rate is None or came is None or snapshot.run.ended is not None:
         return rate

@@ -1,4 +1,4 @@
-"""Converts Spark's progress reports to :class:`EpochReport`."""
+"""Converts Spark's progress reports to :class:`EpochReport` objects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def epoch_of(progress: Mapping[str, Any]) -> EpochReport:
     )
 
 
-# Spark describes a Python source as a Java object, whose address changes with each run.
+# Spark describes a Python source by a Java object and its address, which changes in each run.
 _JAVA_OBJECT = re.compile(r"^(?:\w+\.)*(\w+)@[0-9a-f]+$")
 
 
@@ -68,7 +68,7 @@ def rows_left(epoch: EpochReport) -> int | None:
 def backlog(source: SourceProgress) -> int | None:
     """Return a source's backlog after an epoch (rows), or None if unknown.
 
-    Offsets are a number, or for Kafka, numbers by topic and partition. Missing offsets count as 0.
+    An offset is a number, or for Kafka, numbers by topic and partition. Missing numbers count as 0.
     """
     end, latest = source.end, source.latest
     if _is_number(end) and _is_number(latest):

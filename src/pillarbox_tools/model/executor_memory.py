@@ -1,6 +1,6 @@
-"""The memory that executors need, by a formula, and the memory that they use.
+"""The memory that executors need by a formula, and the memory that they use.
 
-The sizes of processes are from ``make bench-processes``, rounded up; the factors of state are from ``make
+The sizes of processes are from ``make bench-processes``, rounded up; the state's factors are from ``make
 bench-key-cost``. ``docs/operations.md`` has the same formula.
 """
 
@@ -15,29 +15,29 @@ from pillarbox_tools.model.snapshot import ExecutorRun, Snapshot
 
 _MIB = 1 << 20
 
-#: PySpark's daemon, the home starter, and memory that workers and homes share with them.
+#: PySpark's daemon, the starter of home processes, and the memory that workers and homes share with them.
 SHARED = 250 * _MIB
-#: A Python worker that shares the imports of ``pillarbox.daemon``, and a worker that does not.
+#: A Python worker that shares the imports of ``pillarbox.daemon``, and a Python worker that does not.
 WORKER = 25 * _MIB
 WORKER_ALONE = 95 * _MIB
 HOME = 20 * _MIB
-#: Bytes per key, and the factor of state in memory to its pickled size.
+#: Bytes per key, and the ratio of the state's size in memory to its pickled size.
 KEY = 350
 STATE = 4
 RECORDS = 3
-#: Extra share for growth and for data in functions' fields.
+#: Additional share for growth and for data in functions' fields.
 GROWTH = 1 / 3
 # Spark's default overhead beyond the JVM's heap, and its minimum.
 _JVM_FACTOR = 0.1
 _JVM_LEAST = 384 * _MIB
-# Spark's default on Kubernetes for non-JVM programs.
+# Spark's default for non-JVM programs on Kubernetes.
 _KUBERNETES_FACTOR = 0.4
 _STEP = 100 * _MIB
 
 
 @dataclass(frozen=True)
 class Term:
-    """A term of the formula, and how it was calculated, as text."""
+    """A term of the formula, and its calculation as text."""
 
     name: str
     bytes: int
@@ -46,16 +46,15 @@ class Term:
 
 @dataclass(frozen=True)
 class ExecutorMemory:
-    """An executor's memory outside of its JVM's heap, by the formula and as measured by its tasks.
+    """An executor's memory outside of its JVM's heap, calculated and measured.
 
     None means unknown.
 
     Attributes:
-        executor: process id of its JVM.
-        home_bytes: measured memory of its homes. Also None if it has no homes.
-        worker_bytes: measured memory of the workers that run tasks.
-        needed: the sum of the terms. If measured, the memory of homes replaces the terms for homes and state.
-        overhead: recommended ``spark.executor.memoryOverhead``: ``needed`` plus a third.
+        home_bytes: measured memory of its home processes. Also None if there are no such processes.
+        worker_bytes: measured memory of its workers with tasks.
+        needed: the sum of the terms, with ``home_bytes``, if known, in place of the terms for homes and state.
+        overhead: recommended ``spark.executor.memoryOverhead``, ``needed`` plus a third.
         limit: the container's limit in bytes. Also None if there is no limit.
     """
 
@@ -150,7 +149,7 @@ def _cores(settings: Mapping[str, str], executors: int) -> int | None:
 
 
 def _limit(reported: int | None, settings: Mapping[str, str], heap: int) -> int | None:
-    """Return the container's limit: as tasks report it, or as Spark requests it from the cluster."""
+    """Return the container's limit that tasks report, or a lower limit that Spark requests from the cluster."""
     master = settings.get("spark.master", "")
     if not master.startswith(("yarn", "k8s")):
         return reported

@@ -10,7 +10,7 @@ from pillarbox_tools.model.settings import bytes_in, number_in
 from pillarbox_tools.model.snapshot import Snapshot
 from pillarbox_tools.model.windows import DAY, HOUR, MINUTE, as_of
 
-# Shorter histories have no meaningful slope: a new process grows until it has seen all kinds of records.
+# A shorter history has no meaningful slope, because a new process grows until it has seen all kinds of records.
 _SHORTEST = 10 * MINUTE
 _SHORTEST_OF_MEMORY = 6 * HOUR
 _FEWEST = 5
@@ -18,10 +18,10 @@ _FEWEST = 5
 
 @dataclass(frozen=True)
 class Growth:
-    """The state of one operator over time.
+    """The growth of one operator's state.
 
     Attributes:
-        uid: the uid of the vertex's first operator.
+        uid: the uid of the first operator in the chain.
         per_day: growth in bytes per day, by linear regression over the last day, or None if unknown.
     """
 
@@ -36,10 +36,9 @@ class Memory:
     """The memory of the largest worker process. None means unknown.
 
     Attributes:
-        bytes: resident memory.
-        limit: the limit in bytes. Also None if no limit is set.
+        limit: the limit in bytes. Also None if there is no limit.
         per_day: growth in bytes per day.
-        full_at: when memory reaches the limit at this rate (Unix time in ms). Also None for never.
+        full_at: when memory reaches the limit at this rate (Unix time in ms). Also None if never.
     """
 
     bytes: int | None
@@ -87,6 +86,6 @@ def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float
 
 
 def _limit(settings: Mapping[str, str]) -> int | None:
-    """Return one worker's memory limit. Spark divides the setting by the executor's cores."""
+    """Return a worker's memory limit: the setting divided by the executor's cores, as in Spark."""
     limit, cores = bytes_in(settings, "spark.executor.pyspark.memory"), number_in(settings, "spark.executor.cores")
     return limit if limit is None else limit // max(1, cores or 1)

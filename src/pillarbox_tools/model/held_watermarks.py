@@ -24,11 +24,11 @@ class HeldWatermark:
     Attributes:
         subtask: the vertex's subtask with the lowest watermark.
         watermark: Unix time in ms, or None before the first watermark.
-        way: the (vertex, subtask) pairs from this subtask up to the input.
-        source: vertex number of the source, or None if its task has not run recently.
-        partition: partition of the source, or None if the source had no records.
+        way: (vertex, subtask) pairs from this subtask up to the input.
+        source: the source's vertex number, or None if its task has not run recently.
+        partition: the source's partition, or None if the source had no records.
         latest: largest timestamp in that partition's last epoch (Unix time in ms).
-        place: the source position of the record with that timestamp.
+        place: the source position of the record with this timestamp.
     """
 
     program: str
@@ -50,7 +50,7 @@ def held_watermarks(snapshot: Snapshot) -> list[HeldWatermark]:
 
 
 def lowest_tasks(tasks: Iterable[TaskReport]) -> list[TaskReport]:
-    """Return each vertex's task with the lowest watermark. Skips vertices whose event time has ended."""
+    """Return each vertex's task with the lowest watermark. Skips tasks whose event time has ended."""
     groups = by_vertex(task for task in tasks if task.watermark not in (None, MAX_WATERMARK))
     return [min(group, key=lambda task: task.watermark or 0) for group in groups.values()]
 

@@ -1,4 +1,4 @@
-"""Aggregates a run's epochs into a bounded history of moments, of about a minute each."""
+"""Aggregates a run's epochs into a bounded history of moments (about a minute each)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pillarbox_tools.model.epochs import rows_left
 from pillarbox_tools.model.snapshot import EpochReport, Moment, VertexId, vertex_id
 
 _MINUTE = 60_000
-# The last four hours by the minute, and everything before in less detail. Search moments by time, not by index.
+# The last four hours are kept by the minute, earlier hours in less detail. Search moments by time, not by index.
 _MOST = 480
 _SUMS = ("epochs", "rows", "duration", "busy_ms", "back_pressured_ms", "repeated", "home_restarts", "fallbacks")
-# Counters that are maxima, not sums.
+# Counters that are maxima rather than sums.
 _LARGEST = (*LARGEST_COUNTERS, "in_flight")
 
 
@@ -96,7 +96,7 @@ def _uid(uids: dict[VertexId, str], vertex: OperatorReport) -> str:
 
 def merged(earlier: Moment, other: Moment) -> Moment:
     summed = {name: getattr(earlier, name) + getattr(other, name) for name in _SUMS}
-    # All other fields have their last values. An epoch runs only the tasks that have work, so maps are merged.
+    # All other fields have their last values. Maps are merged, because an epoch runs only tasks that have work.
     end = {attribute.name: getattr(other, attribute.name) for attribute in fields(Moment)}
     end |= {"state_bytes": {**earlier.state_bytes, **other.state_bytes}, "keys": {**earlier.keys, **other.keys}}
     end["inputs"] = _add_counters(earlier.inputs, other.inputs)

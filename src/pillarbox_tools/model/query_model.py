@@ -1,4 +1,4 @@
-"""The model of a running query. The driver feeds it as epochs end; readers take snapshots."""
+"""The model of a running query. The driver adds epochs as they end; readers take snapshots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pillarbox_tools.model.moments import Moments
 from pillarbox_tools.model.snapshot import EpochReport, Run, Snapshot
 from pillarbox_tools.model.subtasks import Subtasks
 
-# Epochs in a snapshot, and how many of them include their tasks.
+# Number of epochs in a snapshot, and number of these epochs that include their tasks.
 EPOCHS = 60
 _WITH_TASKS = 5
 _FAILURES = 20
@@ -29,7 +29,7 @@ def now_ms() -> int:
 
 
 class ShownQuery:
-    """A query on a dashboard. In this base class, the snapshot never changes, as in a bundle. Thread-safe."""
+    """A query on a dashboard. In this base class, the snapshot is constant, as in a bundle. Thread-safe."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -55,7 +55,7 @@ class ShownQuery:
         return self._snapshot
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
-        """Return the state and history of an operator's key. Raises ``PillarboxError`` if that is impossible."""
+        """Return the state and history of an operator's key. Raises ``PillarboxError`` if that fails."""
         raise ConfigurationError("a bundle has no state: open the dashboard of the checkpoint to see a key")
 
 
@@ -77,7 +77,7 @@ class QueryModel(ShownQuery):
     # -- called by the driver --
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        """Add the epoch in a progress report of Spark. Ignores idle, repeated and older reports."""
+        """Add the epoch in Spark's progress report. Ignores idle, repeated and older reports."""
         if is_idle(progress):
             return
         epoch = epoch_of(progress)
@@ -135,7 +135,7 @@ class QueryModel(ShownQuery):
     # -- called by readers --
 
     def follow(self, follower: Callable[[EpochReport], None]) -> None:
-        """Call ``follower`` with each stored epoch now, and from then on with each new epoch."""
+        """Call ``follower`` with each stored epoch now, and later with each new epoch."""
         with self._feeding:
             for epoch in self._snapshot.epochs:
                 follower(epoch)

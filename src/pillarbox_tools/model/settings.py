@@ -1,4 +1,4 @@
-"""Reads values from settings of Spark and of a query."""
+"""Parses settings of Spark and of a query."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def trigger_interval(settings: Mapping[str, str]) -> int | None:
-    """Return the trigger interval in ms: 0 if it is not set, None if unknown."""
+    """Return the trigger interval in ms, 0 if it is not set, or None if unknown."""
     trigger = settings.get("trigger")
     if trigger is None:
         return None

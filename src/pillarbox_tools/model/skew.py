@@ -1,4 +1,4 @@
-"""Skew: whether a few tasks or keys have most of the work."""
+"""Detects skew: a few tasks or keys that have most of the work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class HeavyKey:
 
     Attributes:
         key: the key as text, shortened.
-        share: its estimated share of the vertex's records, from 0 to 1.
+        share: estimated share of the vertex's records, from 0 to 1.
         error: two standard errors of the sampled share.
     """
 
@@ -31,8 +31,7 @@ class Skew:
     """The load balance of a vertex's tasks in an epoch.
 
     Attributes:
-        factor: the busiest subtask's busy time, divided by the mean of all subtasks.
-        heavy: the heaviest keys, heaviest first.
+        factor: the busiest subtask's busy time divided by the mean of all subtasks.
     """
 
     program: str
@@ -44,7 +43,7 @@ class Skew:
     heavy: list[HeavyKey] = field(default_factory=list)
 
 
-# Maximum number of named keys, each with at least this share of the vertex's records.
+# A key is named if it has at least this share of its vertex's records. At most `_NAMED` keys are named.
 _LEAST = 0.02
 _NAMED = 5
 

@@ -1,6 +1,6 @@
-"""A query at one point in time, as plain data that can be stored as JSON.
+"""A query at one point in time, as plain data that JSON can store.
 
-Durations are in ms, points in time are Unix times in ms. None means unknown. Lists of runs are newest first.
+Durations are in ms, points in time are Unix times in ms. None means unknown. Lists of runs begin with the newest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._reports.plan import Plan, PlanVertex
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 
-#: Version of a snapshot's JSON, in bundles and in the history. Changes only add fields.
+#: Version of a snapshot's JSON in bundles and in the history. Within a version, changes only add fields.
 FORMAT = 2
 
 # A vertex in its query: the program's name and the vertex's number.
@@ -28,8 +28,8 @@ class SourceProgress:
     """One Spark source in one epoch.
 
     Attributes:
-        end: the source's offsets at the end of the epoch, as in Spark's JSON.
-        latest: the newest offsets that the source has.
+        end: the offsets at the end of the epoch, as in Spark's JSON.
+        latest: the source's newest offsets.
         metrics: the source's own metrics, such as Kafka's ``maxOffsetsBehindLatest``.
     """
 
@@ -45,14 +45,12 @@ class EpochReport:
     """A committed epoch.
 
     Attributes:
-        number: Spark's batch id.
-        began: when its trigger began.
-        duration: how long the trigger took.
-        parts: durations of the trigger's phases, by Spark's names. ``addBatch`` includes the tasks.
-        rows: input rows.
-        tasks: the task reports. Only set in the newest epochs.
-        state_commit: how long Spark's state stores took to commit, summed over all partitions.
-        output_rows: rows that the sink reports as written.
+        began: when the trigger began.
+        parts: durations of the trigger's phases, by Spark's names. ``addBatch`` includes the tasks' work.
+        rows: number of input rows.
+        tasks: the task reports, which only the newest epochs have.
+        state_commit: time that Spark's state stores took to commit, summed over all partitions.
+        output_rows: number of rows that the sink has written.
     """
 
     number: int
@@ -77,18 +75,17 @@ class EpochReport:
 
 @dataclass(frozen=True)
 class Moment:
-    """Consecutive epochs of about a minute, aggregated for the history.
+    """Consecutive epochs in about a minute, aggregated for the history.
 
     Attributes:
-        at: when the moment ends. It covers the epochs that ended after the previous moment.
-        duration: total duration of the epochs.
-        state_bytes: size of the state at the end, by vertex uid.
+        at: when the moment ended. It covers the epochs that ended after the previous moment.
+        state_bytes: state size at the end, by vertex uid.
         keys: number of keys at the end, by vertex uid.
         lag: end of the newest epoch minus the lowest watermark.
         process_bytes: resident memory of the largest worker process.
-        fallbacks: number of tasks that ran in Spark's Python workers because there was no home (process for tasks).
-        inputs: number of records received, by operator uid.
-        backlog: backlog of the sources (rows) at the end.
+        fallbacks: number of tasks that ran in a Spark worker because no home process was available.
+        inputs: number of input records, by operator uid.
+        backlog: the sources' backlog (rows) at the end.
         newest: largest event time of a source record.
     """
 
@@ -117,14 +114,12 @@ class Moment:
 
 @dataclass(frozen=True)
 class ExecutorRun:
-    """An executor, according to the last reports of a query's tasks there.
+    """An executor, according to the last reports of its tasks.
 
     Attributes:
-        executor: the pid of its JVM.
-        homes: number of home processes.
         workers: number of Spark's Python workers that ran tasks.
-        home_bytes: private memory of all homes.
-        worker_bytes: private memory of all these workers.
+        home_bytes: private memory of all home processes.
+        worker_bytes: private memory of these workers.
         state_bytes: approximate pickled size of the state.
         limit: the container's memory limit in bytes, or None if unlimited.
     """
@@ -142,16 +137,15 @@ class ExecutorRun:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a query.
+    """A run of a query, from a start to its end.
 
     Attributes:
         id: Spark's ``runId``.
         status: ``running``, ``stopped``, ``failed``, or ``lost`` if its driver disappeared.
-        settings: its settings, with secrets masked.
-        versions: versions of Python, Spark and packages in the driver.
-        worker_versions: a few of the combinations of Python and package versions in workers.
-        moments: its epochs, aggregated per minute.
-        starts: number of starts up to this one.
+        settings: the settings, with secrets masked.
+        versions: the driver's versions of Python, Spark and packages.
+        worker_versions: some combinations of Python and package versions in workers.
+        starts: number of the query's starts, including this run's.
         crashes: number of earlier runs that failed or were lost.
     """
 
@@ -175,17 +169,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All data about a query at one point in time.
+    """All data about a query.
 
     Attributes:
-        id: Spark's id of the query, which restarts do not change.
-        checkpoint: its location, or empty if it is temporary.
-        is_live: whether the driver supplied the snapshot. If False, it was read from the history at ``read_at``.
-        run: the current or last run.
+        id: Spark's query id, which restarts do not change.
+        checkpoint: the checkpoint's location, or empty if it is temporary.
+        is_live: whether the driver supplied the snapshot. If False, the snapshot was read from the history at
+            ``read_at``.
         epochs: the newest epochs, oldest first.
-        missing: messages about data that is missing.
+        missing: messages about missing data.
         heartbeat: the driver's heartbeat, or None after the query's end.
-        state_sizes: approximate bytes of each state, by uid and name. Only set in a bundle.
+        state_sizes: approximate bytes of each state, by uid and name, in a bundle.
     """
 
     id: str

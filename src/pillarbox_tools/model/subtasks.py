@@ -1,4 +1,4 @@
-"""Keeps the last reports of a query's subtasks, because an epoch only runs subtasks that have work."""
+"""Keeps the last reports of a query's subtasks, because an epoch runs only subtasks that have work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pillarbox._elements import TaskReport
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox_tools.model.snapshot import EpochReport, ExecutorRun, VertexId, by_vertex, vertex_id
 
-# Source partitions can disappear: a subtask without a task in this many epochs is dropped.
+# A source's subtask is dropped after this many epochs without a task, because partitions can disappear.
 _SOURCE_EPOCHS = 20
 _SELDOM = ("memory_limit", "private_bytes")
 
@@ -24,7 +24,7 @@ class Subtasks:
             subtask = task.program, task.number, task.subtask
             _, before = self._last.get(subtask, (0, task))
             is_there = (before.host, before.process) == (task.host, task.process)
-            # A task reports its memory limit once, and its memory occasionally.
+            # A task reports its memory limit only once, and its memory only occasionally.
             carried = {name: getattr(task, name) or getattr(before, name) for name in _SELDOM if is_there}
             self._last[subtask] = epoch.number, replace(task, **carried)
         oldest = epoch.number - _SOURCE_EPOCHS

@@ -1,6 +1,7 @@
-"""Time windows of a query's history: 5 minutes ("now"), 15 minutes, an hour, a day.
+"""Time windows of a query's history: 5 minutes ("now"), 15 minutes, an hour, and a day.
 
-A fault is *present* if it occurred in the last five minutes, or if epochs are rarer, in the newest moment.
+A fault is *present* if it occurred in the last five minutes. If epochs are rarer, it is present if it occurred in the
+newest moment.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def now_of(snapshot: Snapshot) -> int:
 
 
 def within(snapshot: Snapshot, span: int) -> list[Moment]:
-    """Return the moments of the last ``span`` ms, or if epochs are rarer, the newest moment."""
+    """Return the moments in the last ``span`` ms. If epochs are rarer, return the newest moment."""
     moments, now = snapshot.run.moments, as_of(snapshot)
     recent = [moment for moment in moments if moment.at > now - span]
     if recent or not moments:
@@ -48,10 +49,10 @@ def moment_at(moments: Sequence[Moment], at: int) -> Moment:
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that still occurs. In the last ``span`` ms, ``count`` of ``of`` events failed.
+    """A present fault. In the last ``span`` ms, ``count`` of ``of`` events failed.
 
     Attributes:
-        since: when the fault began to occur in every moment (Unix time in ms).
+        since: when the fault began (Unix time in ms). A pause of more than five minutes ends a fault.
     """
 
     count: int
@@ -75,8 +76,8 @@ def fault_in(
 ) -> Fault | None:
     """Return the fault if it occurred more than ``least`` times, and in more than ``share`` of all cases.
 
-    This must hold now or in ``window`` (ms), and the fault must also occur now. ``count`` counts a moment's faults,
-    ``of`` all its cases.
+    Both must hold in the last five minutes or in ``window`` (ms), and the fault must be present. ``count`` counts a
+    moment's faults, ``of`` all its cases.
     """
     if not any(count(moment) for moment in within(snapshot, NOW)):
         return None
@@ -99,7 +100,7 @@ def _since(moments: Sequence[Moment], has: Callable[[Moment], bool]) -> int:
 
 
 def recent_epochs(snapshot: Snapshot, fewest: int, span: int = NOW) -> list[EpochReport]:
-    """Return the epochs with rows in the last ``span`` ms, but at least the newest ``fewest``."""
+    """Return the epochs with rows that ended in the last ``span`` ms, but at least the newest ``fewest``."""
     now = as_of(snapshot)
     rows = [epoch for epoch in snapshot.epochs if epoch.rows]
     recent = [epoch for epoch in rows if epoch.end > now - span]

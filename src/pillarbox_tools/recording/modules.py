@@ -44,7 +44,7 @@ def may_be_users(name: str) -> bool:
 
 
 def sources_here() -> dict[str, Source]:
-    """Return the sources of user modules that this process has imported or may import, by module name."""
+    """Return the sources of user modules that this process has imported or may import, by name."""
     sources: dict[str, Source] = {}
     pending = [(name, getattr(module, "__spec__", None)) for name, module in list(sys.modules.items())]
     main = str(getattr(sys.modules.get("__main__"), "__file__", ""))

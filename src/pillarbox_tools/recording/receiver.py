@@ -1,4 +1,4 @@
-"""The driver's side of a recording: receives the recorded task's data, and sends clocks to other tasks."""
+"""The driver's side of a recording, which receives the recorded task's data and sends clocks to other tasks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _HELLO_SECONDS = 30.0
 
 
 class Receiver:
-    """A server that receives a recorded task from workers. It has its own thread, and one for each connected worker.
+    """A server that receives a recorded task from workers. Uses one thread, and another for each connected worker.
 
     Args:
         host: the address to listen on, which workers must be able to reach.
-        folder: the folder that receives the recorded input.
+        folder: the folder for the recorded input.
         limit: maximum size of the input (bytes).
-        clocks: clock logs of other tasks, by vertex and subtask.
+        clocks: other tasks' clock logs, by vertex and subtask.
 
     Attributes:
         facts: the recorded task's description of itself.
@@ -48,7 +48,7 @@ class Receiver:
         threading.Thread(target=self._serve, name="pillarbox recording", daemon=True).start()
 
     def is_done(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for the recording to complete or fail. Returns False on timeout."""
+        """Wait for the end of the recording. Returns False after ``timeout`` seconds."""
         return self._done.wait(timeout)
 
     def close(self) -> None:

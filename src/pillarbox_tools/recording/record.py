@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _LOOK_EVERY = 0.1
-# A running query may remove an epoch during the copy; the next attempt takes a newer one.
+# A running query may remove an epoch that is being copied. The next attempt uses a newer epoch.
 _TRIES = 5
 
 
@@ -191,7 +191,6 @@ def _record(
 
 
 def _answers(vertex: ShippedVertex, query: str | None, subtask: int) -> tuple[dict[str, Answers], list[str]]:
-    """Return the answers in the operators' call journals, by uid, and messages about unreadable journals."""
     answers, doubts = dict[str, Answers](), list[str]()
     for node in vertex.load().nodes:
         options = async_options(node.factory)
@@ -209,7 +208,7 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, 
     again = Start(
         start.writer, "start", checkpointLocation=copy, queryName=f"pillarbox recording {uuid.uuid4().hex[:8]}"
     )
-    # Without snapshots, Spark's state maintenance does not write into the copy.
+    # This prevents snapshots, which Spark's state maintenance would write into the copy.
     settings = {REPLACEMENT: task.setting(), "spark.sql.streaming.stateStore.minDeltasForSnapshot": str(10**9)}
     with again.without_sink(), again.one_batch(), session_settings(start.spark, settings):
         query: Any = again.run()
@@ -225,7 +224,7 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, 
             if failure is not None:
                 raise _not_again(start, failure)
         elif receiver.error is None:
-            # A stop would make Spark log killed tasks.
+            # Not stopped, because Spark would log killed tasks.
             query.awaitTermination(max(1.0, deadline - time.monotonic()))
     finally:
         query.stop()

@@ -1,7 +1,7 @@
-"""The worker's side of a recording: the recorded task sends its input and state to the driver instead of running.
+"""The worker's side of a recording. The recorded task sends its input and state to the driver instead of running.
 
-Only tasks that supply the input run, with their recorded clocks from the driver. So the epoch has no output, and later
-tasks call no service.
+Only tasks that supply the input run, with their recorded clocks from the driver. So the epoch has no output, and no
+later task calls a service.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _CONNECT_SECONDS = 60.0
 class MessageType(IntEnum):
     """Types of messages. A message is (type, content).
 
-    METADATA contains the task's description, CHUNK a chunk of its log and the chunk's number, and PORTION a portion of
-    its input as bytes. END is the last message, which the driver answers when it has stored everything. CLOCK names
-    another task as (vertex, subtask); the answer is that task's clock log as bytes.
+    METADATA contains the task's description, CHUNK a chunk of its log with the chunk's number, and PORTION a portion of
+    its input as bytes. The driver answers END, the last message, when it has stored everything. CLOCK names another
+    task as (vertex, subtask); the answer is that task's clock log as bytes.
     """
 
     METADATA = 0
@@ -44,7 +44,7 @@ class RecordedTask:
 
     Attributes:
         subtask: its subtask, or a source's partition.
-        earlier: the vertices upstream of it.
+        earlier: the upstream vertices.
     """
 
     program: str
@@ -65,7 +65,6 @@ class RecordedTask:
         return program == self.program and number not in self.earlier
 
     def clock(self, program: str, number: int, subtask: int) -> bytes | None:
-        """Get an upstream task's clock log from the driver, or None."""
         if program != self.program:
             return None
         with self._connected() as driver:
@@ -84,7 +83,6 @@ class RecordedTask:
             driver.close()
 
     def send(self, facts: dict[str, Any], portions: Iterable[Any], store: ChunkStore | None = None) -> None:
-        """Send the task's description, state log and input to the driver. Returns when they are stored."""
         with self._connected() as driver:
             driver.send((MessageType.METADATA, {**facts, "hash_seed": os.environ.get("PYTHONHASHSEED")}))
             for chunk in () if store is None else chunks_of(store):

@@ -1,15 +1,15 @@
-"""A recording: a folder with the program, input and state of a task in an epoch.
+"""A recording: a folder with a task's program, input and state in an epoch.
 
-- ``recording.json``: its description as plain data;
+- ``recording.json``: the description as plain data;
 - ``program``: the pickled vertex;
 - ``state``: the chunks of the task's log before the epoch; ``state-after``: the chunks after the epoch, if it was
   committed;
-- ``answers``: the answers of calls in the operators' journals;
-- ``broadcasts``: the pickled values of Spark's broadcast variables in the vertex;
-- ``sources.json``: the source of the user's modules, and the versions of installed packages;
-- ``input``: consecutive pickles of the input: lists of buffers, or Arrow batches of a source.
+- ``answers``: answers in the operators' call journals;
+- ``broadcasts``: pickled values of the vertex's broadcast variables;
+- ``sources.json``: the user modules' source, and versions of installed packages;
+- ``input``: consecutive pickles of lists of buffers, or of a source's Arrow batches.
 
-A replay runs code from the recording, so only accept recordings from people whose programs you would run.
+A replay runs code from the recording, so accept recordings only from people whose programs you would run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FORMAT = 1
 _FACTS, _PROGRAM, _STATE, _AFTER, _INPUT = "recording.json", "program", "state", "state-after", "input"
 _SOURCES, _BROADCASTS, _ANSWERS = "sources.json", "broadcasts", "answers"
 
-# The entries of a journal by epoch.
+# A journal's entries by epoch.
 Answers = dict[int, list[Entry]]
 
 
@@ -46,14 +46,14 @@ class RecordingMetadata:
     """The description of a recording.
 
     Attributes:
-        uid: the uid of the task's first operator that has one.
+        uid: the first uid among the task's operators.
         subtask: the task's subtask; for a source, the partition.
-        clock: the task's clock log as text, or None if unknown.
+        clock: the clock log as text, or None if unknown.
         is_last: whether event time ended in the epoch.
-        is_pickled: for a source, whether its rows are pickled records of a collection.
-        calls: the vertex's operators that call services.
+        is_pickled: whether a source's rows are pickled records of a collection.
+        calls: operators that call services.
         doubts: messages about possible differences between the recording and the epoch.
-        hash_seed: the worker's ``PYTHONHASHSEED``, which determines the order of sets of text, or None.
+        hash_seed: the worker's ``PYTHONHASHSEED``, which determines the order of string sets, or None.
     """
 
     checkpoint: str
@@ -87,10 +87,8 @@ class Recording:
     """A recording on disk.
 
     Attributes:
-        state: chunks of the state log before the epoch, by number.
-        after: chunks of the state log after the epoch, or None if unknown.
-        broadcasts: pickled values of Spark's broadcast variables, by number.
-        answers: answers in the operators' call journals, by uid.
+        state: chunks of the state log before the epoch.
+        after: chunks after the epoch, or None if unknown.
     """
 
     folder: Path
@@ -169,7 +167,7 @@ def read_metadata(folder: Path) -> RecordingMetadata:
 
 
 def read_recording(folder: Path) -> Recording:
-    """Read a recording. Raises if it is damaged, or this version of Python or pillarbox cannot replay it."""
+    """Read a recording. Raises if it is damaged, or if this version of Python or pillarbox cannot replay it."""
     facts = read_metadata(folder)
     size = input_of(folder).stat().st_size if input_of(folder).exists() else 0
     if size != facts.bytes:

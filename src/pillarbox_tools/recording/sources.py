@@ -1,4 +1,4 @@
-"""Checks that sources still have an epoch's input, because Spark skips missing files."""
+"""Checks that sources still have an epoch's input, because Spark silently skips missing files."""
 
 from __future__ import annotations
 

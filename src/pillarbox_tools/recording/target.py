@@ -1,4 +1,4 @@
-"""Chooses the task to record, from the program's plan, the checkpoint and the history."""
+"""Chooses the task to record from the program's plan, the checkpoint and the history."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Target(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """An operator's uid, if possible a uid that no other vertex has, or "" without uids."""
+        """The uid of one of the operators, preferably one that no other vertex has. "" if no operator has a uid."""
         others = {
             operator.uid
             for vertex in self._plan.vertices
@@ -143,7 +143,6 @@ def _subtask_in_state(uid: str, text: str, keys: Sequence[Any], files: Checkpoin
 
 
 def doubts_of(target: Target, portions: Iterable[Any]) -> list[str]:
-    """Return messages about how the recorded input, ``portions``, may differ from the epoch's first run."""
     epoch = target.epoch_run
     if epoch is None:
         return []

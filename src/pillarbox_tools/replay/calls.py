@@ -1,8 +1,8 @@
-"""Refuses calls to services and other programs in a replay.
+"""Refuses calls to services and programs in a replay.
 
 Keyed functions receive the recorded answers to ``ctx.call``. Other operators that call services are replaced. Calls in
-other user code are detected with Python's audit events. C libraries that open sockets raise no events; only a network
-namespace stops them (``cli/replay_process.py``).
+other user code are detected with Python's audit events. C libraries raise no such events for their sockets, and only a
+network namespace stops them (``cli/replay_process.py``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAMED = 5
 
 
 class RefusedCallError(BaseException):
-    """A task tried to make a call. Not an ``Exception``, which retries and dead letters would catch."""
+    """Raised if a task tries to make a call. Not an ``Exception``, which retries and dead letters would catch."""
 
 
 class Refused:
@@ -45,7 +45,7 @@ class Refused:
         self.first: str | None = None
         self._uid = uid
         self._others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
-        # Sockets that user code has bound, to which it may connect.
+        # Sockets that user code has bound. It may connect to them.
         self._bound: WeakSet[Any] = WeakSet()
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -60,7 +60,7 @@ class Refused:
             return
         frame = sys._getframe(2)
         if any(name.partition(".")[0] == "py4j" for name in _modules(frame)):
-            return  # Java objects of the script's session are released
+            return  # Python releases Java objects of the script's session
         message = (
             f"{_caller(frame, self._uid)} would {action}. A replay makes no calls and has stopped here; pass"
             " --allow-calls to make them, to a test service"
@@ -134,7 +134,7 @@ def _caller(frame: FrameType, uid: str) -> str:
     return f"operator {(uid if operator is None else operator.context.uid)!r}{location}"
 
 
-# The newest is in force.
+# The last item is in force.
 _refusing: list[Refused] = []
 
 
@@ -179,11 +179,7 @@ class UnansweredOperator(StreamOperator):
 
 
 def replay_calls(vertex: Vertex, answers: Mapping[str, Answers], *, allow_calls: bool) -> None:
-    """Give a vertex's operators the recorded answers. Other calls are refused unless allowed.
-
-    Args:
-        answers: answers in the operators' call journals, by uid.
-    """
+    """Give a vertex's operators the recorded answers, and refuse other calls unless allowed."""
     for node in vertex.nodes:
         factory = node.factory
         options = async_options(factory)

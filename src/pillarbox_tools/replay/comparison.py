@@ -1,7 +1,7 @@
-"""Compares a recorded program with another one, on the recorded input and state.
+"""Compares a recorded program with another program, on the recorded input and state.
 
-First, both programs run normally. If the results differ, both programs run again, and their output and state are
-compared after each record.
+Both programs first run normally. If the results differ, they run again, and output and state are compared after each
+record.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SHOWN = 300
 
 @dataclass(frozen=True)
 class Step:
-    """One program's result for a record, as text: its output, the key's final state, and its error."""
+    """One program's result for a record, as text: the output, the key's final state, and the error, if any."""
 
     output: list[str]
     state: dict[str, str]
@@ -46,7 +46,7 @@ class FirstDifference:
     """The first record after which two programs differ.
 
     Attributes:
-        number: position of the record in the input, from 1; or 0 if the programs differ before the first record.
+        number: the record's position in the input, from 1, or 0 if the programs differ before the first record.
         before: the key's states before the record in the recorded program, by state name.
     """
 
@@ -61,11 +61,11 @@ class FirstDifference:
 
 @dataclass
 class Comparison:
-    """The result of comparing two programs.
+    """The result of a comparison of two programs.
 
     Attributes:
-        sent: numbers of records emitted by (the recorded program, the other program).
-        only_end: differences caused by timers, requests or the end of the epoch instead of a record.
+        sent: numbers of records that (the recorded program, the other program) emitted.
+        only_end: differences caused by timers, requests or the end of the epoch, not by a record.
         unanswered: the message of the service call without a recorded answer that stopped a program, or None.
     """
 
@@ -82,7 +82,7 @@ class Comparison:
 
 
 class _Event(NamedTuple):
-    """An output record, or the error that ended a program, as a tree and as text."""
+    """An output record, or the error that ended a program: as a tree and as text."""
 
     tree: Any
     text: str
@@ -104,15 +104,14 @@ def compare_programs(
     clock: int | None = None,
     allow_calls: bool = False,
 ) -> Comparison:
-    """Run the recorded program and another program on the recorded input, and compare their results.
+    """Run the recorded program and another program on the recorded input, and compare the results.
 
-    The recorded program uses the recorded modules, the other program the modules of this process.
+    The recorded program uses the recorded modules, the other program uses this process's modules.
 
     Args:
-        other: the other program's vertex.
         broadcasts: pickled values of Spark's broadcast variables in the other vertex, by number.
-        clock: a constant time for both programs (Unix time in ms), or None to repeat the recorded readings.
-        allow_calls: whether programs may call services. If False, a program stops at its first call.
+        clock: constant time for both programs (Unix time in ms), or None to repeat the recorded readings.
+        allow_calls: whether programs may call services. If False, they stop at their first call.
     """
 
     def recorded() -> Rerun:
@@ -191,7 +190,7 @@ class _StepTrace(NamedTuple):
     error: Any
 
     def parts_that_differ(self, other: _StepTrace) -> list[str]:
-        """Return messages about differing parts. Ignores the order of output."""
+        """Describe differing parts. Ignores the order of output."""
         parts = []
         trees = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
         values = (tuple(MISSING if tree is None else tree[2] for tree in pair) for pair in zip_longest(*trees))
@@ -210,7 +209,7 @@ def _only_in(values: list[Any], other: list[Any]) -> list[Any]:
 
 
 class _ComparedProgram(NamedTuple):
-    """One of the compared programs. It can be run repeatedly, in the calling thread."""
+    """One of the compared programs. It can run repeatedly, in the calling thread."""
 
     recording: Recording
     make: Callable[[], Rerun]
@@ -242,7 +241,7 @@ class _ComparedProgram(NamedTuple):
             return _FullRun(outputs, texts, *self._run(run))
 
     def step(self, take: Callable[[_StepTrace], None]) -> None:
-        """Run the program record by record. Calls ``take`` at the start, after each record, and at the end."""
+        """Run the program record by record. Call ``take`` at the start, after each record, and at the end."""
         steps: list[_StepRun] = []
 
         def run(rerun: Rerun) -> None:

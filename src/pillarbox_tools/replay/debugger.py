@@ -1,4 +1,4 @@
-"""Python's debugger (pdb), adapted to a replay: it only stops in the user's functions."""
+"""Python's debugger (pdb), adapted to a replay: it stops only in user functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pillarbox._tracebacks import is_user_code
 
 
 class Debugger(pdb.Pdb):
-    """A debugger that stops at the first line of each user function. Leaving the function continues the task."""
+    """A debugger that stops at the first line of each user function. When the function returns, the task continues."""
 
     def __init__(self, task: StreamTask) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def innermost(function: Any) -> Any:
         elif hasattr(function, "__func__"):
             function = function.__func__
         elif hasattr(function, "__code__"):
-            # A closure over a single other function counts as a decorator.
+            # A closure over a single function counts as a decorator.
             cells = [cell.cell_contents for cell in function.__closure__ or () if _is_function(cell)]
             function = cells[0] if len(cells) == 1 else function
         elif hasattr(type(function).__call__, "__code__"):

@@ -1,4 +1,4 @@
-"""Detects nondeterministic inputs of user code (random numbers, ids, the clock), or makes them reproducible."""
+"""Detects nondeterministic inputs of user code (random numbers, ids, the clock) or makes them reproducible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox._tracebacks import is_user_code
 
 _NAMED = 10
 
-# Nondeterministic Python functions: their modules, and a prefix of their names.
+# Modules with nondeterministic functions, and the prefix of these functions' names.
 _MODULES = {"random": "", "secrets": "", "uuid": "uuid"}
 _FUNCTIONS = {
     time.time: "time.time()",
@@ -36,9 +36,9 @@ _METHODS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 
 @contextmanager
 def nondeterministic_calls() -> Iterator[list[str]]:
-    """Within the block, collect nondeterministic calls of user code in this thread, with line numbers.
+    """Collect user code's nondeterministic calls, with line numbers, in this thread within the block.
 
-    Uses Python's profiler, which makes the code several times slower.
+    Uses Python's profiler, which makes code several times slower.
     """
     names: dict[str, None] = {}
 
@@ -65,7 +65,7 @@ def nondeterministic_calls() -> Iterator[list[str]]:
 
 
 def is_code_of_user(filename: str) -> bool:
-    """Return whether a file belongs to the user or to an installed library, but not to Python or pillarbox."""
+    """Return whether a file belongs to the user or an installed library, and not to Python or pillarbox."""
     is_python = filename.startswith((_LIBRARY, "<")) and "site-packages" not in filename
     return not is_python and is_user_code(filename)
 
@@ -86,10 +86,10 @@ def _name_of(function: Any) -> str | None:
 
 @contextmanager
 def fixed_inputs(seed: int | None, clock: int | None) -> Iterator[None]:
-    """Within the block, make random numbers and the clock of user code reproducible.
+    """Make random numbers and the clock reproducible for user code within the block.
 
     Args:
-        seed: seed of ``random``, ``numpy.random``, ``os.urandom`` and thereby ``uuid``, or None.
+        seed: seed of ``random``, ``numpy.random`` and ``os.urandom`` (and thereby ``uuid``), or None.
         clock: constant time for ``time`` and ``datetime`` (Unix time in ms), or None.
     """
     with ExitStack() as stack:

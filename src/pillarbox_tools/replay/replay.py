@@ -1,4 +1,4 @@
-"""Replays a recording in this process, without Spark and Java, and by default without service calls."""
+"""Replays a recording in this process, by default without calling external services."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class Replay:
 
     Attributes:
         records: number of input records up to the end or the failure.
-        differs: differences from the recording, or [].
         state: differences between the final state and the checkpoint's state, or None if they were not compared.
         reasons: messages about possible reasons for differences.
         stopped: whether the replay stopped at the requested record or in the debugger.
@@ -66,9 +65,9 @@ def replay(
     """Run a recorded task up to its failure or its end.
 
     Args:
-        at: position of the input record to stop before, from 1.
+        at: position (from 1) of the input record to stop before.
         debug: whether to open Python's debugger at that record, or where the task fails.
-        diff: whether to compare the outcome (final state or failure) with the recorded one.
+        diff: whether to compare the outcome (final state or failure) with the recorded outcome.
         allow_calls: whether to run async operators, and functions that open sockets or start programs.
         clock: constant time for the task's clock and user code (Unix time in ms). By default, the task's clock repeats
             the recorded readings, and user code gets the current time.
@@ -127,7 +126,7 @@ def _run(
 
 def _stop_at(task: StreamTask, number: int, *, debug: bool) -> None:
     def stopping(process: Callable[[Records], None], records: Records) -> None:
-        # The task counts a run before processing it.
+        # The task has already counted these records.
         first = task.metrics.records_in - len(records) + 1
         offset = number - first
         if not 0 <= offset < len(records):

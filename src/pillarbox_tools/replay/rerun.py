@@ -1,4 +1,4 @@
-"""Recreates a recorded task in this process, without Spark and Java."""
+"""Recreates a recorded task in this process, without Spark or Java."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Rerun:
         shipped: the vertex. By default, the recorded vertex.
         broadcasts: pickled values of Spark's broadcast variables, by number. By default, as recorded.
         clock: constant time (Unix time in ms), or None to repeat the recorded readings.
-        allow_calls: whether operators may call services. If False, a call stops the task.
+        allow_calls: whether operators may call services. If False, the first call stops the task.
 
     Attributes:
-        store: its state log. Running the task updates it.
+        store: the task's state log. Running the task updates it.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Rerun:
             task.restore(self.store)
 
     def run(self, portions: Iterable[Any] | None = None) -> Iterator[list[Buffer]]:
-        """Run the epoch on ``portions`` (by default, the recorded input). Yields its output in parts."""
+        """Run the epoch on ``portions`` (by default, the recorded input). Yields output in parts."""
         facts, task = self._recording.facts, self.task
         batches = self.input() if portions is None else portions
         if isinstance(task, SourceStreamTask):
@@ -107,7 +107,7 @@ class Rerun:
 
 @dataclass
 class Outcome:
-    """How a run ended."""
+    """The outcome of a run."""
 
     rerun: Rerun | None = None
     error: Exception | None = None
@@ -122,7 +122,7 @@ def run_once(
     allow_calls: bool,
     on_error: Callable[[Exception], None] = lambda error: None,
 ) -> Outcome:
-    """Create a task with ``make``, run it, and cancel it. Errors of ``make`` propagate."""
+    """Create a task with ``make``, run it, and cancel it. Errors in ``make`` propagate."""
     outcome = Outcome()
     with nullcontext() if allow_calls else refused_calls(recording.facts.uid) as refused:
         try:

@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Difference:
-    """An entry (a key's state) that has different values in two states of a subtask.
+    """An entry (a key's state) that differs between two states of a subtask.
 
     Attributes:
         owner: the key as text, with the namespace.
         state: name of the state, or ``timers``.
-        then: value in the checkpoint as text, or None if missing.
-        now: value in the replay as text, or None if missing.
+        then: its value in the checkpoint as text, or None if missing.
+        now: its value in the replay as text, or None if missing.
         part: the first differing part: its path and both values.
     """
 
@@ -50,7 +50,7 @@ def compare_logs(then: MemoryChunkStore, now: MemoryChunkStore, subtask: int) ->
 def different_entries(
     then: Mapping[bytes, T], now: Mapping[bytes, T], tree: Callable[[T], Any]
 ) -> Iterator[tuple[T | None, T | None, ValueDifference]]:
-    """Yield the entries whose values differ. ``tree`` converts a value to nested containers, which are compared."""
+    """Yield the entries whose values differ. ``tree`` converts values to nested containers, which are compared."""
     for name in then.keys() | now.keys():
         pair = then.get(name), now.get(name)
         left, right = (MISSING if entry is None else tree(entry) for entry in pair)

@@ -1,6 +1,6 @@
-"""Converts values to trees of plain data, to compare values of two versions of a program.
+"""Converts values to trees of plain data, to compare values between two versions of a program.
 
-Objects of two versions have different classes, and are never equal. A tree contains the same data as a pickle.
+Objects from two versions have different classes, so they are never equal. A tree contains the same data as a pickle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pillarbox._unpickle import loads_allowed
 
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 _SHOWN = 120
-# Path within a value, and the values of both sides: trees, or ``MISSING``.
+# (path within a value, values on both sides). These values are trees or ``MISSING``.
 ValueDifference = tuple[str, Any, Any]
 MISSING = ("missing",)
 
@@ -104,8 +104,8 @@ def _of_object(value: Any) -> Any:
 
 
 def digest(tree: Any) -> bytes:
-    """Return bytes that are only equal for equal trees."""
-    # Version 0 of the format is independent of shared and interned objects.
+    """Return bytes that are equal only for equal trees."""
+    # Version 0 of the format does not depend on shared or interned objects.
     return marshal.dumps(_plain(tree), 0)
 
 
@@ -152,7 +152,7 @@ def shown(tree: Any, limit: int = _SHOWN) -> str:
     parts = ", ".join(f"{label} {shown(part, 30)}" for label, part in tree.parts[:10])
     text = f"{name}({parts})" if parts else str(name)
     if name == _name(tree) and [label for label, _ in tree.parts] == [""]:
-        text = str(tree.parts[0][1])  # of a value that has no parts
+        text = str(tree.parts[0][1])  # the text of a value without parts
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 

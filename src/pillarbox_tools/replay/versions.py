@@ -1,4 +1,4 @@
-"""Runs two versions of a program in one process, by importing the recorded version's modules from the recording."""
+"""Runs two versions of a program in one process, by importing the recorded modules from the recording."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ from pillarbox_tools.recording.recording import Recording
 
 
 class _Loader(ExecutionLoader):
-    """Loads a module from its recorded source."""
-
     def __init__(self, source: Source) -> None:
         self._source = source
 
@@ -44,10 +42,10 @@ class _Loader(ExecutionLoader):
 
 
 class RecordedModules(MetaPathFinder):
-    """Finds the user's modules in a recording, and nowhere else.
+    """Finds user modules only in a recording.
 
     Attributes:
-        missing: the first user module that was imported but is not in the recording, or None.
+        missing: the first imported user module that is not in the recording, or None.
     """
 
     def __init__(self, sources: dict[str, Source]) -> None:
@@ -71,7 +69,7 @@ class RecordedModules(MetaPathFinder):
 
 @contextmanager
 def recorded_modules(recording: Recording) -> Iterator[None]:
-    """Within the block, use the recorded user modules. Raises if the recording lacks a module of the program."""
+    """Use the recorded user modules within the block. Raises if the recording lacks a module of the program."""
     sources, _ = recording.modules()
     finder = RecordedModules(sources)
     before = _take_modules()
@@ -96,7 +94,7 @@ def _take_modules() -> dict[str, Any]:
 
 
 def check_installed(recording: Recording, vertex: Vertex) -> None:
-    """Raise if the recorded program uses functions of an installed package whose version differs here."""
+    """Raise if the recorded program uses functions from an installed package whose version differs here."""
     _, versions = recording.modules()
     for node in vertex.nodes:
         for name in _modules_of(node.factory.make):

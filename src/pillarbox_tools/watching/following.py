@@ -1,4 +1,4 @@
-"""Finds the model of a query for the public tools. For a query without hooks, starts a thread."""
+"""Finds the model of a query for the public functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ _READ_EVERY = 1.0
 
 
 def watched_query(query: StreamingQuery, method: str, otherwise: str = "") -> WatchedQuery:
-    """Return the model of a query, as :func:`watched` does."""
     if not hasattr(query, "awaitTermination"):
         raise ProgramError(f"{method} takes a query, as start() returned it, not {shorten(query)}")
     started = find(query)
@@ -36,7 +35,7 @@ _watched: WeakKeyDictionary[StartedQuery, WatchedQuery] = WeakKeyDictionary()
 
 
 def watched(started: StartedQuery) -> WatchedQuery:
-    """Return the model of a query. If the query has no hooks, starts a thread that feeds it. Thread-safe."""
+    """Return the model of a query. For a query without hooks, start a thread that updates it. Thread-safe."""
     with _lock:
         query = _watched.get(started)
         if query is None:
@@ -49,7 +48,7 @@ def watched(started: StartedQuery) -> WatchedQuery:
 
 
 def _follow(started: StartedQuery, query: WatchedQuery, progress: ProgressReader) -> None:
-    """Feed a query's model until its end. For a query that its writer's own ``start()`` started, without hooks."""
+    """Update a query's model until the query's end. For a query without hooks (started by its writer's ``start()``)."""
 
     def log_failure(error: Exception) -> None:
         query.log_missing_progress(describe(error))

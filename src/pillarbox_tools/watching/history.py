@@ -1,7 +1,7 @@
-"""The history of a checkpoint's queries: small files in the checkpoint's folder ``pillarbox/history/``.
+"""The history of a checkpoint's query: small files in the checkpoint's folder ``pillarbox/history/``.
 
-The driver writes its model of a run at most once a minute, and at the end, each time to a new file, and removes the
-previous file. Under Spark Connect, files cannot be removed, so it only writes at the end. Failing to write does not
+At most once a minute, and at the end of a run, the driver writes its model of the run to a new file and removes the
+previous file. Under Spark Connect, files cannot be removed, so it writes only at the end. A failed write does not
 affect the query.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pillarbox")
 
 _EVERY = 60_000
-# Runs kept, epochs kept per run, and tasks kept per epoch: the busiest.
+# Maximum number of runs, of epochs per run, and of (the busiest) tasks per epoch.
 _RUNS = 20
 _EPOCHS = 20
 _TASKS = 64
@@ -52,14 +52,14 @@ class HistoryWriter:
         self._warned = False
 
     def write_if_due(self) -> None:
-        """Write changes if a minute has passed since the last write. Never raises."""
+        """Write changes if the last write was at least a minute ago. Never raises."""
         if session_of(self._spark).has_jvm and now_ms() >= self._next:
             self.write()
 
     def write(self, *, is_end: bool = False) -> None:
         """Write changes. Never raises.
 
-        At the query's end, the session may also have ended, so failures are not logged as warnings.
+        Does not warn of failures at the query's end, because the session may also have ended.
         """
         self._next = now_ms() + _EVERY
         version = self._model.refresh()
@@ -104,7 +104,7 @@ def condensed(snapshot: Snapshot) -> Snapshot:
 
 
 def _condensed(epoch: EpochReport) -> EpochReport:
-    """Drop task reports that the doctor does not need. Keeps sums over all tasks."""
+    """Drop task reports that the doctor does not need, but keep the sums over all tasks."""
     if len(epoch.tasks) <= _TASKS:
         return epoch
     tasks = sorted(epoch.tasks, key=lambda task: -task.busy_ms)[:_TASKS]
@@ -121,7 +121,7 @@ def _condensed(epoch: EpochReport) -> EpochReport:
 
 
 def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
-    """Return the last snapshot of each run, newest first. Skips files of other format versions."""
+    """Return each run's last snapshot, newest first. Skips files of other format versions."""
     newest: dict[str, Snapshot] = {}
     for _, line in session_of(spark).folder(folder_of(checkpoint)).lines():
         document: dict[str, Any] = json_object(line)

@@ -1,4 +1,4 @@
-"""Shows the progress of a query that is catching up, as a line on standard error."""
+"""Shows a query's progress while it catches up, as a line on standard error."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class ProgressLine:
 
 @contextmanager
 def progress_line(started: StartedQuery) -> Iterator[None]:
-    """Within the block, show a query's progress, if standard error is a terminal without Spark's progress bar."""
+    """Show a query's progress within the block, if standard error is a terminal without Spark's progress bar."""
     stream = sys.stderr
     if not stream.isatty() or session_of(started.start.spark).shows_progress_bar:
         yield
         return
     query = watched(started)
     line = ProgressLine(stream, query.snapshot, is_batch=started.start.is_available_now)
-    # In its own thread, because the waiting thread handles signals.
+    # Runs in its own thread, because the waiting thread handles signals.
     try:
         with repeated(line.update, _EVERY):
             yield

@@ -1,4 +1,4 @@
-"""Reads a query from the history and notes in its checkpoint, without its driver."""
+"""Reads a query's history and notes from its checkpoint, without its driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FRESH = 15.0
 
 
 class CheckpointQuery(ShownQuery):
-    """The query of a checkpoint, which runs elsewhere or has stopped. Thread-safe."""
+    """A checkpoint's query, which runs elsewhere or has stopped. Thread-safe."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._known = stored_snapshot(spark, checkpoint)
@@ -56,7 +56,6 @@ class CheckpointQuery(ShownQuery):
 
 
 def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
-    """Return the snapshot of a checkpoint's query. ``missing`` names data that is unavailable."""
     notes = Checkpoint(spark, checkpoint)
     query_id = notes.started_query("one, or the file of a bundle")
     history = read_history(spark, checkpoint)

@@ -1,4 +1,4 @@
-"""A query of this process whose progress updates its model, which is written to the history."""
+"""Models of this process's queries, which are written to the history."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _log = logging.getLogger("pillarbox")
 
 
 class WatchedQuery(QueryModel):
-    """The model of a query that runs in this process, with its history and its metrics for exporters."""
+    """The model of a query that runs in this process, with its history and metrics."""
 
     def __init__(self, started: StartedQuery) -> None:
         query: Any = started.query
         self._spark: SparkSession = started.start.spark
         self._warned = False
         self._examined = False
-        # The lock guards these two: whether the earlier runs have been read (True in the constructor), and why not.
+        # The lock guards these two fields: whether earlier runs have been read (True in the constructor), and why not.
         self._has_read = True
         self._unread = ""
         self._reading = threading.Lock()
@@ -52,7 +52,7 @@ class WatchedQuery(QueryModel):
         self._history = None if started.checkpoint is None else HistoryWriter(self._spark, started.checkpoint, self)
 
     def take(self, reports: Iterable[Progress]) -> None:
-        """Add progress reports, and write the history if it is due. Call it in the same thread as :meth:`end`."""
+        """Add progress reports, and write the history if due. Call this in the same thread as :meth:`end`."""
         self._read_earlier()
         for progress in reports:
             self._take(progress)
@@ -66,11 +66,10 @@ class WatchedQuery(QueryModel):
             if not self._examined and newest is not None and newest.tasks:
                 self._examined = True
                 warn_of_findings(super().snapshot(), FIRST_EPOCH_RULES)
-        except Exception as error:  # The query does not need its model, and its waiting caller must not fail.
+        except Exception as error:  # The query does not need its model, and the waiting caller must not fail.
             self.log_missing_progress(describe(error))
 
     def log_missing_progress(self, why: str) -> None:
-        """Log that progress is missing: as a warning the first time, then at debug level."""
         (_log.debug if self._warned else _log.warning)("query %s: its progress cannot be read: %s", self.id, why)
         self._warned = True
 
@@ -87,7 +86,7 @@ class WatchedQuery(QueryModel):
         return replace(snapshot, missing=[*snapshot.missing, self._unread]) if self._unread else snapshot
 
     def _read_earlier(self) -> None:
-        """Read the earlier runs. Only once, because they no longer change. Thread-safe."""
+        """Read the earlier runs, once, because they no longer change. Thread-safe."""
         with self._reading:
             if self._has_read:
                 return

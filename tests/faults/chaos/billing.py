@@ -1,9 +1,9 @@
 """Kills processes of ``make demo-agent``. Run it as ``python -m tests.faults.chaos.billing --kills 50 --seed 7``.
 
-The demo's agents ask a language model about each line of a chat. The seed determines kills of Python workers, homes and
-drivers, and outages of the model. The answers must equal the results of plain Python, with one bill per request. With
-``--share 0.5``, the budget has a ceiling of half of these tokens, which must hold; each line must be answered or
-refused. The last line of the output is one JSON object.
+The demo's agents ask a language model about each line of a chat. The seed determines when Python workers, homes and
+drivers are killed, and when the model is down. The answers must equal the results of plain Python, and each request
+must be billed once. With ``--share 0.5``, the budget has a ceiling of half of these tokens, which must hold; each line
+must be answered or refused. The last line of the output is a JSON object.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Billing:
     """A run of the demo with faults.
 
     Args:
-        session: the arguments that describe the session.
+        session: arguments that describe the session.
     """
 
     def __init__(self, out: Path, service: RunningService, seed: int, session: Sequence[str]) -> None:
@@ -104,7 +104,7 @@ class Billing:
 
 
 def holds(ceiling: int, stats: dict[str, Any], out: Path, least: float) -> bool:
-    """Return whether at most the ceiling was billed, and at least a share of it, and each line has one outcome."""
+    """Return whether the bill is between a share of the ceiling and the ceiling, and each line has one outcome."""
     lines: Counter[tuple[str, int]] = Counter()
     for path in (out / "chats").glob("*.csv"):
         with path.open(newline="") as file:

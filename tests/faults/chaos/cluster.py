@@ -1,4 +1,4 @@
-"""A driver process of ``make chaos``, which is controlled from outside."""
+"""A driver process of ``make chaos``, controlled from outside."""
 
 from __future__ import annotations
 
@@ -29,12 +29,10 @@ class Driver:
     """A driver process and its children, in a process session of their own.
 
     Args:
-        home: the folder with the run's shape. The driver's output is in a subfolder.
-        number: the number of the driver in the run.
-        environment: additional environment variables.
+        home: the folder with the run's shape. The driver writes its output into a subfolder.
 
     Attributes:
-        refused: number of failed file writes in the log.
+        refused: number of failed file writes that the log shows.
     """
 
     def __init__(self, home: Path, number: int, environment: dict[str, str]) -> None:

@@ -14,12 +14,10 @@ class Damage:
     """A checkpoint file that was truncated, changed or emptied.
 
     Attributes:
-        file: path within the checkpoint.
-        how: kind of damage.
-        batch: first batch that may be wrong because of the damage.
-        noticed_at: batch when the damage caused an error and was reverted, or None.
-        said: the error.
-        wrong: number of wrong rows in the batches from ``batch`` to ``noticed_at``.
+        file: its path in the checkpoint.
+        batch: the first batch that the damage may affect.
+        noticed_at: the batch when the damage caused an error and was reverted, or None.
+        wrong: number of wrong rows from ``batch`` to ``noticed_at``.
     """
 
     file: str
@@ -55,7 +53,7 @@ def damage(checkpoint: Path, rng: random.Random, shift: int = 0) -> Damage | Non
     """Damage one of the newest files, which are read next. Returns None if there is no suitable file.
 
     Args:
-        shift: number of a batch in the output minus its number in the checkpoint.
+        shift: a batch's number in the output minus its number in the checkpoint.
     """
     kind = rng.choice(["offsets", "commits", "state", "state"])
     which, how, far, bit, count, without = (

@@ -1,15 +1,15 @@
 """A driver process for ``make chaos``: ``python -m tests.faults.chaos.driver HOME STATUS``.
 
 Runs the programs of HOME/shape.json until HOME's input ends, and then a bounded program. Lines of standard input are
-orders. ``start PLACE`` starts the programs with the checkpoint and output in PLACE; ``start-first PLACE`` starts the
-first program only; ``stop`` stops them; ``read-READER PLACE`` reads the first program's checkpoint while it runs. Other
-orders are for stopped programs: ``finish PLACE`` repeats each uncommitted epoch; ``available PLACE`` runs the second
-program until all due work is done; ``rescale PLACE`` changes the first program to the shape's parallelism; and
-``savepoint PLACE`` writes the shape's next savepoint. Results are JSON lines in STATUS. The process exits when standard
-input is closed, or when everything is done.
+orders. ``start PLACE`` starts the programs with the checkpoint and output in PLACE; ``start-first PLACE`` starts only
+the first program; ``stop`` stops them; ``read-READER PLACE`` reads the first program's checkpoint while it runs. The
+other orders need stopped programs: ``finish PLACE`` repeats each uncommitted epoch; ``available PLACE`` runs the second
+program until all due work is done; ``rescale PLACE`` changes the first program to the shape's parallelism; ``savepoint
+PLACE`` writes the shape's next savepoint. Results are JSON lines in STATUS. The process exits when standard input is
+closed or everything is done.
 
-If a sink finds a file ``die in NAME ...`` in HOME after a write, it kills the driver before Spark commits the batch.
-With ``stop NAME ...``, it stops its query instead.
+If a sink finds a file ``die in NAME ...`` in HOME after a write, it kills the driver before Spark commits the batch. If
+it finds ``stop NAME ...``, it stops its query.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class Programs:
     def _second(self, run_folder: Path) -> DataStreamWriter:
         """Return the writer of the second program.
 
-        If the program uses processing time, its input arrives file by file, so that between files, only the program's
-        timers cause epochs.
+        If the program uses processing time, its input arrives file by file, so that only its timers cause epochs
+        between files.
         """
         mode: second_job.Mode = self._shape()["mode"]
         waits = mode in second_job.WAITING
@@ -242,7 +242,7 @@ class _Crossing:
     """A thread that writes savepoints of the original checkpoint while a query starts from a savepoint.
 
     Args:
-        wanted: the checkpoint and the folder of savepoints, or None for no thread.
+        wanted: (checkpoint, folder for savepoints), or None for no thread.
     """
 
     def __init__(self, spark: SparkSession, paths: dict[str, str] | None) -> None:

@@ -1,4 +1,4 @@
-"""The faults of ``make chaos``. Each method returns whether its fault has been caused."""
+"""The faults of ``make chaos``. Each method returns whether it has caused its fault."""
 
 from __future__ import annotations
 
@@ -113,9 +113,9 @@ class ChaosFaults(ChaosRun):
         return happened
 
     def undo_a_commit(self, rng: random.Random) -> bool:
-        """Remove the last commit of a query from Spark's commit log between two runs.
+        """Remove a query's last commit from Spark's commit log between two runs.
 
-        This is the state after a driver has died between the sink's commit and Spark's commit.
+        A driver that dies between the sink's commit and Spark's commit leaves this state.
         """
         if not self.stopped():
             return False
@@ -268,7 +268,7 @@ class ChaosFaults(ChaosRun):
     def _go_through(
         self, orders: list[tuple[str, Callable[[], None]]], is_half: Callable[[], Any], rng: random.Random
     ) -> None:
-        """Carry out orders before the queries restart. With a probability of one half, the driver is killed meanwhile.
+        """Carry out orders before the queries restart. With a probability of one half, kill the driver in the middle.
 
         Args:
             is_half: returns whether the last order is half done.

@@ -23,16 +23,14 @@ class Outcome:
     """The wrong rows of one seed.
 
     Args:
-        epochs: the input.
-        right: the first program's expected output.
-        say: called with the text of each error.
+        say: called with each error's text.
 
     Attributes:
-        damages: the damage to files of the first program's checkpoint.
+        damages: damage to files of the first program's checkpoint.
         lost: number of missing rows.
         doubled: number of duplicated or unexpected rows.
-        silent: number of lost and doubled rows after damage that was not noticed.
-        given_up: number of requests that the second program has given up on.
+        silent: number of lost and doubled rows after unnoticed damage.
+        given_up: number of requests that the second program gave up on.
     """
 
     def __init__(self, epochs: Sequence[Epoch], right: Answer, say: Callable[[str], None]) -> None:

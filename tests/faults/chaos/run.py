@@ -1,4 +1,4 @@
-"""One seed of ``make chaos``: its programs, its cluster, and recovery from failures."""
+"""One seed of ``make chaos``: programs, cluster, and recovery from failures."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class ChaosRun:
 
     Args:
         archive: the class archive for the JVMs of later seeds.
-        epochs: number of epochs. With fewer than `EPOCHS`, there are fewer faults.
-        only: the faults, in this order, instead of the seed's faults.
-        homes: the mode of homes, instead of the seed's mode.
+        epochs: number of epochs. Fewer than `EPOCHS` mean fewer faults.
+        only: faults to cause in this order, instead of the seed's faults.
+        homes: mode of homes, instead of the seed's mode.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Runs programs on Spark with random faults: ``python -m tests.faults.chaos.seeds --seed 7 --minutes 10``.
 
-A seed determines the cluster's shape, programs, input and faults, but not the faults' exact times. Every row is
-compared with the result of plain Python. Each seed prints a line of JSON, and the last line has the sums. The exit code
-is 0 if all results were right. Only faults that have been caused are counted.
+A seed determines the cluster's shape, programs, input and faults, but not the exact times of faults. Every row is
+compared with plain Python's result. Each seed prints a line of JSON, and the last line contains sums. The exit code is
+0 if all results were right. Only faults that happened are counted.
 """
 
 from __future__ import annotations
@@ -167,10 +167,7 @@ def run_seed(
     """Run a seed. After an error, its files are kept.
 
     Args:
-        archive: the class archive for the JVMs of later seeds.
-        epochs: as in :class:`ChaosRun`.
-        only: as in :class:`ChaosRun`.
-        homes: as in :class:`ChaosRun`.
+        archive, epochs, only, homes: as in :class:`ChaosRun`.
     """
     began = time.monotonic()
     home = Path(tempfile.mkdtemp(prefix=f"pillarbox-chaos-{seed}-"))

@@ -23,10 +23,10 @@ SINKS: tuple[Sink, ...] = ("overwriting", "knowing", "parquet")
 
 
 class ChaosSink(FileSink):
-    """A sink with one file per batch, which carries out an order after a write and before Spark commits the batch.
+    """A sink with one file per batch. It carries out orders after a write, before Spark commits the batch.
 
     Args:
-        knowing: whether the sink skips a batch that it has already written.
+        knowing: whether the sink skips batches that it has already written.
         after: called with the batch after a write.
     """
 
@@ -51,11 +51,7 @@ class ChaosSink(FileSink):
 
 
 class LoggedFiles:
-    """The folder of Spark's file sink. Only files in the sink's log are read.
-
-    Args:
-        directory: Spark's output folder.
-    """
+    """The folder of Spark's file sink. Reads only files in the sink's log."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

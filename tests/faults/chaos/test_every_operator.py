@@ -1,4 +1,4 @@
-"""Each operator is part of a program of ``make chaos``, or the table of operators gives a reason why not."""
+"""Each operator is part of a program of ``make chaos``, or the operator table gives a reason why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The expected output of the ledger in ``job.py``."""
+"""The expected output of ``Ledger`` in ``job.py``."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Accounts(Model):
     """The accounts of all keys.
 
     Args:
-        place: the fault point of timers, for a key and timestamp.
+        place: returns a timer's fault point by key and timestamp.
 
     Attributes:
-        emitted: (key, timestamp) of the ledger's own rows -> the key's number of records so far.
+        emitted: (key, timestamp) of the ledger's own rows -> number of records so far with this key.
     """
 
     def __init__(self, point: str) -> None:

@@ -27,9 +27,9 @@ class Answer:
     """The expected output, and the possible fault points.
 
     Attributes:
-        output: the sorted rows of each batch.
+        output: sorted rows of each batch.
         points: fault point -> its events in each batch.
-        totals: after each batch, the sum of ids in the state of each ledger key.
+        totals: for each batch, the sum of ids in each ledger key's state after it.
     """
 
     output: dict[int, list[Row]] = field(default_factory=dict)

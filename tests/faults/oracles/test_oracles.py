@@ -1,4 +1,4 @@
-"""The models of chaos programs, compared with the programs on the local runtime when epochs are lost."""
+"""Models of chaos programs, compared with these programs on the local runtime, where epochs are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keyed functions that await something between a read and a write of state, for chaos."""
+"""Keyed functions for chaos that await something between a read and a write of state."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from tests.faults.programs.job import Event, Faults
 
 
 class Awaits(KeyedProcessFunction):
-    """Folds the events of a key. If two elements of a key ran concurrently or one were repeated, the result would
-    differ.
-    """
+    """Folds a key's events. Concurrent or repeated elements would change the result."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults

@@ -1,7 +1,7 @@
 """Columnar windows and joins for chaos, in a program and as DataFrame functions.
 
-The program's operators receive events from Python functions. The DataFrame functions are another query, whose source
-has Arrow rows.
+The program's operators receive events from Python functions. The DataFrame functions form a query with Arrow rows from
+its source.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def state_of(end: int, events: Sequence[Event]) -> list[int]:
 
 
 class ColumnWindowsModel(WindowsModel):
-    """Windows of one length. An epoch's late events fire a window again, once for all."""
+    """Windows of one length. All late events of an epoch together fire a window again once."""
 
     def __init__(self, size: int, slide: int | None = None, lateness: int = 0) -> None:
         super().__init__(size, slide)
@@ -198,10 +198,10 @@ def _pair_of(left: Any, right: Any, ctx: Any) -> Iterator[Out]:
 
 
 def build(events: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B008
-    """Return one query with the results of all DataFrame functions, and of a join that a function follows.
+    """Return a query with the results of all DataFrame functions, and of a join with a function after it.
 
     Args:
-        joined: the bounds of both joins, and the kind of the DataFrame function's join.
+        joined: bounds of both joins, and kind of the DataFrame function's join.
     """
     windows = PF.window_aggregate(
         events,

@@ -1,6 +1,6 @@
 """Two-stream operators for chaos, except joins.
 
-Even events are connected to odd events, in any order. So output may only depend on each stream alone, or on the records
+Even events are connected to odd events, in any order. So output may depend only on each stream alone, or on the records
 that are present when event time advances after all records of an epoch.
 """
 
@@ -45,7 +45,7 @@ def is_dropped(event: Any) -> bool:
 
 
 class Sides(CoMapFunction):
-    """Emits each record with its stream, except some of the second stream. Unkeyed."""
+    """Emits each record with its stream, except some records of the second stream. Unkeyed."""
 
     def map1(self, left: Any) -> OutputRow:
         return OutputRow(left.key, left.ts, ["left", left.id])
@@ -67,7 +67,7 @@ SIDES = Part("sides", lambda events, faults: sides_of(events).map(Sides()), Side
 
 
 class Turns(CoFlatMapFunction):
-    """Emits every second record of one stream, and every record of the other stream three times."""
+    """Emits every second record of one stream, and each record of the other stream three times."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.lefts = runtime_context.get_state(ValueStateDescriptor[int]("lefts"))
@@ -276,7 +276,7 @@ def is_fact(event: Any) -> bool:
 
 
 class Known(BroadcastProcessFunction):
-    """Emits each record with the newest facts that preceded the last advance of event time. Not keyed."""
+    """Emits each record with the newest facts before the last advance of event time. Unkeyed."""
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[OutputRow]:
         facts, now = ctx.get_broadcast_state(FACTS), ctx.current_watermark()

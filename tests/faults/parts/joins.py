@@ -1,7 +1,7 @@
 """Joins, rules and co-groups for chaos. All streams are parts of one input.
 
 Even events are joined with odd events that have close event times or the same window. Every third event waits until
-event time reaches it, and is emitted with the rule in force. Rules are broadcast events.
+event time reaches it, and is emitted with the rule in force. Rules are broadcast.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def pairs(joined: Joined, events: DataStream, faults: Faults) -> DataStream:
 
 
 class JoinModel(Model):
-    """All records that were not late. Each pair is a fault point, with its ids."""
+    """All records that were not late. Each pair of ids is a fault point."""
 
     def __init__(self, joined: Joined) -> None:
         super().__init__()
@@ -130,8 +130,8 @@ def is_ruled(event: Any) -> bool:
 class Ruled(KeyedBroadcastProcessFunction):
     """Emits each event with the rule in force at its time, and with all earlier rules.
 
-    Broadcast state has the rule in force and later rules. The state of each key has all rules: a new key copies them,
-    and a new rule is added to all keys. So the order of events within an epoch does not matter.
+    Broadcast state contains the rule in force and later rules. Each key's state contains all rules: a new key copies
+    them, and a new rule is added to all keys. So the order of events within an epoch does not matter.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -184,7 +184,7 @@ def ruled(events: DataStream, faults: Faults) -> DataStream:
 class RuledModel(Model):
     """All rules and waiting events.
 
-    A fault is injected at rules (by id) and at waiting events (by key and time).
+    Fault points are rules (by id) and waiting events (by key and time).
     """
 
     def __init__(self) -> None:

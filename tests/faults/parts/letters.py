@@ -1,7 +1,7 @@
 """Dead letters for chaos: functions that reject records after changing state.
 
-The output is only right if all changes for a rejected record are undone. The keyed function is the ledger of
-``job.py``, which also rejects timers. (Windows that reject records are in ``windows.py``.)
+The output is right only if all changes for a rejected record are undone. The keyed function, a subclass of ``Ledger``
+in ``job.py``, also rejects timers. (Windows that reject records are in ``windows.py``.)
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Strict(Ledger):
 class StrictModel(Accounts):
     """A ledger without the rejected records and timers.
 
-    A fault is injected at rejected records (by id) and at timers.
+    Fault points are rejected records (by id) and timers.
     """
 
     def record(self, event: Event) -> None:

@@ -1,6 +1,6 @@
-"""A part of chaos programs: an operator that runs beside the ledger of ``job.py``, and a model of its rows.
+"""A part of chaos programs: an operator that runs beside ``Ledger`` in ``job.py``, and a model of its rows.
 
-The table of operators (``tests/operators_table``) lists all parts.
+The operator table (``tests/operators_table``) lists all parts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Joined(NamedTuple):
 
     Attributes:
         bounds: one of `BOUNDS`.
-        how: the kind of a columnar join.
+        how: kind of a columnar join.
     """
 
     bounds: tuple[int, int] = BOUNDS[0]
@@ -45,7 +45,7 @@ class OutputRow(NamedTuple):
     """An output row of a part.
 
     Attributes:
-        state: the state of the key in this part, as JSON.
+        state: the key's state in this part, as JSON.
     """
 
     key: int
@@ -54,10 +54,9 @@ class OutputRow(NamedTuple):
 
 
 class Model:
-    """The model of a part. It computes the effects of an epoch's events, and of an advance of event time.
+    """The model of a part, which computes the effects of an epoch's events and of an advance of event time.
 
     Attributes:
-        name: the part's name.
         watermark: current event time.
         rows: output since it was last taken.
         points: fault point -> events since it was last taken.
@@ -90,14 +89,14 @@ class Part:
     """An operator of the program that chaos runs.
 
     Attributes:
-        name: name and uid of the operator, and the name of its rows.
-        stream: creates the operator from the stream of events and the faults of a run. Returns its stream and, if it is
-            another one, the stream of side outputs.
+        name: the operator's name and uid, and the name of its rows.
+        stream: creates the operator from the stream of events and a run's faults. Returns the operator's stream and, if
+            that differs, the stream with its side outputs.
         model: creates the model of the part's rows.
-        row: converts a result to a row. None if results are rows.
+        row: converts a result to a row, or None if results are rows.
         sides: like ``row``, for the side outputs.
         has_state: whether the operator has state in a checkpoint.
-        of: for a join, creates the part for another kind of join.
+        of: for a join, creates the part with a different kind of join.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Windows for chaos: tumbling windows with late records, sliding windows, sessions, and windows that reject records."""
+"""Windows for chaos: tumbling windows with late records, sliding windows, sessions, windows that reject records."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class CountAndSum(AggregateFunction):
 
 
 class Contents(ProcessWindowFunction):
-    """Emits a window's contents, as numbers or as one tuple. Each window is a fault point (key and start)."""
+    """Emits a window's contents as numbers or as one tuple. Each window (key and start) is a fault point."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults

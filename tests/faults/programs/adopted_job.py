@@ -1,4 +1,4 @@
-"""Adopts the checkpoint HOME/stopped of a Spark query, and runs the program on pillarbox until its input ends.
+"""Adopts a Spark query's checkpoint HOME/stopped, and runs the program on pillarbox until its input ends.
 
 python -m tests.faults.programs.adopted_job HOME EVENTS
 

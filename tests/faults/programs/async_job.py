@@ -1,6 +1,6 @@
-"""The program of the fault tests, with requests in flight.
+"""The fault tests' program with requests in flight.
 
-An HTTP service returns each record's square. It is called before any shuffle, where an epoch waits for all answers
+An HTTP service returns each record's square. It is called before all shuffles, where an epoch waits for all answers
 (``drain``), or after ``key_by``, where requests in flight at the barrier are stored with the state (``carry``).
 """
 
@@ -30,7 +30,7 @@ class Squared(NamedTuple):
 
 
 class Ask(Function):
-    """Requests the square of a record's id. Repeats the request if there is no answer after half a second."""
+    """Requests the square of a record's id. Repeats the request after half a second without an answer."""
 
     def __init__(self, service: str, faults: Faults) -> None:
         self.service = service

@@ -1,8 +1,8 @@
-"""The program of the fault tests, with its input, sink and faults.
+"""The fault tests' program, with its input, sink and faults.
 
-Two keyed levels: ``Ledger`` has every kind of keyed state and event-time timers; ``Region`` sums the ledgers' output.
-Every output row contains the key's whole state, and at the end of the stream, each remaining key emits a last row. So
-the output is only right if the state is right.
+It has two keyed levels: ``Ledger`` has every kind of keyed state and event-time timers; ``Region`` sums the ledgers'
+output. Every output row contains the key's whole state, and at the end of the stream, each remaining key emits a last
+row. So the output is right only if the state is right.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Fault:
             level), ``second timer``, or a fault point of a part, such as ``window``.
         at: the record's id, a timer's key and timestamp, or a window's key and start.
         action: ``kill`` or ``raise``.
-        times: how often the fault occurs.
+        times: number of times that the fault occurs.
     """
 
     place: str
@@ -79,7 +79,7 @@ class Fault:
 
 
 class Faults:
-    """The faults of a run. Their repetitions are counted in files, over all processes."""
+    """The faults of a run. Files count their repetitions over all processes."""
 
     def __init__(self, directory: Path | str, faults: Sequence[Fault] = ()) -> None:
         self.directory = str(directory)
@@ -156,11 +156,7 @@ def add(a: int, b: int) -> int:
 
 
 class Out(NamedTuple):
-    """An output row.
-
-    Attributes:
-        part: the name of the operator or side output that emitted the row.
-    """
+    """An output row of an operator or side output, whose name is ``part``."""
 
     part: str
     key: int
@@ -240,7 +236,7 @@ class Ledger(KeyedProcessFunction):
 
 
 class Region(KeyedProcessFunction):
-    """The second level, which sums the output of the first."""
+    """The second level, which sums the first level's output."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -346,14 +342,13 @@ Epoch = list[list[Event]]
 def make_events(
     seed: int, *, epochs: int = 10, keys: int = 40, records: int = 120, one_sided: float = 0.0, grain: int = 1
 ) -> list[Epoch]:
-    """Return epochs with two partitions each. Some epochs have an empty partition, or few keys.
+    """Return epochs with two partitions each. Some epochs have an empty partition or few keys.
 
-    Within an epoch, all records of a key are in one partition, so that their order is defined.
+    In an epoch, all records of a key are in one partition, so that their order is defined.
 
     Args:
-        one_sided: probability that the ids of an epoch are all even or all odd, so that a join has records on one side
-            only.
-        grain: all times are multiples of this number of milliseconds. A large grain gives equal times.
+        one_sided: probability that an epoch's ids are all even or all odd, so that a join has records on only one side.
+        grain: all times are multiples of this (ms). A large grain gives equal times.
     """
     rng = random.Random(seed)
     result: list[Epoch] = []
@@ -408,10 +403,10 @@ def write_fixed_epochs(epochs: Sequence[Epoch], path: Path) -> None:
 
 
 def read_fixed_epochs(spark: SparkSession, path: Path) -> DataFrame:
-    """Read an endless stream whose epochs are the same after the driver has died.
+    """Read an endless stream whose epochs stay the same after the driver has died.
 
-    Spark's file source is unsuitable: it logs the files of a batch before Spark logs the batch, so after a crash in
-    between, the next batch contains the files of both batches.
+    Spark's file source is unsuitable: it logs a batch's files before Spark logs the batch, so after a crash in between,
+    the next batch contains the files of both batches.
     """
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2 * ROWS).option("numPartitions", 2)
     events = spark.read.parquet(str(path))
@@ -424,11 +419,11 @@ Row = tuple[str, int, int, str]
 
 
 class FileSink:
-    """A sink for ``foreachBatch`` with one file per batch, created by renaming. Files of earlier attempts are kept.
+    """A sink for ``foreachBatch`` with one file per batch, created by renaming. Keeps files of earlier attempts.
 
     Args:
-        shift: number to add to batch numbers, if some batches of the checkpoint are not the program's, or if another
-            checkpoint preceded it.
+        shift: number to add to batch numbers, if another checkpoint preceded the checkpoint or some of its batches are
+            not the program's.
     """
 
     def __init__(self, directory: Path, before: Callable[[DataFrame, int], None] | None = None, shift: int = 0) -> None:

@@ -1,10 +1,10 @@
-"""Levels that are recomputed: ``python -m tests.faults.programs.lost_levels HOME KIND LOSS ROUNDS [SEED]``.
+"""Recomputed levels: ``python -m tests.faults.programs.lost_levels HOME KIND LOSS ROUNDS [SEED]``.
 
 Level 1 emits each key once, when the file ``open`` lists the key: at a processing-time timer (KIND ``ticks``), or with
 a carried answer of an async operator (``carry``). Level 2 counts its input. Each round stops a task of level 2 in the
-middle of an epoch, and deletes the shuffle files of level 1 (LOSS ``files``) or kills executors of a ``local-cluster``
+middle of an epoch, and deletes level 1's shuffle files (LOSS ``files``) or kills executors of a ``local-cluster``
 (``executors``). When level 1 runs again, other keys are open. A failed query is restarted. The last line of output is
-JSON: the number of failures, the missing keys and the duplicated keys.
+JSON: number of failures, missing keys and duplicated keys.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PATIENCE = 600.0
 
 
 class Ticks(KeyedProcessFunction):
-    """Emits one tick per key, once the key is open."""
+    """Emits one tick per key, when the key is open."""
 
     def __init__(self, home: str) -> None:
         self.home = home
@@ -74,7 +74,7 @@ def is_open(home: str, key: int) -> bool:
 
 
 class Second(KeyedProcessFunction):
-    """Counts by key. If a file ``hold`` exists, the first task that receives a record waits until its process ends."""
+    """Counts by key. If a file ``hold`` exists, the first task with a record waits until its process ends."""
 
     def __init__(self, home: str) -> None:
         self.home = Path(home)
@@ -96,8 +96,7 @@ class LostLevels:
     """The query. Its sink replaces existing batches.
 
     Args:
-        parallelism: the parallelism of both levels. If it is above 1, Spark often fails a query instead of repeating a
-            level.
+        parallelism: of both levels. Above 1, Spark often fails a query instead of repeating a level.
         lose: called to lose the output of level 1.
     """
 

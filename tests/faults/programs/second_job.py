@@ -1,8 +1,8 @@
-"""The programs that ``make chaos`` runs beside ``job.py``. They emit each record once, with its square.
+"""Programs that ``make chaos`` runs beside ``job.py``. They emit each record once, with its square.
 
 ``drain`` and ``carry`` call a service with a client timeout and retries (``async_job.py``). ``deadline`` calls it
-without a client timeout, so the operator gives up on requests without an answer; an answer that arrives afterwards must
-not be emitted. ``timers`` stores records until a processing-time timer fires.
+without a client timeout, so the operator gives up on unanswered requests; a later answer must not be emitted.
+``timers`` stores records until a processing-time timer fires.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Shows which damage to state files Spark detects: ``python -m tests.faults.programs.state_files HOME``.
+"""Finds out which damage to state files Spark detects: ``python -m tests.faults.programs.state_files HOME``.
 
 A keyed query runs a few epochs. Then its newest state file is truncated, altered, emptied, duplicated or removed.
-Hadoop's local checksums are off, because object stores do not have them. The query restarts from a copy of that
-checkpoint. The outcome is one of
+Hadoop's local checksums are off, as in object stores. The query restarts from a copy of this checkpoint. The outcome is
+one of
 
 - noticed: the query failed,
 - harmless: the result is right,
@@ -39,7 +39,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 
 
 class Remember(KeyedProcessFunction):
-    """Stores all values of a key. Emits their number and their sum."""
+    """Stores all values of a key. Emits their number and sum."""
 
     def __init__(self, attempt: str) -> None:
         # Each attempt is a new program to the workers, so none continues with its state in memory.
@@ -95,11 +95,7 @@ def run(spark: Any, inputs: Path, checkpoint: Path, attempt: str, settings: dict
 
 
 def newest_state_file(checkpoint: Path, kind: str) -> Path:
-    """Return the newest file of the first partition's store. ``kind`` is ``changelog``, ``zip`` or ``sst``.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-    """
+    """Return the newest file in the first partition's store. ``kind`` is ``changelog``, ``zip`` or ``sst``."""
     files = sorted(
         (path for path in (checkpoint / "state" / "0" / "0").rglob(f"*.{kind}")),
         key=lambda path: (path.stat().st_mtime_ns, path.name),
@@ -127,10 +123,10 @@ def flip(share: float) -> Callable[[Path], None]:
 
 
 def lose_records(spark: Any, path: Path, count: int) -> None:
-    """Truncate a changelog after one of its records, so that it is still a well-formed stream.
+    """Truncate a changelog after a record, so that it is still a well-formed stream.
 
     Args:
-        count: number of records to remove from the end. 0 only removes the end mark.
+        count: number of records to remove from the end. 0 removes only the end mark.
     """
     jvm = spark._jvm
     reader = jvm.net.jpountz.lz4.LZ4BlockInputStream(jvm.java.io.FileInputStream(str(path)))
@@ -167,7 +163,7 @@ class Trial:
 
 @dataclass
 class Checkpoint:
-    """The checkpoint of a query that has ended, and the results expected after it."""
+    """An ended query's checkpoint, and the results expected after it."""
 
     inputs: Path
     path: Path

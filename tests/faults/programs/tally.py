@@ -1,6 +1,6 @@
 """A state value whose pickling and unpickling run code.
 
-Unpickling compares and adds objects of a frozen dataclass with slots, which only works if the objects have all their
+Unpickling compares and adds objects of a frozen dataclass with slots, which works only if the objects have all their
 fields.
 """
 
@@ -22,21 +22,20 @@ _PARTS = 3
 
 @dataclass(frozen=True, order=True)
 class Seen:
-    """A range of records: the last id and the number of records."""
+    """A range of records: last id and number of records."""
 
     last: int
     count: int
 
 
 class Tally:
-    """Counts a key's records, as a mutable state value. Injected faults can make pickling and unpickling fail.
+    """Counts a key's records, as a mutable state value. Injected faults make pickling or unpickling fail.
 
     Args:
-        faults: the directory whose files describe the faults to inject.
+        faults: the directory with descriptions of the faults to inject.
         parts: ranges of the records so far, in order.
 
     Attributes:
-        n: number of records.
         last: id of the last record, or -1.
     """
 

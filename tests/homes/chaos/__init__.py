@@ -1,1 +1,1 @@
-"""Random faults of the processes that homes depend on. The processes are real; Spark is simulated."""
+"""Random faults of the processes that homes depend on. These processes are real; Spark is simulated."""

@@ -2,8 +2,8 @@
 
 Each session has a daemon, whose workers run the epochs of its queries. A query has three state partitions, whose homes
 count records by key. Each epoch's results are compared with the query's committed state. A fault kills or pauses a
-process, removes sockets, or slows down Spark's state. At the end, there must be no process and no file left. The last
-line of output is one JSON object.
+process, removes sockets, or slows down Spark's state. In the end, no process or file may be left. The last line of
+output is a JSON object.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def work(arguments: Any) -> Any:
 
 
 class Cluster:
-    """The executor with its daemons and workers. Processes that have ended are restarted."""
+    """The executor with its daemons and workers. Ended processes are restarted."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -126,7 +126,7 @@ class Cluster:
 
 
 class Running(threading.Thread):
-    """A running query. Each epoch is repeated, each time in a random worker, until it succeeds."""
+    """A running query. Each epoch is repeated in random workers until it succeeds."""
 
     attempts = count(0, 1000)
 

@@ -1,4 +1,4 @@
-"""A service whose requests wait until the test answers them."""
+"""A service whose requests wait for the test's answers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pillarbox._operators.async_io.operator import AsyncWaitOperator
 
 
 class Service(AsyncFunction):
-    """A service that holds its requests until the test answers them."""
-
     def __init__(self) -> None:
         self.waiting: dict[Any, asyncio.Future[Any]] = {}
         self.begun: list[Any] = []
@@ -36,7 +34,7 @@ class Service(AsyncFunction):
 
 
 class Log:
-    """An output that records everything in order."""
+    """An output that records everything, in order."""
 
     def __init__(self) -> None:
         self.elements: list[Any] = []

@@ -132,7 +132,7 @@ def test_recorded_answers_behind_a_slow_request_are_not_asked_for_again(clock, o
 
 
 def test_only_carried_answers_are_recorded():
-    with pytest.raises(ProgramError, match='record must be True with on_barrier="carry"'):
+    with pytest.raises(ProgramError, match='record= must be False, or True with on_barrier="carry"'):
         AsyncOptions("map_async", record=True)
 
 
@@ -198,7 +198,7 @@ def test_a_request_waiting_for_its_turn_does_not_time_out_unsent(clock):
 
 
 class SetClock(ManualProcessingTimeService):
-    """A wall clock that is set without time passing. Timers wait as long as before."""
+    """A wall clock that can be set. Setting it does not change how long timers wait."""
 
     ahead = 0
 

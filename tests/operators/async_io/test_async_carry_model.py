@@ -1,4 +1,4 @@
-"""A task with carried requests dies at random points. Afterwards, invariants are checked."""
+"""A task with carried requests dies at random points. Then invariants are checked."""
 
 from __future__ import annotations
 

@@ -298,12 +298,12 @@ WRONGLY: Any = AsyncDataStream
         (
             lambda s: WRONGLY.ordered_wait(s, Odd(), 1, on_failure="x"),
             ProgramError,
-            r"on_failure must be .*or fallback\(f\)",
+            r"on_failure= must be .*or fallback\(f\)",
         ),
         (
             lambda s: WRONGLY.ordered_wait(s, Sizes(), 1),
             ProgramError,
-            r"AsyncBatchFunction there is ordered_wait_batch",
+            r"AsyncBatchFunction, use ordered_wait_batch",
         ),
         (
             lambda s: WRONGLY.ordered_wait_batch(s, Odd(), 1, 2),
@@ -313,9 +313,9 @@ WRONGLY: Any = AsyncDataStream
         (
             lambda s: WRONGLY.ordered_wait_batch(s, Sizes(), 1, None),
             ProgramError,
-            "batch_size must be a positive integer",
+            "batch_size= must be a positive integer",
         ),
-        (lambda s: WRONGLY.ordered_wait_batch(s, Sizes(), 1, 0), ProgramError, "batch_size must be a positive integer"),
+        (lambda s: WRONGLY.ordered_wait_batch(s, Sizes(), 1, 0), ProgramError, "batch_size= must be a positive"),
         (lambda s: WRONGLY.ordered_wait_batch(s, Sizes(), 1, 2, cache=AsyncCache()), TypeError, "argument 'cache'"),
         (lambda s: WRONGLY.unordered_wait_batch([], Sizes(), 1, 2), ProgramError, "takes a DataStream"),
         (lambda s: s.map_async(Sizes()), ProgramError, "an AsyncBatchFunction: pass it to"),

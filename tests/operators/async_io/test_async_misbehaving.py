@@ -258,10 +258,10 @@ def test_if_all_requests_hang_the_operator_names_them(monkeypatch, plain):
     monkeypatch.setattr(workers, "_PARALYSED", 0.01)
     monkeypatch.setattr(workers, "GRACE", 0.1)
     monkeypatch.setattr(event_loop, "GRACE", 0.1)
-    words = "do not return" if plain else "do not heed their cancellation"
+    words = "do not return" if plain else "ignore their cancellation"
     function: Any = hang if plain else Stubborn(100)
     with (
-        pytest.raises(OperatorError, match=rf"'ask': 5 calls of its function {words}.*for the records 0, 1, 2, 3, 4"),
+        pytest.raises(OperatorError, match=rf"'ask': 5 calls of its function {words}.*records are 0, 1, 2, 3, 4"),
         harness(function, capacity=2, timeout=100, on_failure="drop") as h,
     ):
         h.push_all(range(4))
@@ -323,7 +323,7 @@ def test_a_plain_function_that_hangs_costs_its_own_request_only():
             h.push(value)
         h.drain()
         assert h.get_output() == list(range(2, 30))
-        no_answer = "TimeoutError: no answer within 500 ms"
+        no_answer = "TimeoutError: no result within 500 ms"
         assert h.get_side_output(tag) == [AsyncFailure(0, no_answer, 1), AsyncFailure(1, no_answer, 1)]
 
 
@@ -379,7 +379,7 @@ class Hanging(Function):
 
 def test_open_has_a_limit(monkeypatch):
     monkeypatch.setattr(host, "_OPENING", 0.05)
-    with pytest.raises(OperatorError, match=r"Hanging': open\(\) has not come back within 0.05 s"):
+    with pytest.raises(OperatorError, match=r"Hanging': open\(\) did not return within 0.05 s"):
         collect(Hanging("open"))
 
 
@@ -389,7 +389,7 @@ def test_close_has_a_limit_and_the_first_cause_is_shown(monkeypatch):
     with pytest.raises(OperatorError, match="the first cause") as caught:
         collect(Hanging("close"))
     error: Any = caught.value
-    assert "close() has not come back within 0.05 s" in "".join(error.__notes__)
+    assert "close() did not return within 0.05 s" in "".join(error.__notes__)
 
 
 def test_a_coroutine_that_blocks_the_loop_is_reported_once(monkeypatch, caplog):
@@ -494,14 +494,14 @@ def test_a_generator_is_refused(asynchronous):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"timeout": -5}, r"map_async\(\): timeout: a duration cannot be negative: -5"),
-        ({"batch_timeout": -5, "batch_size": 2}, r"map_async\(\): batch_timeout: a duration cannot be negative: -5"),
-        ({"rate_limit": float("inf")}, r"map_async\(\): rate_limit must be .*a finite number.*not inf"),
+        ({"timeout": -5}, r"map_async\(\): timeout=-5 is negative, which a duration cannot be"),
+        ({"batch_timeout": -5, "batch_size": 2}, r"map_async\(\): batch_timeout=-5 is negative"),
+        ({"rate_limit": float("inf")}, r"map_async\(\): rate_limit= must be .*a finite number.*not inf"),
         (
             {"rate_limit": float("nan")},
-            r"map_async\(\): rate_limit must be requests per second, a number above 0, not nan",
+            r"map_async\(\): rate_limit= must be a number of requests per second above 0, not nan",
         ),
-        ({"job_rate_limit": float("inf")}, r"map_async\(\): job_rate_limit must be .*a finite number"),
+        ({"job_rate_limit": float("inf")}, r"map_async\(\): job_rate_limit= must be .*a finite number"),
     ],
 )
 def test_the_option_is_named(options, words):
@@ -546,7 +546,7 @@ def test_an_async_data_stream_checks_its_options():
         async def async_invoke(self, value):
             return [value]
 
-    with pytest.raises(ProgramError, match=r"unordered_wait\(\): timeout: not a duration: 'soon'"):
+    with pytest.raises(ProgramError, match=r"unordered_wait\(\): timeout='soon' is not a duration"):
         AsyncDataStream.unordered_wait(stream, Some(), "soon")
 
 

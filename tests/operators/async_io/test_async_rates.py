@@ -126,7 +126,7 @@ def test_a_ceiling_that_is_reached_fails_the_task():
     with harness(budgets=[Budget("model", ceiling=(1, "1 hour"), when_exceeded="fail")]) as h:
         h.push_all(range(2))
         with pytest.raises(
-            OperatorError, match="'model': the ceiling of 1 units is reached, for 3600 s more"
+            OperatorError, match="'model': the ceiling of 1 units is reached for another 3600 s"
         ) as raised:
             h.drain()
     assert isinstance(raised.value.__cause__, BudgetExceededError)
@@ -178,7 +178,7 @@ def test_a_breaker_opens_and_lets_one_through():
 def test_an_invalid_cost_is_an_error():
     with harness(budgets=[Budget("model", units=5, unit_cost=lambda result: result["usage"])]) as h:
         h.push(1)
-        with pytest.raises(ProgramError, match=r"Budget 'model': unit_cost raised for \(1, 1.0\): TypeError"):
+        with pytest.raises(ProgramError, match=r"Budget 'model': unit_cost= failed for \(1, 1.0\): TypeError"):
             h.drain()
 
 

@@ -27,7 +27,7 @@ from tests.support.nodes import node
 
 
 class Service(Function):
-    """Answers a value on request. Each subtask has a copy, as if it were unpickled."""
+    """Answers a value on request. Each subtask has a copy, as if unpickled."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []

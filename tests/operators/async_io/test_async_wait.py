@@ -1,4 +1,4 @@
-"""The async operator: capacity, batches, retries, limits, cache, errors, and the client's life cycle."""
+"""The async operator: capacity, batches, retries, limits, cache, errors, the client's life cycle."""
 
 from __future__ import annotations
 
@@ -235,10 +235,10 @@ def test_a_batch_needs_a_result_for_each(result):
     with (
         harness(ask, batch_size=2) as h,
         pytest.raises(
-            OperatorError, match=r"'ask'.*for a batch of 2 records, the first of them 'a'.*one result for each"
+            OperatorError, match=r"'ask'.*for a batch of 2 records, the first of them 'a'.*one result per record"
         )
         if result != "ab"
-        else pytest.raises(OperatorError, match="one result for each"),
+        else pytest.raises(OperatorError, match="one result per record"),
     ):
         h.push_all(["a", "b"])
         h.drain()
@@ -333,7 +333,7 @@ def test_a_timeout_of_map_async_is_a_failure():
         settle(h)
         h.advance_processing_time(100)
         h.drain()
-        assert h.get_side_output(tag) == [AsyncFailure("a", "TimeoutError: no answer within 100 ms", 1)]
+        assert h.get_side_output(tag) == [AsyncFailure("a", "TimeoutError: no result within 100 ms", 1)]
 
 
 # -- retries --
@@ -494,7 +494,7 @@ def test_cached_results_are_not_shared():
 def test_a_key_that_cannot_be_hashed():
     with (
         harness(Flaky(0), cache=AsyncCache()) as h,
-        pytest.raises(OperatorError, match=r"cache key \[1\].*pass a key to AsyncCache"),
+        pytest.raises(OperatorError, match=r"cache key \[1\].*pass key=... to AsyncCache"),
     ):
         h.push([1])
 
@@ -562,7 +562,7 @@ def test_state_is_refused():
         async def async_invoke(self, value):
             return [value]
 
-    with pytest.raises(ProgramError, match="keyed state 'n' outside of the mailbox thread"):
+    with pytest.raises(ProgramError, match="keyed state 'n', but its function runs outside of the mailbox thread"):
         harness(Greedy())
 
 
@@ -602,7 +602,7 @@ def test_a_coroutine_that_blocks_its_loop_is_named(monkeypatch):
     h = harness(ask)
     h.push("a")
     assert asked.wait(60)
-    with pytest.raises(OperatorError, match=r"'ask': a coroutine blocks its event loop; await an asyncio client"):
+    with pytest.raises(OperatorError, match=r"'ask': a coroutine blocks its event loop: await an asyncio client"):
         h.close()
     done.set()
 
@@ -793,23 +793,23 @@ async def some(value):
 @pytest.mark.parametrize(
     ("function", "options", "words"),
     [
-        (some, {"capacity": 0}, "capacity must be a positive integer, not 0"),
-        (some, {"timeout": "soon"}, "not a duration: 'soon'"),
-        (some, {"timeout": 0}, "timeout must be at least one millisecond"),
+        (some, {"capacity": 0}, "capacity= must be a positive integer, not 0"),
+        (some, {"timeout": "soon"}, "'soon' is not a duration"),
+        (some, {"timeout": 0}, "timeout= must be at least one millisecond"),
         (
             some,
             {"retry": "often"},
-            "retry must be an AsyncRetryStrategy, such as .*, or the number of further attempts, not 'often'",
+            "retry= must be an AsyncRetryStrategy, such as .*, or a number of retries, not 'often'",
         ),
-        (some, {"batch_timeout": 5}, "batch_timeout must be None without a batch_size"),
-        (some, {"batch_size": 1.5}, "batch_size must be a positive integer"),
-        (some, {"rate_limit": -1}, "rate_limit must be requests per second, a number above 0, not -1"),
-        (some, {"job_rate_limit": "fast"}, "job_rate_limit must be requests per second"),
-        (some, {"cache": 10}, "cache must be an AsyncCache, not 10"),
-        (some, {"cache": AsyncCache(), "batch_size": 2}, "cache must be None with a batch_size"),
-        (some, {"on_failure": "ignore"}, r'on_failure must be "fail", "drop", an OutputTag or fallback\(f\)'),
-        (some, {"on_barrier": "wait"}, 'on_barrier must be "drain" or "carry"'),
-        (some, {"ordered": "yes"}, "ordered must be True or False"),
+        (some, {"batch_timeout": 5}, "batch_timeout= must be None without batch_size="),
+        (some, {"batch_size": 1.5}, "batch_size= must be a positive integer"),
+        (some, {"rate_limit": -1}, "rate_limit= must be a number of requests per second above 0, not -1"),
+        (some, {"job_rate_limit": "fast"}, "job_rate_limit= must be a number of requests per second"),
+        (some, {"cache": 10}, "cache= must be an AsyncCache, not 10"),
+        (some, {"cache": AsyncCache(), "batch_size": 2}, "cache= must be None with batch_size="),
+        (some, {"on_failure": "ignore"}, r'on_failure= must be "fail", "drop", an OutputTag or fallback\(f\)'),
+        (some, {"on_barrier": "wait"}, 'on_barrier= must be "drain" or "carry"'),
+        (some, {"ordered": "yes"}, "ordered= must be True or False"),
         (Service(), {}, r"an AsyncFunction: pass it to AsyncDataStream.ordered_wait\(\)"),
         (Service, {}, "pass a function"),
         (5, {}, r"map_async\(\) got 5"),
@@ -827,12 +827,12 @@ def test_wrong_options_are_refused_while_the_program_is_built(function, options,
         (lambda s: WRONGLY.unordered_wait([1], Service(), 5), "takes a DataStream"),
         (lambda s: WRONGLY.ordered_wait_with_retry(s, Service(), 5, 3), "takes an AsyncRetryStrategy"),
         (lambda s: WRONGLY.unordered_wait_with_retry(s, Service(), 5, None), "takes an AsyncRetryStrategy"),
-        (lambda s: AsyncRetryStrategy.fixed_delay(0, 5), "max_attempts must be a positive integer"),
-        (lambda s: AsyncRetryStrategy.fixed_delay(1, 0), "backoff_time_millis must be at least one millisecond"),
-        (lambda s: AsyncRetryStrategy.exponential_backoff(1, 5, 5, 0), "multiplier must be a number above 0"),
-        (lambda s: RETRY.fixed_delay(1, 5, 7), "result_predicate must be a function"),
+        (lambda s: AsyncRetryStrategy.fixed_delay(0, 5), "max_attempts= must be a positive integer"),
+        (lambda s: AsyncRetryStrategy.fixed_delay(1, 0), "backoff_time_millis= must be at least one millisecond"),
+        (lambda s: AsyncRetryStrategy.exponential_backoff(1, 5, 5, 0), "multiplier= must be a number above 0"),
+        (lambda s: RETRY.fixed_delay(1, 5, 7), "result_predicate= must be a function"),
         (lambda s: RETRY.fixed_delay(1, 5, None, (int,)), "which is not an exception class"),
-        (lambda s: AsyncCache(max_size=0), "max_size must be a positive integer"),
+        (lambda s: AsyncCache(max_size=0), "max_size= must be a positive integer"),
         (lambda s: AsyncCache(ttl="x"), "not a duration"),
         (lambda s: CACHE(key=7), "AsyncCache: key"),
     ],

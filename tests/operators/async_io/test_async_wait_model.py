@@ -1,4 +1,4 @@
-"""The async operator compared with a model, under random completions, timeouts, watermarks and restores."""
+"""The async operator, compared with a model under random completions, timeouts, watermarks and restores."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ class Model:
         return self.turn[: self.capacity]
 
     def restored(self) -> Model:
-        """Request held records again, answered or not.
+        """Request all held records again.
 
-        The snapshot has the time of the first request: its timeout continues, unless it has expired. Flink's unordered
-        queue lists completed records first between two watermarks.
+        The snapshot contains the time of a record's first request, whose timeout continues unless it has expired.
+        Between two watermarks, Flink's unordered queue lists completed records first.
         """
         other = copy.deepcopy(self)
         if not self.ordered:

@@ -1,4 +1,4 @@
-"""A service that charges for calls of async keyed functions. It detects calls that should not have been made."""
+"""A service that charges for calls of async keyed functions, and detects wrong calls."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ class Charges:
     """The service, which outlives the functions' crashes.
 
     Args:
-        has_journal: whether answers outlive an epoch that fails.
+        has_journal: whether answers outlive a failed epoch.
 
     Attributes:
-        commits: the number of checkpoints so far.
-        keys: the idempotency keys, by the arguments of their calls.
-        faults: calls that should not have been made.
+        commits: number of checkpoints so far.
+        keys: idempotency keys, by their calls' arguments.
     """
 
     def __init__(self, seed: int, *, has_journal: bool = False) -> None:

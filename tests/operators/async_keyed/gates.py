@@ -21,7 +21,7 @@ BAD: OutputTag[Any] = OutputTag("bad")
 
 
 class Gate:
-    """Futures by name. ``await gate(name)`` returns when the test opens that name."""
+    """Futures by name. ``await gate(name)`` returns when the test opens the name."""
 
     def __init__(self) -> None:
         self.waiting: list[Any] = []

@@ -1,8 +1,8 @@
-"""Random programs of async keyed functions, compared with the same function without ``await``.
+"""Random programs of async keyed functions, compared with the same functions without ``await``.
 
 A seed determines records, watermarks, barriers, crashes and waits. These must be equal: each key's results in order,
-with the state and watermark during their calls; the results between two watermarks; each key's dead letters in order;
-and the final state and timers, in memory and after a restart.
+with the state and watermark at their calls; the results between two watermarks; each key's dead letters in order; the
+final state and timers, in memory and after a restart.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class FailedError(Exception): ...
 
 
 class _Steps:
-    """Reads and changes state of all kinds; an async function may wait at each ``yield``."""
+    """Reads and changes state of all kinds. An async function may wait at each ``yield``."""
 
     def open(self, runtime_context: Any) -> None:
         self.key = runtime_context.get_state(ValueStateDescriptor("key"))
@@ -154,7 +154,7 @@ class _Sequential(_Steps):
 
 
 class _Awaiting(_Steps):
-    """Performs the model's steps, with random waits and service calls."""
+    """Takes the model's steps, with random waits and service calls."""
 
     def __init__(self, seed: int, charges: Charges) -> None:
         self._rng = random.Random(seed)

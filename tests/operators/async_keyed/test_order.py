@@ -219,7 +219,7 @@ def test_an_element_sees_the_watermark_of_its_arrival() -> None:
 
 
 class Alarm(Stateful):
-    """Sets a processing-time timer at the record's second field, then waits at a gate if it has a third one."""
+    """Sets a processing-time timer at the record's second field, and waits at a gate if there is a third field."""
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
@@ -363,9 +363,9 @@ def test_options_are_checked() -> None:
 
     with pytest.raises(ProgramError, match=r"capacity, ordered with .*, which has no async def"):
         opened(Plain(), capacity=3, ordered=True)
-    with pytest.raises(ProgramError, match="capacity must be a positive integer, not 0"):
+    with pytest.raises(ProgramError, match="capacity= must be a positive integer, not 0"):
         opened(Waiting(Gate()), capacity=0)
-    with pytest.raises(ProgramError, match="on_barrier must be"):
+    with pytest.raises(ProgramError, match="on_barrier= must be"):
         opened(Waiting(Gate()), on_barrier="wait")
 
 

@@ -1,4 +1,4 @@
-"""State, contexts and asyncio tasks are only available in the steps of their element."""
+"""State, contexts and asyncio tasks are available only in the steps of their element."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_task_that_is_not_awaited_lives_on_without_key() -> None:
         gate.open(harness, "lost")
         assert len(errors) == 2
         assert "no current" in errors[0]
-        assert "the record ('a', 1) of key 'a' is used outside of its steps" in errors[1]
+        assert "the record ('a', 1) of key 'a' is used in another thread" in errors[1]
 
 
 def test_a_callback_and_a_thread_have_no_key() -> None:
@@ -138,7 +138,7 @@ def test_the_context_of_another_element_is_refused() -> None:
             if value[0] == "a":
                 await gate("a")
             else:
-                with pytest.raises(ProgramError, match="outside of its steps"):
+                with pytest.raises(ProgramError, match="is used in another thread"):
                     contexts["a"].timer_service().register_event_time_timer(1)
             yield value
 
@@ -240,7 +240,7 @@ def test_a_slow_step_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest
         operator_of(harness).runner.stopwatch = lambda: now
         harness.push_all([("a", steps.SLOW_STEP), ("b", 1.5 * steps.SLOW_STEP)])
         (warning,) = caplog.messages
-        assert "a step of the record ('b', 1.5) of key 'b' took 1.5 s, which ended at " in warning
+        assert "the code for the record ('b', 1.5) of key 'b' blocked its task for 1.5 s, which ended at " in warning
         assert f"{__file__}:" in warning
         gate.open(harness, ("b", 1.5))
         assert len(caplog.messages) == 2

@@ -33,25 +33,25 @@ def test_ceilings():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "Budget 'b': limits nothing: set requests, units, a ceiling or a breaker"),
-        ({"requests": 0}, "Budget 'b': requests must be a number per second, or a text such as .*, not 0"),
-        ({"requests": "fast"}, "Budget 'b': requests must be .*, not 'fast'"),
-        ({"requests": "5 per fortnight"}, "Budget: requests: not a duration: '1 fortnight'"),
-        ({"units": float("inf")}, "Budget 'b': units must be .*, not inf"),
-        ({"ceiling": 5}, "Budget 'b': ceiling must be a number of units and a period, as in .*, not 5"),
-        ({"ceiling": ("much", "1 day")}, "Budget 'b': ceiling must be"),
-        ({"ceiling": (5, "-1 day")}, "Budget: the period of ceiling"),
-        ({"ceiling": (5, "1 day"), "estimate": 6}, "an estimate of 6 units is above the ceiling: no request could"),
-        ({"units": 5, "unit_cost": 3}, "Budget 'b': unit_cost must be a function of the result, not 3"),
+        ({}, "Budget 'b': limits nothing: set requests=, units=, ceiling= or breaker="),
+        ({"requests": 0}, "Budget 'b': requests= must be a number per second, or a string such as .*, not 0"),
+        ({"requests": "fast"}, "Budget 'b': requests= must be .*, not 'fast'"),
+        ({"requests": "5 per fortnight"}, "Budget: requests='1 fortnight' is not a duration"),
+        ({"units": float("inf")}, "Budget 'b': units= must be .*, not inf"),
+        ({"ceiling": 5}, "Budget 'b': ceiling= must be a tuple of units and period, such as .*, not 5"),
+        ({"ceiling": ("much", "1 day")}, "Budget 'b': ceiling= must be"),
+        ({"ceiling": (5, "-1 day")}, "Budget: the period of ceiling="),
+        ({"ceiling": (5, "1 day"), "estimate": 6}, "an estimate of 6 units is above the ceiling, so no request could"),
+        ({"units": 5, "unit_cost": 3}, "Budget 'b': unit_cost= must be a function of the result, not 3"),
         (
             {"units": 5, "estimate": -1},
-            "Budget 'b': estimate must be a number of units, or a function of the record, not",
+            "Budget 'b': estimate= must be a number of units, or a function of the record, not",
         ),
         (
             {"requests": 5, "when_exceeded": "drop"},
-            "Budget 'b': when_exceeded must be \"hold\" or \"fail\", not 'drop'",
+            "Budget 'b': when_exceeded= must be \"hold\" or \"fail\", not 'drop'",
         ),
-        ({"breaker": 5}, "Budget 'b': breaker must be a CircuitBreaker, not 5"),
+        ({"breaker": 5}, "Budget 'b': breaker= must be a CircuitBreaker, not 5"),
     ],
 )
 def test_wrong_budgets(options, message):
@@ -60,9 +60,9 @@ def test_wrong_budgets(options, message):
 
 
 def test_wrong_breakers():
-    with pytest.raises(ProgramError, match="CircuitBreaker: 5 failures of 3 requests can never happen"):
+    with pytest.raises(ProgramError, match="CircuitBreaker: failures=5 is above of=3, so it never opens"):
         CircuitBreaker(5, 3)
-    with pytest.raises(ProgramError, match="CircuitBreaker: failures must be a positive integer, not 0"):
+    with pytest.raises(ProgramError, match="CircuitBreaker: failures= must be a positive integer, not 0"):
         CircuitBreaker(0)
 
 
@@ -80,7 +80,7 @@ def program(*budgets: Any) -> Any:
 def test_one_name_has_one_budget():
     with pytest.raises(
         ProgramError,
-        match=r"two budgets have the name 'model', with requests 5.0 and with requests 6.0 .*: pass one Budget to"
+        match=r"two budgets have the name 'model', one with requests 5.0, one with requests 6.0 .*: pass one Budget to"
         r" all operators, or rename one",
     ):
         program(Budget("model", requests=5), Budget("model", requests=6)).execute_and_collect()
@@ -92,9 +92,9 @@ def test_one_name_has_one_budget():
 @pytest.mark.parametrize(
     ("budgets", "message"),
     [
-        (Budget("b", requests=5), r"map_async\(\): budgets must be a list of Budget, not Budget\("),
-        ([5], r"map_async\(\): budgets must be a list of Budget, not \[5\]"),
-        ([Budget("b", requests=5), Budget("b", units=5)], "budgets must be a list of budgets with different names"),
+        (Budget("b", requests=5), r"map_async\(\): budgets= must be a list of Budget objects, not Budget\("),
+        ([5], r"map_async\(\): budgets= must be a list of Budget objects, not \[5\]"),
+        ([Budget("b", requests=5), Budget("b", units=5)], "budgets= must be a list of budgets with different names"),
     ],
 )
 def test_wrong_lists(budgets, message):

@@ -117,7 +117,7 @@ def test_one_name_has_one_budget_in_a_driver(server):
     async def use() -> None:
         end = first.open()
         await end.book(five, [1.0])
-        with pytest.raises(ProgramError, match=r"two budgets have the name 'model', with requests 6.0.* and with"):
+        with pytest.raises(ProgramError, match=r"two budgets have the name 'model', one with requests 6.0, one with"):
             server.register("second", [five])
         server.register("same", [six])
         end.close()
@@ -234,7 +234,7 @@ def test_the_clocks_of_two_machines_are_compared_by_messages():
 
 
 class LateDriver(LedgerConnection):
-    """A driver whose first answer arrives after its slots have passed."""
+    """A driver whose first answer arrives after the slots in it have passed."""
 
     def __init__(self) -> None:
         self.time = 100.0

@@ -16,10 +16,9 @@ class Service:
     """A service that answers when the test opens the gate of its argument.
 
     Attributes:
-        gate: the gate of each argument.
-        calls: the calls, in order.
-        charged: the calls by idempotency key, each with its arguments.
-        errors: argument -> errors to raise, one per call.
+        gate: gates by argument.
+        charged: arguments of calls, by idempotency key.
+        errors: errors to raise, one per call, by argument.
     """
 
     def __init__(self) -> None:

@@ -147,8 +147,8 @@ def test_a_key_stands_for_one_call(service: Service) -> None:
             await asyncio.gather(*(ctx.call(service.ask, "z", key="z") for _ in range(2)))
 
     for value, error in (
-        ("arguments", r"ctx.call\(\) of .*Service.ask: the key 'k' stands for a call with other arguments"),
-        ("function", r"ctx.call\(\) of .*Service.charge: the key 'k' stands for .* another function"),
+        ("arguments", r"ctx.call\(\) of .*Service.ask: this record or timer has already used the key 'k'"),
+        ("function", r"ctx.call\(\) of .*Service.charge: .*has already used the key 'k' .* another function"),
         ("concurrent", "a call with the key 'z' is still running"),
     ):
         with calling(service, run, on_barrier="drain") as harness:
@@ -302,7 +302,7 @@ def test_retries_and_timeouts_follow_the_clock(service: Service) -> None:
         assert harness.get_output() == []
         harness.advance_processing_time(1)
         (error,) = harness.get_output()
-        assert "no answer of" in error and "within 1000 ms" in error
+        assert "no result of" in error and "within 1000 ms" in error
 
 
 MODEL = Budget("model", requests="1 per second", units="100 per second", unit_cost=len, estimate=lambda args: args[1])
@@ -424,7 +424,7 @@ def test_calls_without_a_lasting_name_need_a_key(service: Service) -> None:
         yield await ctx.call(ask, Opaque(), key="key")
 
     for what, error in (
-        ("lambda", "a lambda has no name .* pass key="),
+        ("lambda", "a lambda has no name.* pass key="),
         ("argument", r"ask: its arguments cannot be pickled \(TypeError: opaque\).* pass key="),
         ("result", "its result, of type Opaque, cannot be recorded: TypeError: opaque"),
     ):
@@ -439,12 +439,12 @@ def test_calls_without_a_lasting_name_need_a_key(service: Service) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"key": 1}, "key must be a non-empty text, not 1"),
-        ({"record_errors": [ValueError]}, "record_errors must be exception classes"),
-        ({"reconcile": "x"}, "reconcile must be a function, not 'x'"),
-        ({"retry": "x"}, "retry must be an AsyncRetryStrategy"),
+        ({"key": 1}, "key= must be a non-empty string, not 1"),
+        ({"record_errors": [ValueError]}, "record_errors= must be exception classes"),
+        ({"reconcile": "x"}, "reconcile= must be a function, not 'x'"),
+        ({"retry": "x"}, "retry= must be an AsyncRetryStrategy"),
         ({"timeout": 0}, "timeout"),
-        ({"verbose": True}, r"ctx.call\(\) has no option 'verbose': pass arguments of the function by position"),
+        ({"verbose": True}, r"ctx.call\(\) has no option 'verbose': pass the function's own arguments by position"),
     ],
 )
 def test_invalid_options_are_refused(service: Service, options: dict[str, Any], error: str) -> None:
@@ -460,5 +460,5 @@ def test_plain_functions_cannot_make_calls() -> None:
         def process_element(self, value: Any, ctx: Any) -> None:
             ctx.call(len, "x")
 
-    with opened(Plain()) as harness, pytest.raises(ProgramError, match=r"ctx.call\(\) needs an async def"):
+    with opened(Plain()) as harness, pytest.raises(ProgramError, match=r"ctx.call\(\) works only in an async def"):
         harness.push(("a", 1))

@@ -1,4 +1,4 @@
-"""Digests of data are equal for equal data, in each process."""
+"""Digests of equal data are equal in each process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of recorded calls: answers outlive an epoch that fails."""
+"""The journal of recorded calls. Answers outlive a failed epoch."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_file_that_is_incomplete_is_ignored(
     with calling(service, tmp_path, two_calls, snapshot=before) as harness:
         harness.push(("a", 1))
         await_that(harness, lambda: service.calls[2:] == [1])
-    assert f"the journal's file {path} is incomplete, and ignored" in caplog.text
+    assert f"the journal file {path} is incomplete, and is ignored" in caplog.text
 
 
 def test_a_journal_that_cannot_be_used_fails_the_task(service: Service, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_journal_that_cannot_be_used_fails_the_task(service: Service, tmp_path
     with (
         calling(service, tmp_path / "file", two_calls, on_error=BAD) as harness,
         pytest.raises(
-            ConfigurationError, match=r"'Calling' cannot \w+ the journal '.*/file': .* check the folder, and the cred"
+            ConfigurationError, match=r"'Calling' cannot \w+ the journal '.*/file': .* check the folder, and pya"
         ),
     ):
         harness.push(("a", 1))
@@ -191,7 +191,7 @@ def test_batch_mode_has_no_journal(service: Service, tmp_path: Path) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_runtime_mode(RuntimeExecutionMode.BATCH)
     stream = env.from_collection([("a", 1)]).key_by(lambda pair: pair[0])
-    with pytest.raises(ProgramError, match="batch mode runs no epoch again, so leave out journal"):
+    with pytest.raises(ProgramError, match="batch mode never repeats an epoch, so drop journal="):
         stream.process(Calling(service, two_calls), journal=str(tmp_path)).execute_and_collect()
-    with pytest.raises(ProgramError, match="journal must be a folder"):
+    with pytest.raises(ProgramError, match="journal= must be a folder"):
         stream.process(Calling(service, two_calls), journal="")

@@ -1,4 +1,4 @@
-"""Counted work of columnar windows: proportional to the input, not to the state."""
+"""The counted work of columnar windows is proportional to the input, not to the state."""
 
 from __future__ import annotations
 

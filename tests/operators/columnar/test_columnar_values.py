@@ -207,7 +207,7 @@ def test_the_least_zero_keeps_its_sign():
 @pytest.mark.parametrize("make", [min_, first_, approx_count_distinct_])
 def test_texts_that_spark_compares_otherwise_are_refused(make):
     for collation in ("UTF8_LCASE", "UNICODE", "UTF8_BINARY_RTRIM"):
-        with pytest.raises(ProgramError, match=f"does not support string collate {collation}: texts are compared byte"):
+        with pytest.raises(ProgramError, match=f"does not support string collate {collation}: strings are compared"):
             make("x").bind([spark.StringType(collation)])
     make("x").bind([spark.StringType("UTF8_BINARY")])
 
@@ -279,9 +279,9 @@ def test_windows_over_all_rows_refuse_wrong_uses():
     for build, message in (
         (lambda: rows.window_all(MINUTE).aggregate(), "aggregate\\(\\) got None: pass an AggregateFunction"),
         (lambda: rows.window_all(MINUTE).aggregate(Total(), n=count_()), "either an AggregateFunction or"),
-        (lambda: rows.window_all(MINUTE).aggregate(n=len), r"aggregate\(n=...\) takes an aggregate of columns"),
+        (lambda: rows.window_all(MINUTE).aggregate(n=len), r"aggregate\(n=...\) takes a column aggregate"),
         (lambda: rows.window_all(MINUTE).aggregate(n=sum_("y")), "there is no column 'y'; the columns are x, at"),
-        (lambda: rows.count_window_all(3).aggregate(n=count_()), "of event time, not for"),
+        (lambda: rows.count_window_all(3).aggregate(n=count_()), "in event time, not"),
         (lambda: rows.map(len).window_all(MINUTE).aggregate(n=count_()), "need declared columns"),
     ):
         with pytest.raises(ProgramError, match=message):

@@ -266,7 +266,7 @@ def test_results_are_those_of_the_general_operator(assigner, epochs, bound, late
 
 
 class Sessions:
-    """A plain model of sessions: the rows of an epoch arrive at once."""
+    """A plain model of sessions. All rows of an epoch arrive at once."""
 
     def __init__(self, gap: int, bound: int, lateness: int) -> None:
         self.gap, self.bound, self.lateness = gap, bound, lateness

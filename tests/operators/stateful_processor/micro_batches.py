@@ -1,4 +1,4 @@
-"""An operator for stateful Spark programs, micro-batch by micro-batch, without Spark."""
+"""Runs the operator for Spark's stateful programs micro-batch by micro-batch, without Spark."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class MicroBatches:
     """Runs micro-batches of rows ``(key, time in milliseconds, value)``.
 
     Args:
-        program: a ``StatefulProcessor``, or a function with a ``GroupState`` whose columns are ``state``.
-        late: whether rows are late by the watermark.
-        pandas: maximum number of rows per frame; 0 for PySpark rows.
+        program: a ``StatefulProcessor``, or a function with a ``GroupState`` that has columns ``state``.
+        late: whether the watermark makes rows late.
+        pandas: maximum number of rows per frame, or 0 for PySpark rows.
         zone: the session's time zone.
     """
 

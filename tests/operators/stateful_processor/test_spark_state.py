@@ -1,4 +1,4 @@
-"""Rows from Spark's ``statestore`` source as rows of a savepoint's table."""
+"""Rows from Spark's ``statestore`` source, as rows of a savepoint's table."""
 
 from __future__ import annotations
 

@@ -186,8 +186,8 @@ def test_an_assigner_is_part_of_the_program():
     ("make", "message"),
     [
         (lambda: TumblingEventTimeWindows.of(0), r"TumblingEventTimeWindows\.of\(\): the size must be at least one"),
-        (lambda: TumblingEventTimeWindows.of("-1 minute"), r"the size: a duration cannot be negative"),
-        (lambda: TumblingEventTimeWindows.of("x"), r"the size: not a duration: 'x'"),
+        (lambda: TumblingEventTimeWindows.of("-1 minute"), r"the size: '-1 minute' is negative"),
+        (lambda: TumblingEventTimeWindows.of("x"), r"the size: 'x' is not a duration"),
         (lambda: TumblingEventTimeWindows.of(10, 10), r"the offset must be smaller than 10 ms, not 10"),
         (lambda: SlidingEventTimeWindows.of(10, 0), r"SlidingEventTimeWindows\.of\(\): the slide must be at least"),
         (lambda: CumulativeEventTimeWindows.of(10, 3), r"10 ms is not a multiple of 3 ms"),
@@ -197,12 +197,12 @@ def test_an_assigner_is_part_of_the_program():
         ),
         (
             lambda: EventTimeSessionWindows.with_dynamic_gap(NOT_A_FUNCTION),
-            r"takes a function or SessionWindow.*, not 5",
+            r"takes a function or a SessionWindow.*, not 5",
         ),
-        (lambda: TumblingEventTimeWindows.of("1 day", time_zone="Mars"), r"the name of a time zone.*not 'Mars'"),
+        (lambda: TumblingEventTimeWindows.of("1 day", time_zone="Mars"), r"a time zone name.*not 'Mars'"),
         (lambda: TumblingEventTimeWindows.of("1 hour", time_zone="UTC"), r"the size must be a number of whole days"),
-        (lambda: CountTumblingWindowAssigner.of(0), r"the size must be a number of elements from 1, not 0"),
-        (lambda: CountSlidingWindowAssigner.of(2, True), r"the slide must be a number of elements from 1, not True"),
+        (lambda: CountTumblingWindowAssigner.of(0), r"the size must be an element count of at least 1, not 0"),
+        (lambda: CountSlidingWindowAssigner.of(2, True), r"the slide must be an element count of at least 1, not True"),
     ],
 )
 def test_bad_windows_are_refused(make, message):

@@ -255,7 +255,7 @@ def test_a_window_function_with_state_of_its_operator_has_no_letters():
     stream = StreamExecutionEnvironment().from_collection([("k", 1, "a"), ("k", 15, "a")])
     keyed = stream.assign_timestamps_and_watermarks(AT).key_by(lambda event: event[0])
     windowed = keyed.window(TumblingEventTimeWindows.of(10))
-    with pytest.raises(ProgramError, match=r"side output for its errors .* and state of the operator itself"):
+    with pytest.raises(ProgramError, match=r"side output for its errors .* and operator state"):
         windowed.side_output_errors(BAD).process(Fired()).execute_and_collect()
 
 

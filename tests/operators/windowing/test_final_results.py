@@ -1,6 +1,6 @@
-"""A window's final output is independent of firing times, epochs, restarts, parallelism and bounded input.
+"""A window's final output does not depend on firing times, epochs, restarts, parallelism, or boundedness.
 
-No record may be later than the allowed lateness.
+This requires that no record is later than the allowed lateness.
 """
 
 from __future__ import annotations

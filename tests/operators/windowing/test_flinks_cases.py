@@ -145,7 +145,7 @@ def test_a_purge_keeps_the_set_of_sessions():
 
 
 class Shrinking(MergingWindowAssigner):
-    """All windows of a key become one that ends too early."""
+    """A key's windows become one window that ends too early."""
 
     def assign_windows(self, element, timestamp, context):
         return [TimeWindow(0, 22 + element[1])]
@@ -171,7 +171,7 @@ def test_windows_that_shrink_below_event_time_are_refused():
         push(harness, ("a", 0, 0))
         advance(harness, 20)
         with pytest.raises(
-            Exception, match=r"merged windows into TimeWindow\(start=0, end=11\), whose end event time has passed"
+            Exception, match=r"merged windows into TimeWindow\(start=0, end=11\), which event time has already passed"
         ):
             push(harness, ("a", 3, 0))
 

@@ -1,4 +1,4 @@
-"""Panes: the division of time, the number of function calls, and cleanup after windows end."""
+"""Panes: the division of time, the number of function calls, and cleanup after the end of windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows, triggers and evictors of all kinds, with late records and restarts, compared with ``window_oracle.py``."""
+"""All kinds of windows, triggers and evictors with late records and restarts, compared with ``window_oracle.py``."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def never() -> When:
 
 
 class Budget(Trigger):
-    """Fires and purges when the sum of the elements reaches a limit, and also some time after an odd timestamp."""
+    """Fires and purges when the elements' sum reaches a limit, and some time after an odd timestamp."""
 
     _sum = ReducingStateDescriptor("sum", lambda value, other: value + other)
     _times = ListStateDescriptor("times")

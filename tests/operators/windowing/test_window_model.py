@@ -1,4 +1,4 @@
-"""Windows compared with a model of lists: all kinds, lateness, disorder, runs, restarts."""
+"""Windows of all kinds with lateness, disorder, runs of records and restarts, compared with a model of lists."""
 
 from __future__ import annotations
 

@@ -567,7 +567,7 @@ def minute():
         (lambda: keyed().window(GlobalWindows), r"pass an instance"),
         (lambda: minute().trigger(CountTrigger), r"trigger\(\) takes a Trigger"),
         (lambda: minute().evictor(3), r"evictor\(\) takes an Evictor"),
-        (lambda: minute().allowed_lateness("soon"), r"allowed_lateness\(\): not a duration: 'soon'"),
+        (lambda: minute().allowed_lateness("soon"), r"allowed_lateness\(\): 'soon' is not a duration"),
         (
             lambda: keyed().window(TumblingProcessingTimeWindows.of(5)).allowed_lateness(1),
             r"allowed_lateness\(\) is for event-time windows",
@@ -575,11 +575,11 @@ def minute():
         (lambda: minute().side_output_late_data("late"), r"takes an OutputTag, not 'late'"),
         (
             lambda: keyed().window(EventTimeSessionWindows.with_gap(5)).trigger(DeltaTrigger.of(1, max)),
-            r"merges windows, and DeltaTrigger\.of\(1\) cannot merge",
+            r"merges windows, but DeltaTrigger\.of\(1\) cannot merge",
         ),
         (
             lambda: keyed().window(EventTimeSessionWindows.with_gap(5)).aggregate(NoMerge()),
-            r"merges windows, and NoMerge cannot merge accumulators: define merge\(\)",
+            r"merges windows, but NoMerge cannot merge accumulators: define merge\(\)",
         ),
         (lambda: minute().reduce(NoMerge()), r"reduce\(\) got .*pass a function or ReduceFunction"),
         (lambda: minute().aggregate(max), r"aggregate\(\) got .*an AggregateFunction"),
@@ -595,7 +595,7 @@ def minute():
             lambda: minute().apply(lambda key, window, inputs: inputs),
             r"apply\(\) of WindowedStream takes a WindowFunction",
         ),
-        (lambda: keyed().count_window(0), r"the size must be a number of elements from 1, not 0"),
+        (lambda: keyed().count_window(0), r"the size must be an element count of at least 1, not 0"),
     ],
 )
 def test_wrong_uses(use, message):

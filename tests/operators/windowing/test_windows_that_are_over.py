@@ -1,6 +1,6 @@
-"""Windows that are over leave no row and no timer, and a short log.
+"""Ended windows leave no row, no timer, and a short log.
 
-With ``PILLARBOX_LONG`` there are a thousand windows.
+With ``PILLARBOX_LONG``, there are a thousand windows.
 """
 
 from __future__ import annotations

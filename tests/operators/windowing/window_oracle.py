@@ -1,6 +1,6 @@
 """The semantics of Flink windows in plain Python, without state, namespaces or addresses.
 
-A window is an object with its elements, its trigger's memory and its timers, and disappears at its end.
+A window is an object with its elements, trigger memory and timers, and disappears at its end.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ class Kind:
     """Windows of one kind.
 
     Attributes:
-        windows: returns the windows of an element, given its time by the windows' clock and its index among its key's
+        windows: returns an element's windows, given its time on the windows' clock and its index among the key's
             elements.
         by_event_time: whether they end by event time.
-        ends: whether they end at all.
         merges: whether overlapping or touching windows merge.
     """
 
@@ -55,7 +54,7 @@ class Open:
 
 @dataclass
 class When:
-    """A trigger. It returns "", "fire", "purge" or "fire purge"."""
+    """A trigger, which returns "", "fire", "purge" or "fire purge"."""
 
     name: str
     trigger: Any
@@ -83,7 +82,7 @@ class WindowOracle:
     """All windows of all keys.
 
     Args:
-        folds: whether an incremental function folds the elements, so that empty windows emit nothing.
+        folds: whether an incremental function folds the elements. If so, empty windows emit nothing.
     """
 
     def __init__(self, kind: Kind, when: When, evict: Evict | None, lateness: int, *, folds: bool) -> None:

@@ -1,7 +1,7 @@
-"""Program changes on existing state, row by row of docs/operations.md.
+"""Program changes on existing state, one per row in docs/operations.md.
 
-Descriptions are compared as ``pillarbox.start`` does. (On Spark: tests/spark/operating/test_changes.py; changed state:
-test_changed_state.py; changed windows: test_changed_windows.py.)
+Descriptions are compared as in ``pillarbox.start``. See tests/spark/operating/test_changes.py for changes on Spark,
+test_changed_state.py for changed state, and test_changed_windows.py for changed windows.
 """
 
 from __future__ import annotations
@@ -114,9 +114,8 @@ def only_sums(env: Any, paid: Any) -> Any:
 
 def test_the_numbers_of_subtasks(tmp_path: Path) -> None:
     then = Changed(lambda env, paid: {"sum": sums(paid).set_parallelism(1)}, paid("a", "b"), tmp_path)
-    assert "operator 'sum' had parallelism 1, and has 2: a checkpoint keeps it, so call set_parallelism(1) on it" in (
-        then.refusal(only_sums)
-    )
+    refusal = then.refusal(only_sums)
+    assert "operator 'sum' had parallelism 1, and now has 2, but a checkpoint's value is fixed: call set_p" in refusal
     assert then.from_savepoint(only_sums, *paid("a", "c")) == {"sum": [("a", 2), ("c", 1)]}
 
     def more_key_groups(env, paid):
@@ -148,7 +147,7 @@ def test_an_operator_with_state_of_its_own_more_or_less(tmp_path: Path) -> None:
         CheckpointMismatchError, match=r"holds the list state 'seen/seen' .* which no function asks for"
     ):
         then.goes_on(only_sums, *paid("a"))
-    with pytest.raises(CheckpointMismatchError, match=r"it contains state of 'seen', which the program lacks"):
+    with pytest.raises(CheckpointMismatchError, match=r"it contains state of 'seen', but the program has no"):
         then.from_savepoint(only_sums, *paid("a"))
     assert then.from_savepoint(only_sums, *paid("a"), allow_non_restored_state=True) == {"sum": [("a", 2)]}
 
@@ -166,16 +165,16 @@ def test_a_keyed_operator_more_or_less(tmp_path: Path) -> None:
 
     then = Changed(only_sums, paid("a", "b"), tmp_path / "one")
     assert then.goes_on(behind, *paid("a", "c")) == {"sum": [("a", 2), ("c", 1)], "more": [("a", 1), ("c", 1)]}
-    assert "operator 'sum' is in another place of the program, where its state is not found: 'more' was added" in (
+    assert "operator 'sum' has another position in the program, where its state is not found: add 'more' after" in (
         then.refusal(before)
     )
-    assert "there was 1 shuffle, and there are 2 ('more' added)" in then.refusal(a_level_more)
+    assert "there was 1 shuffle, and now there are 2 ('more' added)" in then.refusal(a_level_more)
     assert then.from_savepoint(before, *paid("a")) == {"sum": [("a", 2)], "more": [("a", 1)]}
     assert then.from_savepoint(a_level_more, *paid("a")) == {"sum": [("a", 2)]}
 
     then = Changed(behind, paid("a"), tmp_path / "other")
-    assert "it contains state of 'more', which the program lacks" in then.refusal(only_sums)
-    with pytest.raises(CheckpointMismatchError, match="it contains state of 'more', which the program lacks"):
+    assert "it contains state of 'more', but the program has no such operator" in then.refusal(only_sums)
+    with pytest.raises(CheckpointMismatchError, match="it contains state of 'more', but the program has no"):
         then.from_savepoint(only_sums)
     assert then.from_savepoint(only_sums, *paid("a"), allow_non_restored_state=True) == {"sum": [("a", 2)]}
 
@@ -193,8 +192,8 @@ def test_names_of_functions_and_of_operators(tmp_path: Path) -> None:
     assert renamed == {"sum": [("a", 2)]}
     former = then.compared(only_sums).refused[0].split("'")[1]
     refusal = then.refusal(lambda env, paid: {"sum": sums(paid.map(lambda record: record), uid=None)})
-    assert f"it contains state of '{former}', which the program lacks (the program has '" in refusal
-    assert "instead: set uid() to the old one)" in refusal
+    assert f"it contains state of '{former}', but the program has no such operator (but has '" in refusal
+    assert ": set uid() to the old uid)" in refusal
     mended = then.goes_on(lambda env, paid: {"sum": sums(paid.map(lambda record: record), uid=former)}, *paid("a"))
     assert mended == {"sum": [("a", 2)]}
 
@@ -205,7 +204,7 @@ def test_the_order_of_the_operators(tmp_path: Path) -> None:
 
     then = Changed(in_order("one", "other"), paid("a", "b"), tmp_path)
     refusal = then.refusal(in_order("other", "one"))
-    assert "operator 'one' is in another place of the program, where its state is not found" in refusal
+    assert "operator 'one' has another position in the program, where its state is not found" in refusal
     results = then.from_savepoint(in_order("other", "one"), *paid("a"))
     assert results == {"other": [("a", 2)], "one": [("a", 2)]}
 
@@ -272,7 +271,7 @@ def test_another_watermark_strategy(tmp_path: Path) -> None:
     assert then.goes_on(windowed(lenient), late, early, row(card="a", at=8_500)) == {"windows": [("a", 2_000, 2)]}
     for silent in (AT.with_idleness("1 minute"), AT.with_wall_clock_progress("1 minute")):
         refusal = then.refusal(windowed(silent))
-        assert "it was not run by processing time (timers, silence or carried requests), and is" in refusal
+        assert "it did not use processing time (timers, idleness or carried requests), but now does" in refusal
         assert then.from_savepoint(windowed(silent), early, row(card="a", at=3_500)) == {"windows": [("a", 2_000, 2)]}
     timed = Changed(windowed(AT.with_idleness("1 minute")), [row(card="a", at=2_500)], tmp_path / "timed")
     assert timed.goes_on(windowed(AT.with_idleness("1 hour")), row(card="a", at=3_500)) == {
@@ -300,7 +299,7 @@ def test_the_time_zone_of_days(tmp_path: Path, columns: bool) -> None:
     then = Changed(days("UTC"), [row(card="a", n=1, at=hour)], tmp_path)
     more = row(card="a", n=1, at=2 * hour), row(card="a", n=1, at=100 * hour)
     if columns:
-        with pytest.raises(CheckpointMismatchError, match=r"windows of another kind: it has panes of .*UTC, and the"):
+        with pytest.raises(CheckpointMismatchError, match=r"windows of another kind: it has panes of .*UTC, but the"):
             then.goes_on(days("Asia/Tokyo"), *more)
     else:
         results = then.goes_on(days("Asia/Tokyo"), *more)
@@ -378,8 +377,8 @@ def test_joins_of_columns(tmp_path: Path) -> None:
     more = [row(card="a", n=n, at=at) for n, at in ((2, 106), (1, 200))]
     then = Changed(joined("inner"), first, tmp_path / "inner")
     for changed, says in (
-        (joined("left"), "left rows of an inner join, which does not note those that have had a partner"),
-        (joined("inner", more=True), "rows with other columns: they have card string, n int64, at int64, and those of"),
+        (joined("left"), "left rows of an inner join, which does not store whether a row has matched"),
+        (joined("inner", more=True), "rows with other columns: they have card string, n int64, at int64, but the"),
     ):
         with pytest.raises(CheckpointMismatchError, match=says):
             then.goes_on(changed, *more)
@@ -509,7 +508,7 @@ def test_options_of_async_functions(tmp_path: Path, options: dict[str, Any]) -> 
     then = Changed(build(), paid(*"abcdefg"), tmp_path)
     ANSWERING.set()
     if options.get("on_barrier") == "drain":
-        assert "it was run by processing time (timers, silence or carried requests), and is not" in (
+        assert "it used processing time (timers, idleness or carried requests), but now does not" in (
             then.refusal(build(**options))
         )
         assert then.from_savepoint(build(**options), *paid("h")) == {"asked": [*"abcdefgh"]}
@@ -537,7 +536,7 @@ def test_an_async_function_less_with_requests_under_way(tmp_path: Path) -> None:
 
     ANSWERING.clear()
     then = Changed(built, paid("a"), tmp_path)
-    with pytest.raises(CheckpointMismatchError, match="unfinished work of operator 'ask', which the program lacks"):
+    with pytest.raises(CheckpointMismatchError, match="unfinished work of operator 'ask', but the program"):
         then.goes_on(less)
-    with pytest.raises(CheckpointMismatchError, match="it contains state of 'ask', which the program lacks"):
+    with pytest.raises(CheckpointMismatchError, match="it contains state of 'ask', but the program has no"):
         then.from_savepoint(less)

@@ -1,7 +1,7 @@
-"""Windows of another size or kind, and another allowed lateness, on existing state.
+"""Windows of a different size, kind or allowed lateness on existing state.
 
-An element belongs to the windows of the program at its arrival: open windows end as they began. Panes cannot change to
-another slide.
+An element belongs to the windows of the program that received it, so open windows end as they began. Panes cannot
+change to a different slide.
 """
 
 from __future__ import annotations

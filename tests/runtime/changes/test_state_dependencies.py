@@ -1,6 +1,6 @@
-"""The conditions of an operator's state, stored with it; a program with other conditions is refused.
+"""The program settings that an operator's state depends on are stored with it. Different settings are refused.
 
-Each refused case would silently give wrong results, such as lost or mixed-up windows. Each accepted case gives right
+Each refused case would silently give wrong results, such as lost or mixed-up windows. Accepted cases give right
 results.
 """
 

@@ -158,7 +158,7 @@ def test_operators_without_state_have_no_format():
 def test_columns_are_no_accumulator_type():
     keyed = StreamExecutionEnvironment.get_execution_environment().from_collection([1]).key_by(lambda n: n)
     with pytest.raises(
-        ProgramError, match=r"accumulator_type must be one of Types, .* not 'mean DOUBLE'.* output_type"
+        ProgramError, match=r"accumulator_type= must be a type such as .* not 'mean DOUBLE'.* output_type"
     ):
         keyed.count_window(2).aggregate(Mean(), None, "mean DOUBLE")  # type: ignore[call-overload]
 

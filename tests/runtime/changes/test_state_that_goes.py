@@ -1,4 +1,4 @@
-"""Joins have no rows and no timers left after event time has passed, and a short log."""
+"""After event time has passed, joins have no rows, no timers, and a short log."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ CHANGED = OutputTag("changed")
 
 
 class Over(KeyedBroadcastProcessFunction):
-    """Emits a key's spending with its limit; a limit for all keys emits each key's spending."""
+    """Emits a key's spending with its limit. A limit for all keys emits each key's spending."""
 
     def open(self, runtime_context):
         self.spent = runtime_context.get_state(ValueStateDescriptor("spent"))
@@ -250,7 +250,7 @@ RECENT.enable_time_to_live(StateTtlConfig("1 minute"))
 
 
 class Walk(KeyedBroadcastProcessFunction):
-    """Iterates over the keys of a state, and changes it and another state during the iteration."""
+    """Iterates over a state's keys, and changes this state and another state during the iteration."""
 
     def open(self, runtime_context):
         self.size, self.recent = runtime_context.get_state(SIZE), runtime_context.get_list_state(RECENT)
@@ -313,7 +313,7 @@ def test_a_command_goes_over_the_keys_of_a_state():
 
 def test_states_that_are_not_there_are_named():
     with harness_for(Asks(), key_by=str, broadcast=[LIMITS]) as harness:
-        with pytest.raises(Exception, match="there is no broadcast state 'other'; there are 'limits'"):
+        with pytest.raises(Exception, match=r"there is no broadcast state 'other' \(there are 'limits'"):
             harness.push1("a")
         with pytest.raises(Exception, match="uses the value state 'count' where there is no current key"):
             harness.push2("state")
@@ -335,12 +335,12 @@ def test_wrong_uses_are_refused():
         rules.broadcast("rules")  # type: ignore[call-overload]
     with pytest.raises(ProgramError, match="two states have the name 'limits'"):
         rules.broadcast(LIMITS, MapStateDescriptor("limits"))
-    with pytest.raises(ProgramError, match="of this StreamExecutionEnvironment"):
+    with pytest.raises(ProgramError, match="of the same StreamExecutionEnvironment"):
         words.connect(StreamExecutionEnvironment().from_collection([1]).broadcast(LIMITS))
     broadcast = rules.broadcast(LIMITS)
-    with pytest.raises(ProgramError, match="the stream has no key: put key_by"):
+    with pytest.raises(ProgramError, match="the stream has no key: pass a BroadcastProcessFunction, or put key_by"):
         words.connect(broadcast).process(Asks())
-    with pytest.raises(ProgramError, match="has a key, so pass a KeyedBroadcastProcessFunction"):
+    with pytest.raises(ProgramError, match="has a key: pass a KeyedBroadcastProcessFunction"):
         words.key_by(str).connect(broadcast).process(WordLimits())
     with pytest.raises(ProgramError, match=r"pass an instance: WordLimits\(\)"):
         words.connect(broadcast).process(WordLimits)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Columnar interval joins, compared with plain Python and with the interval join that calls a function."""
+"""Columnar interval joins, compared with plain Python and with the row interval join."""
 
 from __future__ import annotations
 
@@ -584,9 +584,7 @@ def test_rows_of_other_columns_are_refused():
     other = Types.ROW_NAMED(["card", "at", "number"], [Types.LONG(), Types.LONG(), Types.INT()])
     with (
         payments(0, 10, "inner", savepoint, other) as second,
-        pytest.raises(
-            CheckpointMismatchError, match=r"card int64, at int64, number int64, and those of the program card"
-        ),
+        pytest.raises(CheckpointMismatchError, match=r"card int64, at int64, number int64, but the program has card"),
     ):
         push(second, [], [], bounded=True)
 

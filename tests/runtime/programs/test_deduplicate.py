@@ -60,5 +60,5 @@ def test_it_needs_event_time():
     stream = StreamExecutionEnvironment().from_collection(["a"]).key_by(str).process(lambda text, ctx: [text])
     with pytest.raises(OperatorError, match=r"'deduplicate': the record 'a' has no timestamp.*put assign_timestamps"):
         stream.key_by(str).deduplicate("1 hour").execute_and_collect()
-    with pytest.raises(ProgramError, match=r"deduplicate\(\): within must be at least one millisecond, not 0"):
+    with pytest.raises(ProgramError, match=r"deduplicate\(\): within= must be at least one millisecond, not 0"):
         StreamExecutionEnvironment().from_collection(["a"]).key_by(str).deduplicate(0)

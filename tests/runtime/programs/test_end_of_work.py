@@ -1,4 +1,4 @@
-"""The last micro-batch with work of an ``availableNow`` query."""
+"""The last micro-batch with work in an ``availableNow`` query."""
 
 from __future__ import annotations
 

@@ -255,5 +255,5 @@ def test_wrong_uses_are_refused():
         near.between(0, 0).lower_bound_exclusive().upper_bound_exclusive().process(Pair())
     with pytest.raises(ProgramError, match=r"side_output_left_late_data\(\) takes an OutputTag, not 'late'"):
         near.side_output_left_late_data("late")  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match="'interval_join: Pair' uses event time, and the records of 'collection'"):
+    with pytest.raises(ProgramError, match="'interval_join: Pair' uses event time, but the records of 'collection'"):
         near.between(0, 1).process(Pair()).execute_and_collect()

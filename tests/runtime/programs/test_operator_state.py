@@ -247,8 +247,8 @@ def test_it_does_not_lie_beside_windows():
 @pytest.mark.parametrize(
     ("build", "says"),
     [
-        (lambda numbers: numbers.map(Numbered()), "has no identity|no place before the first shuffle.*rebalance"),
-        (lambda numbers: numbers.rebalance().map(Numbered(), on_error=OutputTag("bad")), "on_error=.*not put back"),
+        (lambda numbers: numbers.map(Numbered()), "has no identity|impossible before the first shuffle.*rebalance"),
+        (lambda numbers: numbers.rebalance().map(Numbered(), on_error=OutputTag("bad")), "on_error=.*not rolled back"),
         (lambda numbers: numbers.rebalance().map_async(Asks()), "calls its function in another thread"),
     ],
 )

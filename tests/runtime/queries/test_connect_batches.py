@@ -1,4 +1,4 @@
-"""``foreachBatch`` under Spark Connect, whose tasks do not know the query: errors before it runs."""
+"""``foreachBatch`` under Spark Connect, whose tasks do not know the query. Errors occur before the query runs."""
 
 from __future__ import annotations
 

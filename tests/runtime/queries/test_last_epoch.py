@@ -1,4 +1,4 @@
-"""The last epoch of a drained query: all subtasks take part, and event time ends in each."""
+"""The last epoch of a drained query. All subtasks run, and event time ends in each."""
 
 from __future__ import annotations
 

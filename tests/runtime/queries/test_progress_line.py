@@ -20,11 +20,7 @@ CLEAR = "\r\x1b[K"
 
 
 class Terminal(io.StringIO):
-    """A stream that claims to be a terminal.
-
-    Attributes:
-        written: set after each write.
-    """
+    """A stream that pretends to be a terminal. Sets ``written`` after each write."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ NO_SPARK: Any = None
 
 
 class Folder:
-    """The request folder in memory; ``when`` is called with each written line."""
+    """The request folder in memory. ``when`` is called with each written line."""
 
     def __init__(self) -> None:
         self.content: list[Any] = []

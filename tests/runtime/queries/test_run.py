@@ -1,4 +1,4 @@
-"""Ends of queries: signals, time limits of epochs, and blocked starts of epochs."""
+"""Ends of queries: signals, time limits for epochs, and blocked starts of epochs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox._runtime.spark.starting.started import StartedQuery, find, rememb
 
 
 class Query:
-    """Spark's query object. Each read of its status calls ``looked`` with the number of the read."""
+    """Spark's query object. Each read of the status calls ``looked`` with the read's number."""
 
     id = "q"
 
@@ -165,7 +165,7 @@ def test_wrong_arguments():
     nobodys.id = "nobody's"
     with pytest.raises(ProgramError, match="and query nobody's has none, or another process started it"):
         pillarbox.run(nobodys)
-    with pytest.raises(ProgramError, match=r"run\(\): grace: not a duration: 'soon'"):
+    with pytest.raises(ProgramError, match=r"run\(\): grace: 'soon' is not a duration"):
         pillarbox.run(started(Query()), grace="soon")  # type: ignore[arg-type]
 
 
@@ -197,7 +197,7 @@ ASLEEP = (
 
 
 class Java:
-    """Spark's Java objects of a classic query: its state, lock, logs and thread."""
+    """Spark's Java objects of a classic query: state, lock, logs and thread."""
 
     def __init__(self, query: Query) -> None:
         self.query = query

@@ -1,4 +1,4 @@
-"""Comparison of two programs on one recording: equal, or the first record that differs."""
+"""Two programs on one recording are equal, or differ first at some record."""
 
 from __future__ import annotations
 

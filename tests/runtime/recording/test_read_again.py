@@ -1,4 +1,4 @@
-"""Checks in Spark's logs (both versions) that an epoch's input still exists. Spark is simulated."""
+"""Checks in Spark's logs (in both formats) that an epoch's input still exists. Spark is simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replay gives keyed functions the recorded answers of ``ctx.call``, and makes no call."""
+"""A replay gives keyed functions the recorded answers to ``ctx.call``, and makes no call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUERY = "q"
 
 
 class Charges(KeyedProcessFunction[Any, Any]):
-    """Makes two calls for each card, and counts the cards whose answers arrived."""
+    """Makes two calls for each card, and counts the cards with answers."""
 
     def __init__(self, bank: FakeService) -> None:
         self.bank = bank

@@ -1,4 +1,4 @@
-"""A replayed task gives the same results, including its clock; differences are shown with possible reasons."""
+"""A replayed task has the same results and clock. Differences are shown with possible reasons."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SECOND = 1000
 
 
 class JobClock:
-    """The functions' view of the running job's clock, which replays do not have."""
+    """The running job's clock, which replays do not have."""
 
     clock: ManualProcessingTimeService
 
 
 class Silent(KeyedProcessFunction):
-    """Emits each key three seconds after its last record. A record takes a second."""
+    """Emits a key three seconds after the key's last record. A record takes a second."""
 
     def open(self, ctx: Any) -> None:
         self.seen = ctx.get_state(ValueStateDescriptor("seen"))
@@ -281,7 +281,7 @@ class LongSignature(Shapes):
 
 
 class Decorated(Shapes):
-    """Has a method with two decorators. One does not refer to the function."""
+    """Has a method with two decorators. One decorator does not refer to the function."""
 
     @traced
     @traced_silently
@@ -326,7 +326,7 @@ def test_the_debugger_stops_in_callables(tmp_path, monkeypatch, capsys, function
 
 
 class FailsLater(Silent):
-    """Fails in a timer, which no input record causes."""
+    """Fails in a timer instead of at an input record."""
 
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
         seen = self.seen.value()

@@ -1,4 +1,4 @@
-"""Messages about a checkpoint from its folders alone, and columns with any names."""
+"""Messages about a checkpoint from its folders alone, and columns with arbitrary names."""
 
 from __future__ import annotations
 

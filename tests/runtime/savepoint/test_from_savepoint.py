@@ -39,7 +39,7 @@ LIMITS = MapStateDescriptor("limits")
 
 
 class Over(KeyedBroadcastProcessFunction):
-    """Emits a card's spending and its limit, and sets a timer that fires after a second of silence."""
+    """Emits a card's spending and limit, and sets a timer that fires after a second of silence."""
 
     def open(self, runtime_context):
         self.spent = runtime_context.get_state(ValueStateDescriptor("spent"))
@@ -404,9 +404,9 @@ def test_all_that_does_not_fit_is_told_at_once(savepoint: Path) -> None:
     assert refusal.startswith(f"the program cannot start from the savepoint {savepoint}:\n")
     lines = refusal.splitlines()[1:]
     assert len(lines) == 3
-    assert "renamed names 'nobody'" in lines[0] and "'ask', 'over', 'windows'" in lines[0]
+    assert "renamed= names 'nobody'" in lines[0] and "'ask', 'over', 'windows'" in lines[0]
     assert "operator 'over'" in lines[1] and "was the column card, and is the column at" in lines[1]
-    assert "state of 'ask', 'windows', which the program lacks (it has 'fresh'" in lines[2]
+    assert "state of 'ask', 'windows', but the program has no such operator (but has 'fresh'" in lines[2]
     assert "allow_non_restored_state=True" in lines[2]
 
 
@@ -424,7 +424,7 @@ def test_operators_have_other_uids(savepoint: Path, caplog: pytest.LogCaptureFix
 
 
 def test_two_operators_cannot_become_one(savepoint: Path) -> None:
-    assert "'over' and 'windows' of it would both become 'windows'" in refused(
+    assert "'over' and 'windows' of the savepoint would both become 'windows'" in refused(
         program, savepoint, renamed={"over": "windows"}
     )
 
@@ -433,7 +433,7 @@ def test_made_by_another_method(savepoint: Path) -> None:
     path = next((savepoint / "manifest").glob("*.txt"))
     programs: Any = [{"operators": [{"uid": "over", "kind": "reduce"}], "sources": []}]
     path.write_text(replace(Manifest.from_json(path.read_text()), programs=programs).to_json())
-    assert "operator 'over' was made by reduce(), and is made by process()" in refused(program, savepoint)
+    assert "operator 'over' was created by reduce(), and is now created by process()" in refused(program, savepoint)
 
 
 def test_other_kinds_of_states(tmp_path: Path) -> None:
@@ -479,7 +479,7 @@ def test_impossible_programs_are_refused_when_they_are_built(savepoint: Path) ->
             Run(2, from_savepoint(savepoint, **options))
         return str(caught.value)
 
-    assert "renamed has the new uid 'nobody', and the program has no such operator" in built(renamed={"over": "nobody"})
+    assert "renamed= has the new uid 'nobody', but the program has no such" in built(renamed={"over": "nobody"})
     env = StreamExecutionEnvironment().from_savepoint(savepoint)
     with pytest.raises(ProgramError, match="the program has no operator with state"):
         env.from_collection([1]).map(str).execute_and_collect()

@@ -165,7 +165,7 @@ def test_a_keyed_operator_more(savepoint: Path) -> None:
 
 def test_a_keyed_operator_less(savepoint: Path, caplog: pytest.LogCaptureFixture) -> None:
     less, rows = only(golden.shop, "spent", "visits"), {"payments": golden.payments(6_000)}
-    with pytest.raises(CheckpointMismatchError, match=r"contains state of 'bonus', which the program lacks"):
+    with pytest.raises(CheckpointMismatchError, match=r"contains state of 'bonus', but the program has no"):
         outputs(less, savepoint, rows)
     (result,) = outputs(less, savepoint, rows, **LESS)
     assert "the state of operator 'bonus' is left behind: 8 rows" in caplog.text

@@ -76,7 +76,7 @@ def test_requests_of_an_operator_with_another_uid_are_refused(beside: Any) -> No
     assert same == {"refused": [], "doubtful": [], "carried_out": []}
     with (
         ProgramTestHarness(asking("other"), parallelism=3, snapshot=snapshot) as later,
-        pytest.raises(CheckpointMismatchError, match="unfinished work of operator 'ask', which the program lacks in"),
+        pytest.raises(CheckpointMismatchError, match="unfinished work of operator 'ask', but the program"),
     ):
         later.push("rows", row(card="c"))
         later.run_epoch()

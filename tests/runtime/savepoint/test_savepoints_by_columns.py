@@ -1,4 +1,4 @@
-"""Columnar operators resume from a savepoint with other subtasks. The output equals an uninterrupted run's."""
+"""Columnar operators resume from a savepoint with a different number of subtasks, as if not interrupted."""
 
 from __future__ import annotations
 

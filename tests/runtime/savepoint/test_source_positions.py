@@ -1,4 +1,4 @@
-"""Start positions of sources after a savepoint. (With Spark: tests/spark.)"""
+"""Start positions of sources after a savepoint, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of ``read_state``: types in heads, variants, batches, several logs."""
+"""The columns of ``read_state``: types in heads, variants, batches, and several logs."""
 
 from __future__ import annotations
 

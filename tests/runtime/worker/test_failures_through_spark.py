@@ -65,7 +65,7 @@ def test_the_text_of_another_failure_stays():
 def test_an_error_with_half_a_character_reaches_spark(monkeypatch):
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "1")
     error = ValueError("\ud83d is half an emoji")
-    error.add_note("the note has \udcff")
+    error.__notes__ = ["the note has \udcff"]  # type: ignore[attr-defined]
     with pytest.raises(OperatorError) as caught, failures_in_worker("map", 0):
         raise error
     text = caught.value.args[0]

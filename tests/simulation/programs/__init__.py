@@ -1,5 +1,4 @@
-"""The simulated programs: operators, event time, timers, state and requests.
+"""Simulated programs: event time, timers, state and requests.
 
-An operator's programs are in its entry of the table of operators; ``tests/simulation/every_program.py`` has all by
-name.
+Programs for a single operator are in the operator table. ``tests/simulation/every_program.py`` lists all programs.
 """

@@ -1,4 +1,4 @@
-"""Programs with async keyed functions: records wait for the event loop, or for simulated time."""
+"""Programs with async keyed functions, whose records wait for the event loop or for simulated time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BAD: OutputTag[Any] = OutputTag("bad")
 
 
 class AsyncHistory(History):
-    """Waits for some turns of the event loop before and after each change of state."""
+    """Waits for some turns of the event loop before and after each state change."""
 
     async def process_element(self, value: int, ctx: Any) -> Any:
         for _ in range(value % 9):
@@ -34,7 +34,7 @@ class SlowHistory(AsyncHistory):
 
 
 class AsyncTimers(History):
-    """Sets a timer for each record; timers and some records fail."""
+    """Sets a timer for each record. Some timers and records fail."""
 
     async def process_element(self, value: Any, ctx: Any) -> Any:
         self.seen.add(value[2])

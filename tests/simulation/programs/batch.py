@@ -1,4 +1,4 @@
-"""The simulation's programs in batch mode, where all input arrives in one epoch.
+"""Programs for batch mode, where all input arrives in one epoch.
 
 Some outcomes depend on an order that only batch mode guarantees.
 """
@@ -41,7 +41,7 @@ class Known(BroadcastProcessFunction):
 
 
 class KnownByKey(KeyedBroadcastProcessFunction):
-    """Emits each record with its index among the records of its key, and the broadcast values so far."""
+    """Emits each record with its index among its key's records, and the broadcast values so far."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
@@ -74,7 +74,7 @@ def all_are_known(inputs: Inputs) -> dict[str, Any]:
 
 
 class InTurn(KeyedCoProcessFunction):
-    """Emits a key's records, stream by stream, and again at the key's end."""
+    """Emits a key's records stream by stream, and again at the key's end."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))

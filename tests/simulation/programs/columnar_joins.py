@@ -1,4 +1,4 @@
-"""Columnar interval joins, whose outcome is columns or a function's results."""
+"""Columnar interval joins. Their outcome is columns or a function's results."""
 
 from __future__ import annotations
 

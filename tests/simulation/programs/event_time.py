@@ -1,4 +1,4 @@
-"""Programs with event time: windows, several levels, unions, idle sources."""
+"""Programs with event time: windows, several levels, unions, and idle sources."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def orders_and_payments(rng: random.Random) -> Inputs:
 
 
 class Visit(KeyedProcessFunction):
-    """Removes a key's state completely at its timer; the key returns later."""
+    """Removes a key's whole state at its timer. The key returns later."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))

@@ -1,4 +1,4 @@
-"""Shared parts of the simulation's programs: their conditions in batch mode, and random input."""
+"""Shared parts of the simulation's programs: conditions in batch mode, and random input."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ SUBTASKS = "its outcome depends on the number of subtasks"
 
 @dataclass(frozen=True)
 class SimulatedProgram(program.SimulatedProgram):
-    """A program and the conditions of its outcome, in streaming and in batch mode.
+    """A program and the conditions of its outcome in streaming and batch mode.
 
     Attributes:
-        batch_oracle: the oracle in batch mode, by default ``oracle``. A string is the reason for a comparison with a
+        batch_oracle: the oracle in batch mode, by default ``oracle``. A string gives a reason for a comparison with a
             run without faults instead.
-        batch_view: the ``view`` in batch mode.
-        sorted_in_batch: whether batch mode sorts records by key. It does not if functions cannot have state.
-        rescales: whether the outcome is the same for any number of subtasks. It is not if each subtask emits something.
+        batch_view: ``view`` in batch mode.
+        sorted_in_batch: whether batch mode sorts records by key. False if functions cannot have state.
+        rescales: whether the outcome does not depend on the number of subtasks. False if each subtask emits something.
     """
 
     batch_oracle: Callable[[Inputs], Mapping[str, Any]] | str | None = None

@@ -1,4 +1,4 @@
-"""Programs that ask a service."""
+"""Programs that call a service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAILED = OutputTag("failed")
 
 
 class Slow(Client):
-    """Answers after a delay, by the simulation's clock."""
+    """Answers after a delay on the simulation's clock."""
 
     async def __call__(self, value: Any) -> Any:
         await self.ask(value[1])
@@ -25,7 +25,7 @@ class Slow(Client):
 
 
 class Failing(Client):
-    """Answers at once. Fails for the first attempt, or always."""
+    """Answers at once. Fails at the first attempt, or always."""
 
     async def __call__(self, value: Any) -> Any:
         await self.ask(0)

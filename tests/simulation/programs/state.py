@@ -1,4 +1,4 @@
-"""Programs with state: its kinds, its order, several levels."""
+"""Programs with state: its kinds, its order, and several levels."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def every_state(env, events):
 
 
 class Spoils(EveryState):
-    """Changes the state, also of a large map, at every fourth record, and raises."""
+    """At every fourth record, changes its state, including a large map, and raises."""
 
     def open(self, runtime_context):
         super().open(runtime_context)
@@ -155,7 +155,7 @@ class Nth(MapFunction):
 
 
 class Changed(FilterFunction):
-    """Passes a record if its number differs from its key's previous one."""
+    """Passes a record if its number differs from its key's previous number."""
 
     def open(self, runtime_context):
         self.last = runtime_context.get_state(ValueStateDescriptor("last"))
@@ -213,7 +213,7 @@ def side_outputs(env, events):
 
 
 class Sampled(KeyedProcessFunction):
-    """Seeds the random numbers of its process, so that its samples can be repeated."""
+    """Seeds its process's random numbers, so that its samples can be repeated."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
@@ -229,7 +229,7 @@ def seeded_samples(env, events):
 
 
 class OfTheSubtask(MapFunction, CheckpointedFunction):
-    """Emits (index of the record in its subtask, subtask)."""
+    """Emits (record's index in the subtask, subtask)."""
 
     def __init__(self):
         self.values = []

@@ -9,7 +9,7 @@ from tests.support.programs import bounded, first, second
 
 
 class Later(KeyedProcessFunction):
-    """Sets processing-time timers, which set others."""
+    """Sets processing-time timers, which set further timers."""
 
     def process_element(self, value, ctx):
         ctx.timer_service().register_processing_time_timer(value[1])
@@ -26,7 +26,7 @@ def processing_time(env, events):
 
 
 class Reminder(KeyedProcessFunction):
-    """Sets timers in both time domains for a key. Event-time timers delete half of the others."""
+    """Sets a key's timers in both time domains. Event-time timers delete half of the processing-time timers."""
 
     def open(self, runtime_context):
         self.waits = runtime_context.get_state(ValueStateDescriptor("waits"))

@@ -1,6 +1,6 @@
-"""Programs with two streams (connected streams, joins, broadcast state), and with partitioning other than by key.
+"""Programs with two streams (connected streams, joins, broadcast state), or with partitioning other than by key.
 
-The order of two streams within an epoch is undefined: no outcome depends on it.
+The order of two streams within an epoch is undefined, so no outcome depends on it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def timed(*streams: Any, bound: int = 100) -> list[Any]:
 
 
 class Balance(KeyedCoProcessFunction):
-    """Adds up both streams; timers of either read and clear the sum."""
+    """Adds up both streams. Timers of either stream read and clear the sum."""
 
     def open(self, runtime_context):
         self.paid_in = runtime_context.get_map_state(MapStateDescriptor("in"))
@@ -120,7 +120,7 @@ class Odd(CoMapFunction):
 
 
 class Blocked(CoFlatMapFunction):
-    """Emits a number when it occurs for the second time in the two streams together."""
+    """Emits a number when it occurs for the second time in both streams together."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_map_state(MapStateDescriptor("seen"))
@@ -192,8 +192,8 @@ def windows_of_both(env, lefts, rights):
 class Versions(KeyedBroadcastProcessFunction):
     """Emits each payment with the rule in force at its time, when event time reaches it.
 
-    A rule is added to the state of all existing keys, and a new key copies all rules. So each key has all rules,
-    for any order of arrival.
+    A rule is added to the state of all existing keys, and a new key copies all rules. So each key has all rules in any
+    order of arrival.
     """
 
     def open(self, runtime_context):

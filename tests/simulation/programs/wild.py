@@ -1,4 +1,4 @@
-"""Programs with wild times: late, equal, out of order, and in the far future; and with NaN."""
+"""Programs with wild times (late, equal, out of order, in the far future), and with NaNs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def in_the_wild(programs: Mapping[str, SimulatedProgram]) -> dict[str, Simulated
 
 
 class Numbers(KeyedProcessFunction):
-    """Counts numbers, some of them NaN, in a map."""
+    """Counts numbers, including NaNs, in a map."""
 
     def open(self, runtime_context):
         self.counts = runtime_context.get_map_state(MapStateDescriptor("counts"))

@@ -1,4 +1,4 @@
-"""Columnar aggregates on Spark, compared with Spark's aggregates. In batch mode and streaming, with a restart."""
+"""Columnar aggregates, compared with Spark's aggregates: in batch mode, and in streaming mode with a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DDL that is parsed without a session has the same meaning as in Spark."""
+"""DDL parsed without a session has the same meaning as in Spark."""
 
 from __future__ import annotations
 

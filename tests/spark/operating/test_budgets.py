@@ -1,4 +1,4 @@
-"""Budgets on Spark. Tasks in other processes reach the driver's ledger, and charges of ceilings survive a restart."""
+"""Budgets on Spark. Tasks in other processes reach the driver's ledger, and ceilings' charges survive a restart."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Changes of a program's environment on Spark, one per row of docs/operations.md, on one checkpoint. Every sum
-continues.
+"""Changes of a program's environment on one checkpoint, one per row in docs/operations.md. Every sum continues.
 
-Changes of programs are tested in tests/runtime/changes/test_changed_programs.py, changes of sources in
-test_source_changes.py, changes of numbers in test_operate.py.
+tests/runtime/changes/test_changed_programs.py tests changed programs, test_source_changes.py changed sources, and
+test_operate.py changed numbers.
 """
 
 from __future__ import annotations

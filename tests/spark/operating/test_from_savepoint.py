@@ -1,4 +1,4 @@
-"""Starts from a savepoint that are refused. (Other starts: see tests/faults/test_from_savepoint.py.)"""
+"""Refused starts from a savepoint. (For other starts, see tests/faults/test_from_savepoint.py.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operation of a query from outside: inspection, rescaling, the command line."""
+"""Operation of a query from outside: inspection, rescaling, and the command line."""
 
 from __future__ import annotations
 

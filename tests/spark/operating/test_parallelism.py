@@ -113,7 +113,7 @@ def test_eight_subtasks_in_two_partitions(home, caplog):
     assert home.partitions == {"0", "1"} and layouts(home) == [Layout(8, 8, 2)]
     assert "max parallelism" not in caplog.text
     assert home.run(2, start=pillarbox.start) == counts(2)
-    with pytest.raises(CheckpointMismatchError, match="max_parallelism was 8, and is 9: a checkpoint keeps it"):
+    with pytest.raises(CheckpointMismatchError, match="max_parallelism was 8, and is now 9, but a checkpoint's"):
         home.run(2, most=9, start=pillarbox.start)
     if not hasattr(home.spark, "_streamingCheckpointManager"):  # Spark before 4.2
         return

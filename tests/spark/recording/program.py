@@ -1,4 +1,4 @@
-"""The program that is recorded. Its functions can be imported, like a user's package."""
+"""The recorded program. Its functions can be imported, like a user's package."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Inbox:
 
 
 class Seen(KeyedProcessFunction):
-    """Counts the payments of a card. A negative amount is an error."""
+    """Counts a card's payments. A negative amount is an error."""
 
     def open(self, ctx: Any) -> None:
         self.seen = ctx.get_state(ValueStateDescriptor("seen"))
@@ -75,7 +75,7 @@ class SeenTwice(Seen):
 
 
 class Limited(KeyedBroadcastProcessFunction):
-    """Emits payments up to the last limit of their card, and counts the others."""
+    """Emits payments up to their card's last limit, and counts the others."""
 
     LIMITS = MapStateDescriptor("limits", Types.STRING(), Types.LONG())
 
@@ -94,7 +94,7 @@ class Limited(KeyedBroadcastProcessFunction):
 
 
 class Heartbeats(KeyedProcessFunction):
-    """Emits a key a few milliseconds after each of its records, by the worker's clock."""
+    """Emits a key a few milliseconds (on the worker's clock) after each of its records."""
 
     def open(self, ctx: Any) -> None:
         self.told = ctx.get_state(ValueStateDescriptor("told"))

@@ -1,4 +1,4 @@
-"""A task is recorded on Spark, and replayed by a process without Java: with the same failure, to the same state."""
+"""A task is recorded on Spark, and replayed in a process without Java, with the same failure or state."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.long("takes a server of Spark Connect: make test-connec
 
 
 class CountPerMinute(KeyedProcessFunction):
-    """Emits (key, end of the minute, number of records) at the end of each minute."""
+    """Emits (key, end of the minute, number of records) at each minute's end."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_map_state(MapStateDescriptor("seen"))
@@ -352,7 +352,7 @@ def test_for_each_batch_with_several_outputs(connect, tmp_path):
 
 
 class Alarms(Counts):
-    """Emits each key again when a timer fires that is due at once. Another timer is due in an hour."""
+    """Sets a timer that is due at once and emits the key again, and a timer that is due in an hour."""
 
     def process_element(self, value, ctx):
         yield from super().process_element(value, ctx)

@@ -1,4 +1,4 @@
-"""The small files next to a checkpoint, accessed through Hadoop or, as under Spark Connect, by DataFrames."""
+"""Small files next to a checkpoint, accessed through Hadoop or, as under Spark Connect, with DataFrames."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SETTINGS = {"workers": {MODE: "off"}, "shared homes": {MODE: "fork", MOST: "2"}}
 
 
 class UsesAll(KeyedProcessFunction):
-    """Runs the library check whose index is the key."""
+    """Runs the library check with the key as index."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.spark
 
 
 class Logs(StatefulProcessor):
-    """A processor with a state of the same name as pillarbox's task state."""
+    """A processor with a state named like pillarbox's task state."""
 
     def init(self, handle: Any) -> None:
         self.log = handle.getValueState("log", "n LONG")

@@ -1,4 +1,4 @@
-"""Queries that end between two epochs: at a signal, on request, or with ``availableNow``."""
+"""Queries that end between two epochs, on a signal, on request, or with ``availableNow``."""
 
 from __future__ import annotations
 

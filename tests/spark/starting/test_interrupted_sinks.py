@@ -1,4 +1,4 @@
-"""Queries that ended between their sink's commit and Spark's commit can be restarted, with each kind of sink."""
+"""With each kind of sink, a query that ended between the sink's commit and Spark's commit can be restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The locks of a process: threads that plan, start, read and write do not deadlock."""
+"""A process's locks: threads that plan, start, read and write do not deadlock."""
 
 from __future__ import annotations
 

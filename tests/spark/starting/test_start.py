@@ -131,9 +131,9 @@ def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
         (program(home, Sum(), key="amount"), "the key was the column card STRING, and is the column amount BIGINT"),
         (
             program(home, Soon()),
-            "it was not run by processing time (timers, silence or carried requests), and is",
+            "it did not use processing time (timers, idleness or carried requests), but now does",
         ),
-        (program(home, Sum(), levels=2), "there was 1 shuffle, and there are 2 ('more' added)"),
+        (program(home, Sum(), levels=2), "there was 1 shuffle, and now there are 2 ('more' added)"),
     ):
         with pytest.raises(CheckpointMismatchError) as caught:
             pillarbox.start(home.writer(changed))

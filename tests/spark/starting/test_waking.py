@@ -1,4 +1,4 @@
-"""Work that became due while a query was stopped is done after its start, even without input."""
+"""Work that becomes due while a query is stopped is done after its start, even without input."""
 
 from __future__ import annotations
 

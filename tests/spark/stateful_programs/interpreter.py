@@ -1,6 +1,6 @@
-"""Random programs in columns of rows, and processors that run them on Spark and on pillarbox.
+"""Random programs as columns of rows, and processors that run them on Spark and on pillarbox.
 
-Each key has its own program. A row contains calls of states and timers as JSON; their results are emitted.
+Each key has its own program. A row contains calls of states and timers as JSON, and their results are emitted.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def draw_calls(draw: random.Random, most: int, *, timers: bool) -> str:
 
 
 def draw_rows(seed: int, programs: int, batches: int, *, timers: bool) -> list[list[dict[str, Any]]]:
-    """Return the rows of each micro-batch. Some are late, some exactly at the watermark. The first key is null.
+    """Return each micro-batch's rows. Some are late, some exactly at the watermark. The first key is null.
 
     Args:
-        timers: whether to include calls of timers. (Without a time mode, ``listTimers`` crashes Spark's worker.)
+        timers: whether to include timer calls. (Without a time mode, ``listTimers`` crashes Spark's worker.)
     """
     draw = random.Random(seed)
     rows: list[list[dict[str, Any]]] = []
@@ -106,11 +106,11 @@ def _tuples(argument: Any) -> Any:
 
 
 class Interpreter(StatefulProcessor):
-    """Runs the calls of rows and timers.
+    """Runs the calls in rows and timers.
 
     Args:
-        ttl: the time-to-live of the states (ms), or None.
-        by_clock: whether timers follow the clock. Times are then relative to the clock.
+        ttl: the states' time-to-live (ms), or None.
+        by_clock: whether timers follow the clock. If so, times are relative to the clock.
     """
 
     def __init__(self, ttl: int | None = None, *, by_clock: bool = False) -> None:

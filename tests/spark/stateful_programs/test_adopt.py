@@ -1,6 +1,6 @@
 """Adoption: pillarbox resumes from a savepoint of a stopped Spark query.
 
-The result is compared with Spark's query, resumed from its own checkpoint.
+The result is compared with Spark's own query, resumed from its checkpoint.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ SCHEMA = "k STRING, t TIMESTAMP"
 
 
 class Count(StatefulProcessor):
-    """Counts the rows of a key. A timer, one minute after the last row, emits the count."""
+    """Counts a key's rows. A timer emits the count one minute after the last row."""
 
     def init(self, handle):
         self.handle = handle
@@ -200,19 +200,19 @@ def test_refused_programs(spark: SparkSession) -> None:
     df = spark.range(1)
     with pytest.raises(ProgramError, match="takes at least one column of the DataFrame, not none"):
         pillarbox.group_by(df)
-    with pytest.raises(ProgramError, match=r"not '\(id % 2\)': name an expression first"):
+    with pytest.raises(ProgramError, match=r"not '\(id % 2\)': make an expression a column"):
         pillarbox.group_by(df, df.id % 2)
     with pytest.raises(ProgramError, match="a Spark DataFrame, not 5"):
         pillarbox.group_by(5)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match=r"initialState must be a DataFrame grouped by pillarbox.group_by\(\)"):
         grouped: Any = df.groupBy("id")
         pillarbox.group_by(df, "id").transformWithState(Count(), OUTPUT, "append", "None", grouped)
-    with pytest.raises(ProgramError, match="initialState is grouped by 'id' with other types than 'k'"):
+    with pytest.raises(ProgramError, match="initialState is grouped by 'id', whose types are not those of 'k'"):
         other = pillarbox.group_by(df, "id")
         pillarbox.group_by(df.selectExpr("STRING(id) k"), "k").transformWithState(
             Count(), OUTPUT, "append", "None", other
         )
     with pytest.raises(UnsupportedOperationException, match="is unsupported in batch query"):
         pillarbox.group_by(df, "id").applyInPandasWithState(len, "n INT", "n INT", "append", "NoTimeout")
-    with pytest.raises(ProgramError, match="timeoutConf must be one of 'NoTimeout'"):
+    with pytest.raises(ProgramError, match="timeoutConf= must be one of 'NoTimeout'"):
         pillarbox.group_by(df, "id").applyInPandasWithState(len, "n INT", "n INT", "append", "Never")

@@ -1,7 +1,7 @@
 """Random programs on Spark and on pillarbox emit the same rows in each micro-batch.
 
-``interpreter.py`` creates the programs. Each key has its own program, so a difference names the smallest program that
-shows it.
+``interpreter.py`` creates the programs. Each key has its own program, so a difference names a small program that shows
+it.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Cases from Spark's own tests of these APIs, with the same assertions for Spark and for pillarbox.
+"""Cases from Spark's own tests of these APIs, with the same assertions for Spark and pillarbox.
 
-They have the subjects of Spark's ``test_pandas_transform_with_state.py``, ``..._state_variable.py`` and
+They cover Spark's ``test_pandas_transform_with_state.py``, ``..._state_variable.py`` and
 ``test_pandas_grouped_map_with_state.py``. Time-to-live, timers, late rows, null keys, a single partition and restarts
 are tested in ``test_same_as_spark.py``, ``TwsTester`` in ``tests/operators/stateful_processor``, downstream operators
 in ``test_group_by.py``, and killed workers in ``tests/faults/test_stateful_programs.py``.
 
-These tests of Spark are left out, because they concern Spark's state store:
+These tests are left out, because they concern Spark's state store:
 
 - ``..._map_state_metadata``, ``..._list_state_metadata``, ``..._value_state_metadata`` (the sources ``state-metadata``
   and ``statestore``, the change feed, snapshots): ``test_adopt.py`` reads states with both sources;
 - the custom metrics in ``..._query_restarts``, which count calls of RocksDB;
 - ``test_schema_evolution_scenarios``, ``test_schema_evolution_fails`` and ``test_not_nullable_fails``, about Avro:
   pillarbox converts states by its own rules (``docs/state.md``);
-- all tests of ``..._checkpoint_v2.py``, the same tests with another format of Spark's state files.
+- all of ``..._checkpoint_v2.py``, the same tests with a different format of Spark's state files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The checkpoint format: golden checkpoints are read, and no checkpoint names a class that could move."""
+"""The checkpoint format. Golden checkpoints can be read, and no checkpoint names a class that could move."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_a_class_that_is_gone_is_named_with_state_and_key(_gone, size):
         Task(task.store)
     sentence = (
         f"operator 'op', subtask 3: the checkpoint holds, in the value state 'b' of {whose}, payments.Payment,"
-        " which cannot be found (AttributeError: ...): keep it where it was; if it has moved, say where, with"
+        " which cannot be found (AttributeError: ...): restore it, or, if it has moved, call"
         " env.add_class_alias('payments:Payment', ...); or start from a new checkpoint"
     )
     assert re.sub("Error: [^)]*", "Error: ...", str(caught.value)) == sentence
@@ -314,7 +314,7 @@ def test_a_head_is_plain_data_and_runs_nothing():
     task = Task().put(1, a=1).commit()
     body = pickle.dumps({"operator": pickle.loads, "subtask": 3}, 5)
     task.store.chunks[META] = b"pillarbox\x02\x00" + zlib.crc32(body).to_bytes(4, "little") + body
-    with pytest.raises(CheckpointMismatchError, match=r"it refers to _pickle\.loads, and must be plain data"):
+    with pytest.raises(CheckpointMismatchError, match=r"it refers to _pickle\.loads, but must contain only plain data"):
         Task(task.store)
 
 

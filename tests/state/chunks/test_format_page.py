@@ -1,4 +1,4 @@
-"""docs/checkpoint-format.md suffices to read a log: a decoder written from the page alone."""
+"""A decoder written from docs/checkpoint-format.md alone can read a log."""
 
 from __future__ import annotations
 

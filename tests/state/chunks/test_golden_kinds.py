@@ -1,4 +1,4 @@
-"""Every kind of record of the format is in some golden checkpoint, and is read."""
+"""Every record kind of the format is in a golden checkpoint, and can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large maps and lists: an epoch writes only changed elements, and reads return the stored content."""
+"""Large maps and lists. An epoch writes only changed elements, and reads return the stored content."""
 
 from __future__ import annotations
 
@@ -344,7 +344,7 @@ def apply(states, model, operation):
 
 
 class LargeCollectionsMachine(RuleBasedStateMachine):
-    """Two workers take turns. Epochs succeed or are lost, and tasks restart at any point."""
+    """Two workers take turns. Epochs succeed or are lost, and tasks restart at any time."""
 
     @initialize()
     def begin(self):

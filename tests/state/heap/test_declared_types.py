@@ -1,4 +1,4 @@
-"""A state's declared type holds wherever the function runs, with or without the key's type."""
+"""A state's declared type is enforced wherever the function runs, with or without a key type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of map states compared with a dict's. NaN is one key, also after a restart."""
+"""Map states' keys, compared with a dict's. NaN is one key, even after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows shared by all keys are stored by window, and written as rows of keys."""
+"""Windows shared by all keys are stored by window, and written as rows by key."""
 
 from __future__ import annotations
 

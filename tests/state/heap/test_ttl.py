@@ -1,4 +1,4 @@
-"""States with a time-to-live, compared with plain Python over epochs, restarts and changed configurations."""
+"""States with a time-to-live, compared with plain Python over epochs, restarts and changes of configuration."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Task:
     """An operator's state in one worker.
 
     Args:
-        late: whether its states are declared after its rows are read, or None for no declaration.
+        late: whether states are declared after rows are read, or None for no declaration.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Task:
 
 
 class Model:
-    """A model in plain Python: (content, stamp) per value, element and entry. The stamp is None for older state."""
+    """A plain Python model: (content, stamp) per value, element and entry. The stamp is None for older state."""
 
     def __init__(self) -> None:
         self.held: dict[Any, dict[Any, Any]] = defaultdict(dict)
@@ -588,11 +588,11 @@ def test_the_builder_makes_what_keywords_make():
     ("make", "says"),
     [
         (lambda: StateTtlConfig(0), "the time-to-live of a state must be at least one millisecond, not 0"),
-        (lambda: StateTtlConfig("-5 seconds"), "a duration cannot be negative"),
-        (lambda: StateTtlConfig("soon"), "not a duration: 'soon'"),
+        (lambda: StateTtlConfig("-5 seconds"), "is negative, which a duration cannot be"),
+        (lambda: StateTtlConfig("soon"), "'soon' is not a duration"),
         (lambda: StateTtlConfig(5, update_type=WRONG), "none of StateTtlConfig.UpdateType.Disabled"),
         (lambda: StateTtlConfig(5, cleanup_size=0), "at least 1, not 0"),
-        (lambda: StateTtlConfig.new_builder(-1), "a duration cannot be negative"),
+        (lambda: StateTtlConfig.new_builder(-1), "is negative, which a duration cannot be"),
         (lambda: StateTtlConfig.new_builder(5).cleanup_incrementally(0), "at least 1, not 0"),
         (
             lambda: StateTtlConfig.new_builder(5).set_ttl_time_characteristic(WRONG),

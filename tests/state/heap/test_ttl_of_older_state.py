@@ -1,4 +1,4 @@
-"""State older than its time-to-live setting expires from the end of the first epoch with one."""
+"""A time-to-live that is added later starts, for existing state, at the end of the first epoch with the setting."""
 
 from __future__ import annotations
 

@@ -133,10 +133,10 @@ def change(elements: Any, what: str, key: int, number: int) -> None:
 
 @given(calls, st.booleans(), st.booleans())
 def test_a_large_map_is_put_back(calls, in_log, is_plain):
-    """Every later read equals a dict's.
+    """After the undo, every read returns what a dict would return.
 
     Args:
-        in_log: whether the log has its elements; otherwise it is new.
+        in_log: whether the map's elements are already in the log. If not, the map is new.
         is_plain: whether its types are declared.
     """
     key = KeyNote(columns=["key"], types=["string"]) if is_plain else None

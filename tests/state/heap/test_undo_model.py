@@ -1,6 +1,6 @@
-"""Undo of all kinds of state and timers, compared with a model that copies everything before each call.
+"""Undo of all kinds of state and timers, compared with a model that copies all before each call.
 
-After any undo, a backend that reads the log equals the live one: so the log has learned all changes.
+After any undo, a backend that reads the log equals the live backend, which shows that the log contains all changes.
 """
 
 from __future__ import annotations

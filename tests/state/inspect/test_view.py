@@ -1,4 +1,4 @@
-"""A view of a log shows its content without the user's classes, and runs nothing of the checkpoint."""
+"""A view of a log shows its content without the user's classes, and runs no code from the checkpoint."""
 
 from __future__ import annotations
 

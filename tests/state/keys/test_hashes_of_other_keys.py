@@ -1,4 +1,4 @@
-"""Hashes of rarer key types: equal keys have equal hashes, for any unit, fold, or Python version."""
+"""Hashes of rarer key types. Equal keys have equal hashes, for any unit, fold, or Python version."""
 
 from __future__ import annotations
 

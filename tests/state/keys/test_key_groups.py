@@ -1,4 +1,4 @@
-"""Key groups are the same in every process, and by every computation of the hash."""
+"""Key groups are the same in every process, and with every computation of the hash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys with another type than the checkpoint's are refused if that type is known."""
+"""Keys of a different type than the checkpoint's are refused if the checkpoint's type is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys may become equal if their class loses a field. Then no map entry and no row is lost silently."""
+"""Keys may become equal if their class loses a field. No map entry or row is lost silently."""
 
 from __future__ import annotations
 

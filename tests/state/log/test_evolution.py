@@ -51,7 +51,7 @@ def shop(monkeypatch):
 
 
 class Task:
-    """A worker's copy of an operator's state. Keys have a declared type."""
+    """A worker's copy of an operator's state. The key type is declared."""
 
     def __init__(
         self, store=None, *, key: Any = PLAIN, moved=None, delete=(), owner=(0, 1), timers=False, name="op", **states
@@ -661,7 +661,7 @@ SHAPES = st.recursive(
 
 
 class Declared:
-    """A type as a program declares it, with classes of the module that are named by their position."""
+    """A type as a program declares it. Classes of the module are named by position."""
 
     def __init__(self, shape: Any, defaults: bool) -> None:
         self.module = sys.modules["shop"]

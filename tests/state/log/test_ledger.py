@@ -1,4 +1,4 @@
-"""The ledger of a log: the entries' content, without key objects of their own."""
+"""The ledger of a log, which describes the entries' content without separate key objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain operators: a checkpoint's names are on the program's list, or it is refused before anything runs."""
+"""Plain operators. A checkpoint with names that are not on the program's list is refused before anything runs."""
 
 from __future__ import annotations
 
@@ -629,8 +629,8 @@ def test_a_program_whose_types_are_declared_has_plain_state(key_type, caplog):
         assert push(job, ("a", 1, 10), ("a", 2, 11)) == ["1", "3"]
         savepoint = job.savepoint()
     assert types_in_head(next(iter(savepoint.values()))) == ({"state/sum": "LONG"} if key_type else None)
-    message = "plain data, of the declared types" if key_type else "pickles: the type of its key is not known"
-    assert f"the state in the checkpoint is {message}" in caplog.text and " (operator 'process: Sum')" in caplog.text
+    message = "plain data of the declared types" if key_type else "pickles: the type of its key is not known"
+    assert f"checkpoint is stored as {message}" in caplog.text and " (operator 'process: Sum')" in caplog.text
     with sums(key_type, savepoint) as job:
         assert push(job, ("a", 3, 20)) == ["6", "('a', 15)", "('a', 16)"]
         if key_type:

@@ -1,6 +1,6 @@
-"""The length of the log, and an epoch's writes, in bytes, over mixtures of row sizes.
+"""Bounds of the log's length and of an epoch's writes (bytes), over mixtures of row sizes.
 
-The log's constants are a 64th of their values, so that states of some hundred kilobytes are large.
+The log's constants are divided by 64, so that states of some hundred kilobytes are large.
 """
 
 from __future__ import annotations

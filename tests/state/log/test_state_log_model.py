@@ -1,4 +1,4 @@
-"""State backend and log compared with a plain dictionary: reads return committed state, whatever happens to workers."""
+"""State backend and log, compared with a plain dictionary. Reads always return committed state."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def nothing():
 
 
 class Model:
-    """The committed state as plain dictionaries. A timer is (timestamp, key, namespace or None)."""
+    """The committed state as dictionaries. A timer is (timestamp, key, namespace or None)."""
 
     def __init__(self):
         self.keys = {}
@@ -348,7 +348,7 @@ def _seen(rows, kinds):
 
 
 class StateLogMachine(RuleBasedStateMachine):
-    """Two workers take turns with one store. Attempts succeed, fail, or succeed without being committed."""
+    """Two workers take turns with one store. Attempts succeed, fail, or succeed without a commit."""
 
     # Whether the types of key and states are declared.
     typed = False

@@ -1,6 +1,6 @@
-"""The bounds of the log, over values with hidden sizes, large keys, and other kinds of rows.
+"""Bounds of the log, over values with hidden sizes, large keys, and further kinds of rows.
 
-The log's constants are a 64th of their values, as in test_state_log_bounds.py.
+The log's constants are divided by 64, as in test_state_log_bounds.py.
 """
 
 from __future__ import annotations

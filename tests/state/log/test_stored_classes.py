@@ -1,4 +1,4 @@
-"""Stored values of user classes: checking them runs nothing, and only importable classes are stored."""
+"""Stored values of user classes. Checking them runs no code, and only importable classes are stored."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Event:
 
 
 class Sorted:
-    """Is pickled as a call that compares its arguments, as the lists of sortedcontainers are."""
+    """Is pickled as a call that compares its arguments, like the lists of sortedcontainers."""
 
     def __init__(self, elements: Any) -> None:
         self.found = sorted(elements)

@@ -214,4 +214,4 @@ def test_a_local_savepoint_and_back(tmp_path, caplog):
     with ProgramTestHarness(lambda env, rows: counted(env.from_savepoint(tmp_path / "ended"), rows)) as harness:
         harness.push("rows", row(card="c1"))
         assert harness.run_epoch()["output"] == [("c1", 2)]
-    assert "it was drained: event time has ended in it" in caplog.text
+    assert "it was drained, which ended event time" in caplog.text

@@ -1,4 +1,4 @@
-"""Savepoints: the logs' content passes through tables into the logs of any number of subtasks."""
+"""Savepoints. The logs' content passes through tables into the logs of any number of subtasks."""
 
 from __future__ import annotations
 

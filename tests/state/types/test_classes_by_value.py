@@ -1,4 +1,4 @@
-"""Classes that reach a worker by value, such as a notebook's, may change like classes of a module."""
+"""Classes that reach a worker by value, such as a notebook's, may change like a module's classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimated sizes: roughly proportional to the pickles' sizes, without calls of user code."""
+"""Estimated sizes are roughly proportional to the pickles' sizes, and computed without user code."""
 
 from __future__ import annotations
 

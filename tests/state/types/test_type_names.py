@@ -1,4 +1,4 @@
-"""The names of types: one line per scalar is complete, and a head's types can be read back."""
+"""Names of types. One line fully defines a scalar, and a head's types can be read back."""
 
 from __future__ import annotations
 

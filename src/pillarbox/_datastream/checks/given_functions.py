@@ -59,8 +59,8 @@ def check_requests(func: Any) -> None:
 def check_type(what: str, declared: Any) -> None:
     if not (declared is None or isinstance(declared, (TypeInformation, type)) or get_origin(declared) is not None):
         raise ProgramError(
-            f"{what} must be one of Types, such as Types.LONG(), or a class, not {shorten(declared)}."
-            " output_type declares the columns of the results"
+            f"{what} must be a type such as Types.LONG(), or a class, not {shorten(declared)}."
+            " The columns of the results are declared with output_type="
         )
 
 
@@ -79,6 +79,8 @@ def check_parameters(function: Any, interface: type, where: str, *, may_await: b
     of_all = [base for base in (Function, CheckpointedFunction) if isinstance(function, base)]
     for name, _ in _methods(of_all):
         _check_runs(function, name, where, may_await or issubclass(interface, (AsyncFunction, AsyncBatchFunction)))
+    for name, _ in () if issubclass(interface, Function) else _methods([interface]):
+        check_plain(function, name, asked_by=where)
     for name, method in _methods([interface, *of_all]):
         of_java = name.title().replace("_", "")
         of_java = of_java[0].lower() + of_java[1:]
@@ -98,8 +100,8 @@ def _check_runs(function: Any, name: str, where: str, may_await: bool) -> None:
         )
     if inspect.iscoroutinefunction(called) and not may_await:
         raise ProgramError(
-            f"{where} got {shorten(function)}, whose {name}() is an async def, which is not awaited; only functions of"
-            " map_async(), AsyncDataStream and process() on a keyed stream may have one"
+            f"{where} got {shorten(function)}, whose {name}() is an async def, which is not awaited: only functions"
+            " for map_async(), AsyncDataStream and process() on a keyed stream may have one"
         )
 
 

@@ -49,7 +49,9 @@ def default_trigger(assigner: WindowAssigner, env: Any) -> Trigger:
 def check_merging(assigner: WindowAssigner, trigger: Trigger) -> None:
     cannot = not trigger.can_merge() or type(asked_trigger(trigger)).on_merge is Trigger.on_merge
     if isinstance(assigner, MergingWindowAssigner) and cannot:
-        raise ProgramError(f"{assigner!r} merges windows, and {trigger!r} cannot merge: define on_merge()")
+        raise ProgramError(
+            f"{assigner!r} merges windows, but {trigger!r} cannot merge: define can_merge() and on_merge()"
+        )
 
 
 def check_fires(assigner: WindowAssigner, *, has_trigger: bool) -> None:

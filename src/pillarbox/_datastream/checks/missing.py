@@ -7,10 +7,10 @@ from pillarbox._errors import MissingClassError, MissingMethodError
 _WRITE = "end the stream with to_dataframe(...), and write that with Spark"
 _BUFFERS = "buffers are sent when they are full, and when a micro-batch ends: drop the call"
 _SCHEDULED = "Spark schedules the tasks: drop the call"
-_TYPES = "types are those that output_type=... declares, where one is needed"
+_TYPES = "declare types with output_type=..., where needed"
 _EPOCHS = (
-    "each micro-batch is a checkpoint, exactly-once: drop the call; the query's trigger says how often, and its"
-    " checkpointLocation where"
+    "each micro-batch is an exactly-once checkpoint: drop the call. The query's trigger sets the interval, and its"
+    " checkpointLocation the directory"
 )
 _READ = "read it with Spark, and pass it to from_dataframe(spark.readStream...)"
 _SHIPPED = "the session ships files: spark.addArtifact(..., pyfile=True), or spark-submit --py-files and --archives"
@@ -31,7 +31,7 @@ _OF_STREAMS = {
     "project": "use map(...)",
     "set_buffer_timeout": _BUFFERS,
     "set_description": "use name(...)",
-    "set_max_parallelism": "the program has one: use env.set_max_parallelism(...)",
+    "set_max_parallelism": "it applies to the whole program: use env.set_max_parallelism(...)",
     "set_uid_hash": "state is stored under the uid; use uid(...)",
     "sink_to": _WRITE,
     "slot_sharing_group": _SCHEDULED,
@@ -61,7 +61,7 @@ _OF_ENVIRONMENTS = {
     "get_checkpointing_mode": _EPOCHS,
     "get_config": "use the environment's own methods, such as set_parallelism(...); watermarks have no interval",
     "get_default_local_parallelism": "use get_parallelism()",
-    "get_default_savepoint_directory": "a savepoint is given its directory: pillarbox.savepoint(...)",
+    "get_default_savepoint_directory": "pass the directory to pillarbox.savepoint(...)",
     "get_execution_plan": "use get_execution_graph()",
     "is_changelog_state_backend_enabled": "state is always written as a log of changes",
     "is_chaining_of_operators_with_different_max_parallelism_enabled": "all operators have one max parallelism",
@@ -73,16 +73,16 @@ _OF_ENVIRONMENTS = {
     "register_slot_sharing_group": _SCHEDULED,
     "set_buffer_timeout": _BUFFERS,
     "set_default_local_parallelism": "use set_parallelism(...)",
-    "set_default_savepoint_directory": "a savepoint is given its directory: pillarbox.savepoint(...)",
-    "set_python_executable": "workers have the Python of PYSPARK_PYTHON, or spark.pyspark.python",
+    "set_default_savepoint_directory": "pass the directory to pillarbox.savepoint(...)",
+    "set_python_executable": "set PYSPARK_PYTHON or spark.pyspark.python",
     "set_python_requirements": _SHIPPED,
-    "set_restart_strategy": "Spark runs failed tasks again (spark.task.maxFailures): drop the call",
+    "set_restart_strategy": "Spark retries failed tasks (spark.task.maxFailures): drop the call",
     "set_state_backend": "state is in the workers and in the checkpoint: drop the call",
     "set_stream_time_characteristic": "a stream has event time once it has watermarks: drop the call",
     "socket_text_stream": _READ,
 }
 _STATE_BACKENDS = "state is in the workers and in the query's checkpoint: drop it"
-_RESTARTS = "Spark runs failed tasks again (spark.task.maxFailures): drop it"
+_RESTARTS = "Spark retries failed tasks (spark.task.maxFailures): drop it"
 _OF_ENVIRONMENT = "settings belong to the Spark session, or to the environment, such as env.set_parallelism(...)"
 _FORMATS = (
     "Spark reads and writes formats: use functions such as from_json(...) or to_json(...) on a DataFrame's columns"
@@ -98,7 +98,7 @@ _CLASSES = {
         " PredefinedOptions RocksDBStateBackend StateBackend"
     ),
     _RESTARTS: "RestartStrategies RestartStrategyConfiguration",
-    "Spark schedules the tasks, and has its own settings of memory: drop it": "MemorySize SlotSharingGroup",
+    "Spark schedules the tasks, and has its own memory settings: drop it": "MemorySize SlotSharingGroup",
     _OF_ENVIRONMENT: "Configuration ExecutionConfig ExecutionMode",
     "a stream has event time after assign_timestamps_and_watermarks(...): drop it": "TimeCharacteristic",
     _READ: (
@@ -120,7 +120,7 @@ _CLASSES = {
     "end the stream with to_dataframe(...), and persist that": "CachedDataStream",
     "execute_and_collect() returns an iterable, which is also a context manager": "CloseableIterator",
     "there are no changelog streams, so a row has no kind": "RowKind",
-    "it is a datetime here": "Instant",
+    "use datetime": "Instant",
     _QUERIES: "CompletableFuture JobClient JobExecutionResult JobID JobStatus",
     "functions return or yield results, and (tag, result) for a side output": "Collector",
 }
@@ -166,12 +166,12 @@ def missing(stream: object, name: str) -> AttributeError:
         advice = f"pillarbox's streams have no {name}(): {_OF_STREAMS[name]}"
     elif name in ("window", "count_window"):
         advice = (
-            f"{name}() divides a stream by key: put key_by(...) before it, or use {name}_all(...) for all of the stream"
+            f"{name}() divides a stream by key: put key_by(...) before it, or use {name}_all(...) for the whole stream"
         )
     elif hasattr(KeyedStream, name):
-        advice = f"{name}() works by key: put key_by(...) before it"
+        advice = f"{name}() needs a keyed stream: put key_by(...) before it"
         if hasattr(WindowedStream, name):
-            advice += ", or window_all(...) for windows over all of the stream"
+            advice += ", or window_all(...) for windows over the whole stream"
     elif hasattr(WindowedStream, name):
         before = "window(...)" if isinstance(stream, KeyedStream) else "key_by(...).window(...), or window_all(...),"
         advice = f"{name}() is a method of windows: put {before} before it"

@@ -42,8 +42,8 @@ def check_readable(schema: StructType) -> None:
     for field in schema.fields:
         if _has_months(field.dataType):
             raise ProgramError(
-                f"from_dataframe(): the column {field.name!r} is {field.dataType.simpleString()}, and Python cannot"
-                " read intervals of months: drop it, or cast it to STRING"
+                f"from_dataframe(): the column {field.name!r} is {field.dataType.simpleString()}, but Python has no"
+                " type for intervals of months: drop it, or cast it to STRING"
             )
 
 
@@ -68,7 +68,7 @@ def check_timestamp_column(step: Transformation, column: str | None) -> None:
     if not isinstance(kind, (TimestampType, TimestampNTZType, DateType, LongType, IntegerType)):
         raise ProgramError(
             f"column {column!r} of {step.name!r} is {kind.simpleString()}, which is not a timestamp: use a"
-            " timestamp, a date, or epoch milliseconds as bigint; or a function as timestamp assigner"
+            " TIMESTAMP, DATE or BIGINT (epoch milliseconds) column, or a function as timestamp assigner"
         )
 
 
@@ -133,9 +133,8 @@ def check_key_type(keying: Keying, schema: StructType) -> None:
         return
     names_and_types = ", ".join(f"{column!r} {kind.simpleString().upper()}" for column, kind in zip(columns, kinds))
     raise ProgramError(
-        f"key_by(): aggregates of columns cannot convert keys, and the key_type {keying.key_type} is not"
-        f" the type of the key's columns ({names_and_types}): drop the key_type, or cast the columns to it"
-        " first"
+        f"key_by(): column aggregates cannot convert keys, but key_type={keying.key_type} is not"
+        f" the type of the key's columns ({names_and_types}): drop key_type=, or cast the columns first"
     )
 
 
@@ -181,7 +180,7 @@ def encoder_of_output(stream: Stream[Any], schema: SchemaLike | None, output: st
 def declared_columns(step: Transformation, schema: SchemaLike | None, asked_by: str) -> StructType:
     if schema is None and step.output_type is None:
         raise ProgramError(
-            f"{asked_by} needs columns, such as 'card STRING, n LONG', and {step.name!r} declares no output_type"
+            f"{asked_by} needs columns, but {step.name!r} declares no output_type: pass them, as in 'card STRING'"
         )
     try:
         return resolve_schema(step.output_type if schema is None else schema)

@@ -27,7 +27,7 @@ from pillarbox._types.schema import SchemaLike
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_PROCESS = "process() of a stream and a broadcast one"
+_PROCESS = "process() with a broadcast stream"
 
 
 class BroadcastStream(Generic[T1]):
@@ -44,7 +44,7 @@ class BroadcastStream(Generic[T1]):
 
         def __getattr__(self, name):
             advice = (
-                f"{name}() cannot be asked of a broadcast stream: give it to the other one, as in"
+                f"a broadcast stream has no {name}(): connect another stream with it, as in"
                 " stream.connect(broadcast).process(...)"
             )
             raise unknown(self, name, advice if not name.startswith("_") and hasattr(DataStream, name) else None)
@@ -94,12 +94,14 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         expected: type[Function] = KeyedBroadcastProcessFunction if keyed else BroadcastProcessFunction
         other: type[Function] = BroadcastProcessFunction if keyed else KeyedBroadcastProcessFunction
         if isinstance(func, other):
-            reason = "has a key" if keyed else "has no key: put key_by(...) before connect()"
-            raise ProgramError(f"{_PROCESS} got {shorten(func)}: the stream {reason}, so pass a {expected.__name__}")
+            key, instead = ("a key", "") if keyed else ("no key", ", or put key_by(...) before connect()")
+            raise ProgramError(
+                f"{_PROCESS} got {shorten(func)}, but the stream has {key}: pass a {expected.__name__}{instead}"
+            )
         if isinstance(func, (CoProcessFunction, KeyedCoProcessFunction)):
             raise ProgramError(
-                f"{_PROCESS} got {type(func).__name__}, but its second stream is not a broadcast stream: pass a"
-                f" {expected.__name__}, or drop broadcast(...)"
+                f"{_PROCESS} got {type(func).__name__}, which takes no broadcast stream: pass a {expected.__name__},"
+                " or drop broadcast(...)"
             )
         methods = ("process_element", "process_broadcast_element", *(("on_timer",) if keyed else ()))
         check_instance(func, expected, _PROCESS, methods, many=True, may_await=keyed)

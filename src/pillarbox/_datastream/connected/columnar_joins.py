@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
 
 _NO_KEYS = (spark.ArrayType, spark.MapType, spark.VariantType)
-_INSTEAD = "give process() a ProcessJoinFunction instead, which works on Python objects"
+_INSTEAD = "use process() with a ProcessJoinFunction, which works on Python objects"
 
 
 def join_columns(
@@ -44,7 +44,7 @@ def join_columns(
     late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None],
 ) -> DataStream[Any]:
     if how not in ("inner", "left"):
-        raise ProgramError(f'interval_join(): how must be "inner" or "left", not {shorten(how)}')
+        raise ProgramError(f'interval_join(): how= must be "inner" or "left", not {shorten(how)}')
     left_side, right_side = _sides(left, right, late_tags, joins_nulls=False)
     shared = {key for key, same in zip(left_side.keys, right_side.keys) if key == same}
     names = _names(left_side, right_side, shared, suffixes)
@@ -113,9 +113,9 @@ def _schema(stream: KeyedStream[Any, Any], which: str) -> spark.StructType:
     schema = known_schema(stream._plain_step())
     if schema is None:
         raise ProgramError(
-            f"interval_join(): columns() needs declared columns, and {stream._plain_step().name!r}, on the"
-            f" {which} side, declares none: join a from_dataframe() stream, or declare the output_type of the"
-            f" function before it (the type_info of a collection); or {_INSTEAD}"
+            f"interval_join(): columns() needs declared columns, but {stream._plain_step().name!r}, on the"
+            f" {which} side, declares none: join a from_dataframe() stream, declare output_type= of the previous"
+            f" function (type_info= of a collection), or {_INSTEAD}"
         )
     check_column_names(schema.names, f"interval_join(), the {which} side")
     for field in schema.fields:
@@ -130,8 +130,8 @@ def _keys(stream: KeyedStream[Any, Any], schema: spark.StructType, which: str) -
     keying = stream._keying
     if keying.columns is None or keying.key_type is not None:
         raise ProgramError(
-            "interval_join(): columns() needs named columns as keys, such as key_by('card') or key_by(['card',"
-            f" 'shop']), without a key_type, and the {which} side has another key: change it, or {_INSTEAD}"
+            f"interval_join(): columns() needs columns as keys, without key_type=: key the {which} side as in"
+            f" key_by('card') or key_by(['card', 'shop']), or {_INSTEAD}"
         )
     for name in keying.columns:
         check_column(name, schema.names, f"key_by() of the {which} side: there is no column {name!r}")
@@ -139,7 +139,7 @@ def _keys(stream: KeyedStream[Any, Any], schema: spark.StructType, which: str) -
             kind = schema[name].dataType.simpleString()
             raise ProgramError(
                 f"key_by() of the {which} side: columns() cannot join by {name!r}, which is {kind}: key by columns"
-                " made of its parts, or cast it, for example to STRING"
+                " extracted from it, or cast it, for example to STRING"
             )
     return keying.columns
 
@@ -163,7 +163,7 @@ def _check_keys(left: JoinSide, right: JoinSide) -> None:
             kinds[1]
         ):
             raise ProgramError(
-                f"interval_join(): the key {left_key!r} of the left side is {kinds[0].simpleString()}, and"
+                f"interval_join(): the key {left_key!r} of the left side is {kinds[0].simpleString()}, but"
                 f" {right_key!r} of the right side is {kinds[1].simpleString()}: cast one of them"
             )
 
@@ -187,7 +187,7 @@ def _names(left: JoinSide, right: JoinSide, shared: set[str], suffixes: Any) -> 
     is_pair = isinstance(suffixes, Sequence) and not isinstance(suffixes, str) and len(suffixes) == 2
     if not is_pair or not all(isinstance(suffix, str) for suffix in suffixes):
         raise ProgramError(
-            f'interval_join(): suffixes must be two strings, such as ("", "_right"), not {shorten(suffixes)}'
+            f'interval_join(): suffixes= must be two strings, such as ("", "_right"), not {shorten(suffixes)}'
         )
     names = [name + suffix if name in both else name for side, suffix in zip((ours, theirs), suffixes) for name in side]
     check_column_names(names, "interval_join(): results")

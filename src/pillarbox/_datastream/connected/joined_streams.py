@@ -88,8 +88,8 @@ class _Pair(Generic[T1, T2]):
         ]
         if not guarded_ones:
             raise ProgramError(
-                f"{self._method}() has no side outputs before where(key, on_error=tag) or equal_to(key,"
-                " on_error=tag). The stream that apply(...) returns has the side outputs of its results"
+                f"{self._method}() has side outputs only after where(key, on_error=tag) or equal_to(key,"
+                " on_error=tag). Side outputs of the results belong to the stream that apply(...) returns"
             )
         first, *more = (stream.get_side_output(tag) for stream in guarded_ones)
         return first.union(*more) if more else first
@@ -333,5 +333,7 @@ class IntervalJoin(Generic[T1, T2]):
             )
         interval = Interval(self._bounds[0] + self._exclusive[0], self._bounds[1] - self._exclusive[1])
         if interval.lower > interval.upper:
-            raise ProgramError(f"interval_join(): no pair is between {interval.lower} and {interval.upper} ms")
+            raise ProgramError(
+                f"interval_join(): no pair is between {interval.lower} and {interval.upper} ms: widen between(...)"
+            )
         return interval

@@ -71,7 +71,7 @@ class StreamExecutionEnvironment(ProgramSettings):
             [1]
         """
         if spark is not None and not hasattr(spark, "createDataFrame"):
-            raise ProgramError(f"get_execution_environment() takes a SparkSession, or nothing, not {shorten(spark)}")
+            raise ProgramError(f"get_execution_environment() takes a SparkSession or no argument, not {shorten(spark)}")
         return StreamExecutionEnvironment(spark)
 
     @property
@@ -236,7 +236,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         """
         if not callable(function):
             raise ProgramError(f"for_each_batch() takes a function f(outputs, batch_id), not {shorten(function)}")
-        check_kind(outputs, Mapping, "for_each_batch(): outputs", "a dict of (stream, columns) by name")
+        check_kind(outputs, Mapping, "for_each_batch(): outputs=", "a dict from names to (stream, columns)")
         if not outputs:
             raise ProgramError("for_each_batch() takes at least one output")
         schemas, sinks = {}, []
@@ -244,8 +244,9 @@ class StreamExecutionEnvironment(ProgramSettings):
             check_text(name, "for_each_batch(): the name of an output")
             output = (value, None) if isinstance(value, DataStream) else value
             if not isinstance(output, tuple) or len(output) != 2 or not isinstance(output[0], DataStream):
-                message = f"for_each_batch(): output {name!r} is a stream or (stream, columns), not {shorten(value)}"
-                raise ProgramError(message)
+                raise ProgramError(
+                    f"for_each_batch(): output {name!r} must be a stream or (stream, columns), not {shorten(value)}"
+                )
             stream, columns = output
             sink, schemas[name] = stream._columns_sink(name, columns, f"for_each_batch(): output {name!r}")
             sinks.append(sink)

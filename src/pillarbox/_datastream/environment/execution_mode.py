@@ -33,7 +33,7 @@ def is_batch(mode: RuntimeExecutionMode, sinks: Iterable[Transformation]) -> boo
     endless = [step for step in steps if isinstance(step, DataFrameSource) and step.dataframe.isStreaming]
     if endless and mode is RuntimeExecutionMode.BATCH:
         raise ProgramError(
-            f"batch mode needs bounded sources, and {endless[0].name!r} is a streaming DataFrame: read it with"
-            " spark.read, or call set_runtime_mode(RuntimeExecutionMode.STREAMING) or AUTOMATIC"
+            f"batch mode needs bounded sources, but {endless[0].name!r} is a streaming DataFrame: read it with"
+            " spark.read, or set RuntimeExecutionMode.STREAMING or AUTOMATIC"
         )
     return not endless

@@ -60,8 +60,8 @@ class ProgramSettings:
     def get_parallelism(self) -> int:
         """Return the number of partitions after a shuffle.
 
-        The default is ``spark.sql.shuffle.partitions`` if it is set (at most 128), otherwise the cluster's number of
-        cores (at most 16). Without Spark it is 1.
+        The default is ``spark.sql.shuffle.partitions`` (at most 128), unless that is Spark's default of 200. Then it is
+        the cluster's number of cores (at most 16). Without Spark it is 1.
 
         Example:
             >>> env.get_parallelism()

@@ -66,8 +66,8 @@ def group_by(
     unknown = [name for name in names if name not in df.columns]
     if not names or unknown:
         raise ProgramError(
-            f"group_by() takes at least one column of the DataFrame, not {listed(unknown or columns)}: name an"
-            " expression first, with df.withColumn(...)"
+            f"group_by() takes at least one column of the DataFrame, not {listed(unknown or columns)}: make an"
+            " expression a column first, with df.withColumn(...)"
         )
     return GroupedData(df, names, env or StreamExecutionEnvironment.get_execution_environment(df.sparkSession))
 
@@ -144,7 +144,7 @@ class GroupedData:
         modes = {timeout: mode for mode, timeout in TIMEOUTS.items()}
         if timeoutConf not in modes:
             raise ProgramError(
-                f"applyInPandasWithState(): timeoutConf must be one of {listed(modes)}, not {timeoutConf!r}"
+                f"applyInPandasWithState(): timeoutConf= must be one of {listed(modes)}, not {timeoutConf!r}"
             )
         if not self._frame.isStreaming:
             from pyspark.errors import UnsupportedOperationException
@@ -178,14 +178,15 @@ class GroupedData:
         types = [df.schema[name].dataType for name in names]
         if types != [field.dataType for field in self._key]:
             raise ProgramError(
-                f"initialState is grouped by {listed(names)} with other types than {listed(self._names)}: cast them"
+                f"initialState is grouped by {listed(names)}, whose types are not those of {listed(self._names)}: cast"
+                " them"
             )
         if df.isStreaming:
-            raise ProgramError("initialState must be a batch DataFrame, and this one is streaming")
+            raise ProgramError("initialState must be a batch DataFrame, but this one is streaming")
         table = df.toArrow()
         if table.nbytes > _INITIAL_BYTES:
             raise ProgramError(
-                f"initialState has {table.nbytes:,} bytes, and a program carries at most {_INITIAL_BYTES:,}: write"
+                f"initialState has {table.nbytes:,} bytes, but at most {_INITIAL_BYTES:,} are possible: write"
                 " it as a savepoint with pillarbox.write_state(), and start from that"
             )
         return pa.table(
@@ -204,7 +205,7 @@ class GroupedData:
             return conf.get(f"spark.sql.{name}", default) == "true"
 
         if not has_conversions():
-            raise ConfigurationError("stateful programs with pandas frames take PySpark's conversions of Spark 4.3")
+            raise ConfigurationError("stateful programs with pandas need the Arrow conversions of PySpark 4.3")
         records = int(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", None) or 10_000)
         size = conf.get("spark.sql.execution.arrow.maxBytesPerBatch", None) or str(2**31 - 1)
         return FrameOptions(

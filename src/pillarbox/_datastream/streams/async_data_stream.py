@@ -13,6 +13,7 @@ from pillarbox._generics import T, U
 from pillarbox._operators.async_io.api.function import AsyncBatchFunction, AsyncFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions, BatchWaitKeywords, WaitKeywords
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy
+from pillarbox._operators.functions.basic import check_plain
 from pillarbox._time.duration import DurationLike
 from pillarbox._types.schema import SchemaLike
 
@@ -190,15 +191,16 @@ def _ask(
     expected: type = AsyncBatchFunction if batches else AsyncFunction
     check_takes(stream, DataStream, f"{method}()", "a DataStream")
     if not isinstance(function, expected):
-        hint = f"for a plain function there is map_async({'..., batch_size=...' if batches else ''}) of the stream"
+        hint = f"for a plain function, use the stream's map_async({'..., batch_size=...' if batches else ''})"
         if isinstance(function, AsyncBatchFunction):
-            hint = f"for an AsyncBatchFunction there is {method}_batch()"
-        raise ProgramError(f"{method}() takes an instance of an {expected.__name__}, not {shorten(function)}; {hint}")
+            hint = f"for an AsyncBatchFunction, use {method}_batch()"
+        raise ProgramError(f"{method}() takes an instance of an {expected.__name__}, not {shorten(function)}: {hint}")
     check_parameters(function, expected, f"{method}()")
     _check_coroutine(function, "async_invoke_batch" if batches else "async_invoke")
+    check_plain(function, "timeout_batch" if batches else "timeout", asked_by=f"{method}()", many=True)
     _check_names(method, keywords, BatchWaitKeywords if batches else WaitKeywords)
     if batches and more["batch_size"] is None:
-        raise ProgramError(f"{method}(): batch_size must be a positive integer, not None")
+        raise ProgramError(f"{method}(): batch_size= must be a positive integer, not None")
     ordered = not method.startswith("unordered")
     options = AsyncOptions(method, capacity, timeout, ordered, **more, **keywords)
     return stream._apply_async(function, options, output_type)
@@ -207,8 +209,8 @@ def _ask(
 def _checked_strategy(method: str, strategy: object) -> AsyncRetryStrategy:
     if not isinstance(strategy, AsyncRetryStrategy):
         raise ProgramError(
-            f"{method}() takes an AsyncRetryStrategy, not {shorten(strategy)}: for example"
-            " AsyncRetryStrategy.fixed_delay(3, '100 ms')"
+            f"{method}() takes an AsyncRetryStrategy, such as AsyncRetryStrategy.fixed_delay(3, '100 ms'), not"
+            f" {shorten(strategy)}"
         )
     return strategy
 
@@ -223,7 +225,7 @@ def _check_coroutine(function: Any, method: str) -> None:
 def _check_names(method: str, keywords: Mapping[str, Any], allowed: type) -> None:
     for name in keywords:
         if name not in allowed.__annotations__:
-            retries = f"; for retries there is {method}_with_retry(...)" if name == "retry" else ""
+            retries = f"; for retries, use {method}_with_retry(...)" if name == "retry" else ""
             raise TypeError(
                 f"{method}() got an unexpected keyword argument {name!r}; its options are"
                 f" {', '.join(allowed.__annotations__)}{retries}"

@@ -271,8 +271,8 @@ class DataStream(Stream[T1], Generic[T1]):
         """
         if isinstance(func, KeyedProcessFunction):
             raise ProgramError(
-                f"process() got {type(func).__name__}, a KeyedProcessFunction, on a stream without keys, and its"
-                " state and timers need a key: call key_by(...) before it"
+                f"process() got {type(func).__name__}, a KeyedProcessFunction, on a stream without keys, but its"
+                " state and timers need a key: call key_by(...) before process()"
             )
         check_function(func, ProcessFunction, "process", "process_element", many=True)
         factory = OperatorFactory(partial(ProcessOperator, function=func))
@@ -415,7 +415,8 @@ class DataStream(Stream[T1], Generic[T1]):
         source = self._step_with_sides()
         if not isinstance(source, OperatorTransformation):
             raise ProgramError(
-                f"{source.name!r} has no side outputs: call this on the result of process(...) or key_by(on_error=...)"
+                f"{source.name!r} has no side outputs: call get_side_output() on the result of process(...) or"
+                " key_by(on_error=...)"
             )
         source.factory = source.factory.with_side_output(tag.tag_id, tag.type_info)
         name = f"side output {tag.tag_id}"

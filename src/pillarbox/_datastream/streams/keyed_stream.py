@@ -229,7 +229,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             >>> events.key_by(bool).deduplicate("1 hour").execute_and_collect()
             [0, 1000]
         """
-        millis = positive_millis(within, "deduplicate(): within")
+        millis = positive_millis(within, "deduplicate(): within=")
         make = partial(DeduplicateOperator, keying=self._keying, within=millis)
         factory = OperatorFactory(make, keyed=True, keeps_records=True, keeps_columns=True)
         return self._apply("deduplicate", None, factory, event_time=EventTimeUse.TIMESTAMPS)

@@ -36,7 +36,7 @@ class OperatorSettings:
             True
         """
         if isinstance(self._step, KeyByTransformation):
-            raise ProgramError(f"name({name!r}) is for operators, and key_by() is not one: call it before or after")
+            raise ProgramError(f"name({name!r}) is for operators, but key_by() is not one: name the next operator")
         check_text(name, "a name")
         self._step.name = name
         return self
@@ -54,7 +54,9 @@ class OperatorSettings:
         """
         step = self._step
         if not isinstance(step, OperatorTransformation):
-            raise ProgramError(f"uid({uid!r}) is for operators, and {step.name!r} is not one")
+            raise ProgramError(
+                f"uid({uid!r}) is for operators, but {step.name!r} is not one: call it after map(...), for example"
+            )
         check_text(uid, "a uid")
         step.uid = uid
         return self
@@ -86,8 +88,8 @@ class OperatorSettings:
     def disable_chaining(self) -> Self:
         """Run this operator or sink in its own tasks.
 
-        This adds shuffles before and after the operator, which keep each record's subtask index. Metrics then show how
-        busy the operator itself is.
+        This adds a shuffle before and after the operator. Each record stays in the subtask with the same index. Metrics
+        then show how busy the operator itself is.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).map(len).disable_chaining().print()
@@ -100,6 +102,6 @@ class OperatorSettings:
     def _operator(self, setting: str) -> OperatorTransformation:
         if not isinstance(self._step, OperatorTransformation):
             raise ProgramError(
-                f"{setting} is for operators, and {self._step.name!r} is not one: call it after map(...), for example"
+                f"{setting} is for operators, but {self._step.name!r} is not one: call it after map(...), for example"
             )
         return self._step

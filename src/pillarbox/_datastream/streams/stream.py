@@ -199,7 +199,7 @@ class Stream(OperatorSettings, Generic[T1]):
         names = [descriptor.name for descriptor in descriptors]
         doubled = next((name for name in names if names.count(name) > 1), None)
         if doubled is not None:
-            raise ProgramError(f"broadcast(): two states have the name {doubled!r}")
+            raise ProgramError(f"broadcast(): two states have the name {doubled!r}: rename one")
         stream = self._partition("broadcast", partitioners.BroadcastPartitioner())
         if not descriptors:
             return stream
@@ -335,7 +335,7 @@ class Stream(OperatorSettings, Generic[T1]):
                 Otherwise, it is a :class:`CollectedResults`, and the program runs while results are read.
 
         Raises:
-            OperatorError: a function raised. With many results, raised while they are read.
+            OperatorError: a function raised. If the results are streamed, this may happen while they are read.
 
         Example:
             >>> env.from_collection([1, 2, 3]).map(str).execute_and_collect(limit=2)
@@ -343,7 +343,7 @@ class Stream(OperatorSettings, Generic[T1]):
         """
         if limit is None:
             return CollectedResults(self._env._collect(self._sink("collect", output="collect", uid="collect")))
-        check_count(limit, "execute_and_collect(): limit")
+        check_count(limit, "execute_and_collect(): limit=")
         factory = OperatorFactory(partial(LimitOperator, limit=limit))
         sink = self._sink("collect", output="collect", uid="collect", limit=limit, factory=factory)
         with closing(self._env._collect(sink)) as portions:
@@ -391,7 +391,7 @@ class Stream(OperatorSettings, Generic[T1]):
 
         check_takes(other, DataStream, f"{method}()", "a stream")
         if other._env is not self._env:
-            raise ProgramError(f"{method}() takes a stream of this StreamExecutionEnvironment")
+            raise ProgramError(f"{method}() takes a stream of the same StreamExecutionEnvironment")
 
     def _partition(self, name: str, partitioner: partitioners.Partitioner) -> DataStream[T1]:
         step = PartitionTransformation(self._env._next(), name, [self._plain_step()], partitioner=partitioner)

@@ -29,35 +29,35 @@ if TYPE_CHECKING:
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
     from pillarbox._datastream.windows.windowed import WindowsOfOneStream
 
-_INSTEAD = "give aggregate() an AggregateFunction instead, which works on Python objects"
+_INSTEAD = "use an AggregateFunction instead, which works on Python objects"
 
 
 def _misfit(windows: WindowsOfOneStream[Any, Any]) -> str | None:
     """Return why windows with these options cannot have column aggregates, or None if they can."""
     assigner = windows._assigner
     if type(assigner) is not EventTimeSessionWindows and (panes_of(assigner) is None or not assigner.is_event_time()):
-        return f"are for tumbling, sliding, cumulating and session windows of event time, not for {assigner!r}"
+        return f"need tumbling, sliding, cumulating or session windows in event time, not {assigner!r}"
     if type(windows._trigger) is not EventTimeTrigger:
         return f"fire at the end of a window, not by {windows._trigger!r}"
     if windows._evictor is not None:
-        return f"keep no elements that evictor({shorten(windows._evictor)}) could take out"
+        return f"keep no elements for evictor({shorten(windows._evictor)}) to remove"
     if windows._late_tag is not None:
-        return "count late rows (late_records_dropped in the metrics), and cannot send them to a side output"
+        return "only count late rows (metric late_records_dropped), and cannot send them to a side output"
     if windows._error_tag is not None:
-        return "call no function that could raise, so there are no dead letters"
+        return "call no function that could raise, so side_output_errors() has no effect"
     return None
 
 
 def aggregate_columns(windows: WindowsOfOneStream[Any, Any], aggregates: Mapping[str, Any]) -> DataStream[Any]:
     misfit = _misfit(windows)
     if misfit is not None:
-        raise ProgramError(f"aggregates of columns {misfit}: {_INSTEAD}")
+        raise ProgramError(f"column aggregates {misfit}: {_INSTEAD}")
     stream: KeyedStream[Any, Any] = windows._stream
     assigner, by_key = windows._assigner, windows._of_keys
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, ColumnAggregate):
             raise ProgramError(
-                f"aggregate({name}=...) takes an aggregate of columns, such as sum_('amount'), not {shorten(aggregate)}"
+                f"aggregate({name}=...) takes a column aggregate, such as sum_('amount'), not {shorten(aggregate)}"
             )
     schema = _schema(stream)
     keys = [spark.StructField(ALL, spark.LongType(), nullable=False)]
@@ -99,9 +99,9 @@ def _schema(stream: KeyedStream[Any, Any]) -> spark.StructType:
     schema = known_schema(stream._plain_step())
     if schema is None:
         raise ProgramError(
-            f"aggregates of columns need declared columns, and {stream._plain_step().name!r} declares none: put"
-            " the window after from_dataframe(), or declare the output_type of the function before it (the"
-            " type_info of a collection)"
+            f"column aggregates need declared columns, but {stream._plain_step().name!r} declares none: put"
+            " the window after from_dataframe(), or declare output_type= of the previous function (type_info= of a"
+            " collection)"
         )
     return schema
 
@@ -110,8 +110,8 @@ def _key_columns(stream: KeyedStream[Any, Any], schema: spark.StructType) -> tup
     keying = stream._keying
     if keying.columns is None:
         raise ProgramError(
-            "aggregates of columns need one or several columns as key: key_by('card') or key_by('card',"
-            " 'shop'), not a function"
+            "column aggregates need one or several columns as key: key_by('card') or key_by('card', 'shop'), not a"
+            " function"
         )
     for name in keying.columns:
         if name not in schema.names:
@@ -119,8 +119,8 @@ def _key_columns(stream: KeyedStream[Any, Any], schema: spark.StructType) -> tup
         kind = schema[name].dataType
         if not _is_grouped(kind):
             raise ProgramError(
-                f"key_by(): aggregates of columns cannot group by {name!r}, which is {kind.simpleString()}: key by"
-                " columns made of its parts, or cast it, for example to STRING"
+                f"key_by(): column aggregates cannot group by {name!r}, which is {kind.simpleString()}: key by"
+                " columns extracted from it, or cast it, for example to STRING"
             )
     check_key_type(keying, schema)
     return keying.columns

@@ -292,11 +292,10 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         if func is None and aggregates:
             return aggregate_columns(self, {**_given(window_function, accumulator_type, output_type), **aggregates})
         if "on_error" in aggregates:
-            raise ProgramError("aggregate() has no on_error: call window(...).side_output_errors(tag) before it")
+            raise ProgramError("aggregate() has no on_error=: call window(...).side_output_errors(tag) before it")
         if aggregates:
             raise ProgramError(
-                "aggregate() takes either an AggregateFunction or named aggregates of columns, such as"
-                " total=sum_('amount')"
+                "aggregate() takes either an AggregateFunction or named column aggregates, such as total=sum_('amount')"
             )
         if not isinstance(func, AggregateFunction):
             hint = f"an instance: {func.__name__}()" if isinstance(func, type) else "an AggregateFunction"
@@ -305,10 +304,10 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         merges = isinstance(self._assigner, MergingWindowAssigner) and self._evictor is None
         if merges and type(func).merge is AggregateFunction.merge:
             raise ProgramError(
-                f"{self._assigner!r} merges windows, and {type(func).__name__} cannot merge accumulators: define"
+                f"{self._assigner!r} merges windows, but {type(func).__name__} cannot merge accumulators: define"
                 " merge()"
             )
-        check_type("aggregate(): accumulator_type", accumulator_type)
+        check_type("aggregate(): accumulator_type=", accumulator_type)
         fold = aggregating(func, accumulator_type)
         return self._fold("aggregate", func, fold, window_function, output_type)
 

@@ -35,7 +35,7 @@ class Counters:
                 self._seconds.append(request.seconds)
 
     def report(self, *, drops: bool, in_flight: int, in_flight_max: int, rate_limited: float | None) -> dict[str, int]:
-        """Return the counts by metric name. ``rate_limited`` is in seconds, or None without a rate limit."""
+        """Return the counts by metric name. ``rate_limited`` is in seconds, or None if there is no rate limit."""
         p50, p95, p99 = np.percentile(self._seconds, (50, 95, 99)) * 1e6 if self._seconds else (0, 0, 0)
         return {
             "requests": self._attempts,

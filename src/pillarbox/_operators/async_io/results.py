@@ -37,7 +37,7 @@ class Results:
             return self._checked("timeout", values[0], self._copied(function.timeout(values[0])))
         if isinstance(function, AsyncBatchFunction):
             return self._one_each("timeout_batch()", values, self._copied(function.timeout_batch(values)))
-        raise TimeoutError(f"no answer within {self._options.timeout_millis} ms")
+        raise TimeoutError(f"no result within {self._options.timeout_millis} ms")
 
     def of_fallback(self, request: Request, fallback: AsyncFallback, error: BaseException) -> list[Any]:
         results: list[Any] = []
@@ -64,7 +64,7 @@ class Results:
             what = f"{len(result)} results" if countable else shorten(result)
             raise OperatorError(
                 f"operator {self._context.name!r}: {asked} returned {what} for a batch of {len(values)} records,"
-                f" the first of them {shorten_record(values[0])}: return a list with one result for each record"
+                f" the first of them {shorten_record(values[0])}: return a list with one result per record"
             )
         return list(result)
 

@@ -5,7 +5,8 @@ Each element is the context object of its function call, because calls run concu
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import islice
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 Output = tuple[str | None, Any, int | None]
 """Tag of the side output or None, value, timestamp."""
+
+# Maximum number of visits at the end of a key's line.
+_MOST_VISITS = 16
 
 LETTER = ""
 """The tag of dead letters among the outputs, which no side output has. Values are (letter or None, error's class)."""
@@ -92,8 +96,8 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         runner = self.runner
         if runner.loop.current is not self or get_ident() != runner.rows.thread:
             raise ProgramError(
-                f"operator {runner.name!r}: the context of {self} is used outside of its steps: in another thread, in"
-                " a callback, with another element, or in an asyncio task that the function has not awaited"
+                f"operator {runner.name!r}: the context of {self} is used in another thread, in a callback, with"
+                " another element, or in an asyncio task that the function has not awaited: use it only in its own call"
             )
 
     def timestamp(self) -> Any:
@@ -115,7 +119,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     def get_broadcast_state(self, state_descriptor: Any) -> Any:
         self._check()
         if self.runner.get_broadcast_state is None:
-            raise ProgramError(f"operator {self.runner.name!r}: there is no broadcast state, as no stream is broadcast")
+            raise ProgramError(f"operator {self.runner.name!r}: no stream is broadcast, so there is no broadcast state")
         return self.runner.get_broadcast_state(state_descriptor)
 
     def current_processing_time(self) -> int:
@@ -263,3 +267,17 @@ class Visit(Element):
             self.runner.dropped_timers.report(self.key, timestamp)
         else:
             register(timestamp)
+
+
+def extend_visit(line: Sequence[Element], watermark: int, limit: int, domain: TimeDomain) -> bool:
+    """Let a visit at the end of a key's line fire later timers, too. Return False while few visits wait there.
+
+    Otherwise, each epoch would add a visit behind an element that takes hours.
+    """
+    visits = [visit for visit in islice(reversed(line), _MOST_VISITS) if type(visit) is Visit]
+    if len(visits) == _MOST_VISITS:
+        for visit in visits[:2]:
+            if visit.domain is domain:
+                visit.watermark, visit.limit = watermark, max(visit.limit, limit)
+                return True
+    return False

@@ -38,7 +38,7 @@ def refuse_keywords(keywords: KeyedAsyncKeywords, function: Any, method: str) ->
     if keywords:
         raise ProgramError(
             f"{method} got {', '.join(keywords)} with {shorten(function)}, which has no async def: these options are"
-            " for keyed functions that await something"
+            " only for keyed functions with an async def"
         )
 
 

@@ -66,7 +66,7 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
 
     @property
     def timeout_seconds(self) -> float | None:
-        return None if self.timeout is None else positive_millis(self.timeout, f"{self.method}: timeout") / 1000
+        return None if self.timeout is None else positive_millis(self.timeout, f"{self.method}: timeout=") / 1000
 
 
 def is_async(function: Any, *methods: str) -> bool:

@@ -129,8 +129,8 @@ def report_slow_step(steps: WorkerSteps, now: float) -> None:
     steps._runner.figures.add_slow_step(now - steps.began)
     frame = getattr(steps.coroutine, "cr_frame", None) or getattr(steps.coroutine, "ag_frame", None)
     _log.warning(
-        "a step of %s took %.1f s%s, in which nothing else of the task could proceed: await an asyncio client, or"
-        " asyncio.to_thread(), instead of a call that waits %s",
+        "the code for %s blocked its task for %.1f s%s: await an asyncio client, or asyncio.to_thread(), instead of a"
+        " blocking call %s",
         steps.element,
         now - steps.began,
         "" if frame is None else f", which ended at {frame.f_code.co_filename}:{frame.f_lineno}",

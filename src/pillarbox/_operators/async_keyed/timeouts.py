@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import OperatorError
@@ -27,34 +26,37 @@ class Timeouts:
         self._runner = runner
         self._seconds = seconds
         self._most_stuck = most_stuck
-        self._deadlines: deque[tuple[float, Element]] = deque()
+        # The deadlines (seconds) of unfinished elements, earliest first.
+        self._deadlines: dict[Element, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, element: Element) -> None:
         loop = self._runner.loop.loop
-        self._deadlines.append((loop.time() + self._seconds, element))
+        self._deadlines[element] = loop.time() + self._seconds
         if self._timer is None:
             self._timer = loop.call_later(self._seconds, self._expire)
+
+    def forget(self, element: Element) -> None:
+        self._deadlines.pop(element, None)
 
     def _error(self, element: Element) -> TimeoutError:
         budget = self._runner.caller.budget_awaited_by(element)
         reason = "" if budget is None else f", because a call was waiting for the budget {budget!r}"
-        return TimeoutError(f"no end within {self._seconds:g} s{reason}")
+        return TimeoutError(f"not finished within {self._seconds:g} s{reason}")
 
     def _expire(self) -> None:
         self._timer = None
         loop, deadlines = self._runner.loop.loop, self._deadlines
         while deadlines:
-            deadline, element = deadlines[0]
-            if not element.is_over and deadline > loop.time():
+            element, deadline = next(iter(deadlines.items()))
+            if deadline > loop.time():
                 self._timer = loop.call_at(deadline, self._expire)
                 return
-            deadlines.popleft()
-            if not element.is_over:
-                assert element.steps is not None
-                element.overdue = self._error(element)
-                element.steps.task.cancel()
-                loop.call_later(_HEED, self._cut_off, element)
+            del deadlines[element]
+            assert element.steps is not None
+            element.overdue = self._error(element)
+            element.steps.task.cancel()
+            loop.call_later(_HEED, self._cut_off, element)
 
     def _cut_off(self, element: Element) -> None:
         """Fail an element that ignores its cancellation. Its coroutine continues without a key or call slot."""
@@ -65,8 +67,8 @@ class Timeouts:
             runner.fail(
                 element,
                 OperatorError(
-                    f"operator {runner.name!r}: {len(runner.cut_off)} elements do not heed their cancellation after"
-                    f" their timeout, the last of them {element}: let the function raise CancelledError"
+                    f"operator {runner.name!r}: {len(runner.cut_off)} elements ignore their cancellation after their"
+                    f" timeout, the last of them {element}: let the function raise CancelledError"
                 ),
             )
             return

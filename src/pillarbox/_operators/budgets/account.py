@@ -58,7 +58,7 @@ class Report(NamedTuple):
     Attributes:
         units: the requests' cost minus their estimates.
         outcomes: whether each completed request succeeded, in order.
-        probe: whether a probe of the circuit breaker succeeded, or None without a probe.
+        probe: whether a probe of the circuit breaker succeeded, or None if there was no probe.
         stop: the pause that the service requested (seconds), or None.
     """
 
@@ -123,14 +123,14 @@ class Account:
             return RetryAt(self._stopped)
         if self._open is not None and now < self._open:
             pause = f"{self._open - now:.1f} s"
-            return self._exceeded(self._open, f"its circuit breaker is open, for {pause} more", is_open=True)
+            return self._exceeded(self._open, f"its circuit breaker is open for another {pause}", is_open=True)
         count = len(estimates) if self._open is None else 1
         if self.limits.ceiling is not None:
             self._begin_period(wall)
             count = min(count, self._affordable(estimates, self.limits.ceiling))
             if not count:
                 end = self.period.began + self.limits.period - self.period.clock
-                why = f"the ceiling of {self.limits.ceiling:g} units is reached, for {end / 1000:.0f} s more"
+                why = f"the ceiling of {self.limits.ceiling:g} units is reached for another {end / 1000:.0f} s"
                 return self._exceeded(now + end / 1000, why)
             count = min(count, self._affordable(estimates, self.allowance))
             if not count:

@@ -37,11 +37,11 @@ class CircuitBreaker:
     pause: DurationLike = "30 seconds"
 
     def __post_init__(self) -> None:
-        check_count(self.failures, "CircuitBreaker: failures")
-        check_count(self.of, "CircuitBreaker: of")
+        check_count(self.failures, "CircuitBreaker: failures=")
+        check_count(self.of, "CircuitBreaker: of=")
         if self.failures > self.of:
-            raise ProgramError(f"CircuitBreaker: {self.failures} failures of {self.of} requests can never happen")
-        positive_millis(self.pause, "CircuitBreaker: pause")
+            raise ProgramError(f"CircuitBreaker: failures={self.failures} is above of={self.of}, so it never opens")
+        positive_millis(self.pause, "CircuitBreaker: pause=")
 
 
 class Limits(NamedTuple):
@@ -113,22 +113,22 @@ class Budget:
     breaker: CircuitBreaker | None = None
 
     def __post_init__(self) -> None:
-        check_text(self.name, "Budget: name")
+        check_text(self.name, "Budget: name=")
         if self.requests is None and self.units is None and self.ceiling is None and self.breaker is None:
-            self._refuse("limits nothing: set requests, units, a ceiling or a breaker")
+            self._refuse("limits nothing: set requests=, units=, ceiling= or breaker=")
         if self.unit_cost is not None and not callable(self.unit_cost):
-            self._refuse(f"unit_cost must be a function of the result, not {shorten(self.unit_cost)}")
+            self._refuse(f"unit_cost= must be a function of the result, not {shorten(self.unit_cost)}")
         if not callable(self.estimate) and not _is_amount(self.estimate):
             self._refuse(
-                f"estimate must be a number of units, or a function of the record, not {shorten(self.estimate)}"
+                f"estimate= must be a number of units, or a function of the record, not {shorten(self.estimate)}"
             )
         if self.when_exceeded not in ("hold", "fail"):
-            self._refuse(f'when_exceeded must be "hold" or "fail", not {shorten(self.when_exceeded)}')
+            self._refuse(f'when_exceeded= must be "hold" or "fail", not {shorten(self.when_exceeded)}')
         if self.breaker is not None and not isinstance(self.breaker, CircuitBreaker):
-            self._refuse(f"breaker must be a CircuitBreaker, not {shorten(self.breaker)}")
+            self._refuse(f"breaker= must be a CircuitBreaker, not {shorten(self.breaker)}")
         limits = self.limits
         if not callable(self.estimate) and limits.ceiling is not None and self.estimate > limits.ceiling:
-            self._refuse(f"an estimate of {self.estimate:g} units is above the ceiling: no request could ever begin")
+            self._refuse(f"an estimate of {self.estimate:g} units is above the ceiling, so no request could ever start")
 
     @property
     def limits(self) -> Limits:
@@ -159,10 +159,10 @@ class Budget:
             amount: Any = function(argument)
         except Exception as error:
             raise ProgramError(
-                f"Budget {self.name!r}: {option} raised for {shorten(argument)}: {describe(error)}"
+                f"Budget {self.name!r}: {option}= failed for {shorten(argument)}: {describe(error)}"
             ) from error
         if not _is_amount(amount):
-            self._refuse(f"{option} returned {shorten(amount)} for {shorten(argument)}: return a number of units")
+            self._refuse(f"{option}= returned {shorten(amount)} for {shorten(argument)}: return a number of units")
         return float(amount)
 
     def _per_second(self, option: str, rate: Any) -> float | None:
@@ -172,13 +172,13 @@ class Budget:
         number: Any = _number(match[1]) if match else rate
         if not _is_amount(number) or not number:
             self._refuse(
-                f"{option} must be a number per second, or a text such as '100 per second', '90000 per minute' or"
+                f"{option}= must be a number per second, or a string such as '100 per second', '90000 per minute' or"
                 f" '10 per 5 seconds', not {shorten(rate)}"
             )
         if match is None:
             return float(number)
         unit = match[2].strip()
-        return float(number) * 1000 / positive_millis(unit if unit[0].isdigit() else f"1 {unit}", f"Budget: {option}")
+        return float(number) * 1000 / positive_millis(unit if unit[0].isdigit() else f"1 {unit}", f"Budget: {option}=")
 
     def _ceiling(self, ceiling: Any) -> tuple[float, int]:
         amount = ceiling[0] if isinstance(ceiling, tuple) and len(ceiling) == 2 else None
@@ -186,10 +186,10 @@ class Budget:
         number: Any = _number(match[1]) if match else amount
         if not _is_amount(number) or not number:
             self._refuse(
-                "ceiling must be a number of units and a period, as in (5_000_000, '1 day') or ('5 USD', '1 day'), not"
+                "ceiling= must be a tuple of units and period, such as (5_000_000, '1 day') or ('5 USD', '1 day'), not"
                 f" {shorten(ceiling)}"
             )
-        return float(number), positive_millis(ceiling[1], "Budget: the period of ceiling")
+        return float(number), positive_millis(ceiling[1], "Budget: the period of ceiling=")
 
     def _refuse(self, why: str) -> None:
         raise ProgramError(f"Budget {self.name!r}: {why}")

@@ -60,7 +60,7 @@ class LedgerConnection(ABC):
 
 
 class Ledger(ABC):
-    """The accounts of all budgets. Event loops book slots in them."""
+    """Holds the accounts of all budgets. Event loops book slots of the accounts."""
 
     @abstractmethod
     def open(self) -> LedgerConnection: ...

@@ -66,7 +66,7 @@ class Connection:
         named, other = await reader.readexactly(16), await reader.readexactly(_NONCE)
         token = token_of(named)
         if token is None:
-            raise ForgedError("an unknown token")
+            raise ForgedError("its token is unknown")
         nonce = secrets.token_bytes(_NONCE)
         writer.write(nonce)
         return Connection(reader, writer, hmac.digest(token, other + nonce, "sha256"), is_driver=True), token
@@ -86,10 +86,10 @@ class Connection:
         """
         (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
         if length > _MOST:
-            raise ForgedError(f"a message of {length} bytes")
+            raise ForgedError(f"a message has {length} bytes, which is too long")
         mac, body = await self._reader.readexactly(_MAC), await self._reader.readexactly(length)
         if not hmac.compare_digest(mac, self._mac(not self._is_driver, body)):
-            raise ForgedError("a wrong signature")
+            raise ForgedError("a message has a wrong signature")
         message: list[Any] = json.loads(body)
         return message
 

@@ -86,8 +86,8 @@ class Caller:
         record = calls.records.get(name)
         if record is not None and record.fingerprint != fingerprint:
             raise ProgramError(
-                f"{where}: the key {name!r} stands for a call with other arguments, or of another function, which this"
-                " record or timer has made before: use another key"
+                f"{where}: this record or timer has already used the key {name!r} for a call with other arguments or"
+                " of another function: use another key"
             )
         if record is not None and record.is_answered:
             self._reused += 1
@@ -136,7 +136,7 @@ class Caller:
             except Exception as error:
                 raise ProgramError(
                     f"{where}: the record of key {shorten(element.key)} cannot be pickled ({describe(error)}), so the"
-                    " call has no name that lasts: emit data that can be pickled before key_by()"
+                    " call cannot be found after a restart: emit data that can be pickled before key_by()"
                 ) from error
             numbers = self.numbers.setdefault(element.key, {})
             numbers[content] = number = numbers.get(content, 0) + 1
@@ -147,8 +147,8 @@ class Caller:
         turns = self._turns.get(budget.name)
         if turns is None:
             raise ProgramError(
-                f"operator {self._context.name!r}: ctx.call() got the budget {budget.name!r}, which the operator lacks:"
-                " pass process() all budgets of its calls, as budgets=[...]"
+                f"operator {self._context.name!r}: ctx.call() got the budget {budget.name!r}, which process() did not"
+                " get: pass budgets=[...] with the budgets of all calls to process()"
             )
         return turns
 
@@ -201,13 +201,13 @@ class Caller:
 
 def _fingerprint(callee: Callee, args: tuple[Any, ...], key: str | None, where: str) -> bytes:
     if key is None and callee.name.endswith("<lambda>"):
-        raise ProgramError(f"{where}: a lambda has no name by which its record could be found: pass key=...")
+        raise ProgramError(f"{where}: a lambda has no name, so the call cannot be identified: pass key=...")
     try:
         return digest((callee.module, callee.name, callee.added, args))
     except Exception as error:
         if key is not None:
             return digest((callee.module, callee.name))
         raise ProgramError(
-            f"{where}: its arguments cannot be pickled ({describe(error)}), so the call has no name by which its record"
-            " could be found: pass key=..."
+            f"{where}: its arguments cannot be pickled ({describe(error)}), so the call cannot be identified:"
+            " pass key=..."
         ) from error

@@ -84,7 +84,7 @@ class Journal:
                 entries = _entries_in(self._file_system, path)
                 if entries is None:
                     task = place_of_task(self._context.name)
-                    _log.warning("the journal's file %s is incomplete, and ignored %s", path, task)
+                    _log.warning("the journal file %s is incomplete, and is ignored %s", path, task)
                 self.add(epoch, entries or ())
 
     def add(self, epoch: int, entries: Iterable[Entry]) -> None:
@@ -160,7 +160,7 @@ class Journal:
         except Exception as error:
             raise ConfigurationError(
                 f"operator {self._context.name!r} cannot {action} the journal {self._location!r}: {describe(error)}:"
-                " check the folder, and the credentials that pyarrow finds where Spark's Python workers run"
+                " check the folder, and pyarrow's credentials on the machines of Spark's Python workers"
             ) from error
 
     def commit(self, epoch: int) -> None:
@@ -180,7 +180,7 @@ class Journal:
                 pass  # writing was interrupted
             except Exception as error:
                 task = place_of_task(self._context.name)
-                _log.warning("the journal's folder %s remains: %s %s", folder, describe(error), task)
+                _log.warning("the journal folder %s could not be deleted: %s %s", folder, describe(error), task)
 
 
 def read_entries(location: str, query: str, uid: str, subtask: int) -> dict[int, list[Entry]]:

@@ -43,7 +43,7 @@ class Record(NamedTuple):
         except Exception as error:
             raise ProgramError(
                 f"{call}: its {'exception' if is_error else 'result'}, of type {type(answer).__name__}, cannot be"
-                f" recorded: {describe(error)}: make it of data that can be pickled"
+                f" recorded: {describe(error)}: use only data that can be pickled"
             ) from error
         return Record(fingerprint, _ERROR if is_error else _RESULT, payload)
 

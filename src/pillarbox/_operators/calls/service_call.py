@@ -35,20 +35,21 @@ class CallOptions:
         unknown = options.keys() - CallOptions.__dataclass_fields__.keys()
         if unknown:
             raise ProgramError(
-                f"ctx.call() has no option {min(unknown)!r}: pass arguments of the function by position, or use partial"
+                f"ctx.call() has no option {min(unknown)!r}: pass the function's own arguments by position, or use"
+                " functools.partial"
             )
         return CallOptions(**options) if options else NO_OPTIONS
 
     def __post_init__(self) -> None:
         if self.key is not None and (not isinstance(self.key, str) or not self.key):
-            raise ProgramError(f"ctx.call(): key must be a non-empty text, not {shorten(self.key)}")
+            raise ProgramError(f"ctx.call(): key= must be a non-empty string, not {shorten(self.key)}")
         kinds = self.record_errors if isinstance(self.record_errors, tuple) else (self.record_errors,)
         if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
             raise ProgramError(
-                f"ctx.call(): record_errors must be exception classes, not {shorten(self.record_errors)}"
+                f"ctx.call(): record_errors= must be exception classes, not {shorten(self.record_errors)}"
             )
         if self.reconcile is not None and not callable(self.reconcile):
-            raise ProgramError(f"ctx.call(): reconcile must be a function, not {shorten(self.reconcile)}")
+            raise ProgramError(f"ctx.call(): reconcile= must be a function, not {shorten(self.reconcile)}")
 
 
 NO_OPTIONS = CallOptions()
@@ -58,7 +59,7 @@ class ServiceCall:
     """A call to a service, including retries.
 
     Args:
-        turns: delays attempts to meet the budget, or None without a budget.
+        turns: delays attempts to meet the budget, or None if there is no budget.
         owner: the element that makes the call.
     """
 
@@ -92,11 +93,11 @@ class ServiceCall:
             return await self._function(*self._args, **self._keywords)
         if timeout is None:
             return await self._attempts(was_begun)
-        millis = positive_millis(timeout, "ctx.call(): timeout")
+        millis = positive_millis(timeout, "ctx.call(): timeout=")
         try:
             return await asyncio.wait_for(self._attempts(was_begun), millis / 1000)
         except asyncio.TimeoutError as error:
-            raise TimeoutError(f"no answer of {self._callee} within {millis} ms") from error
+            raise TimeoutError(f"no result of {self._callee} within {millis} ms") from error
 
     async def _attempts(self, is_begun: bool) -> Any:
         reconcile, attempts = self._options.reconcile, 0

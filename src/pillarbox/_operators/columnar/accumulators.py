@@ -79,7 +79,7 @@ class ByKernels(Accumulator):
 
 
 class ByGroups(Accumulator):
-    """An aggregate that merges all its columns together, given each row's group number."""
+    """An aggregate that updates all its columns in one call, from an array with each row's group number."""
 
     @abstractmethod
     def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
@@ -203,7 +203,7 @@ class FirstOrLast(ByGroups):
     """The value of the row with the first or last event time. If several rows have this time, the smallest value."""
 
     def __init__(self, kind: spark.DataType, *, latest: bool) -> None:
-        _check_compared(kind, "last_" if latest else "first_", "it has no order, for rows of one time")
+        _check_compared(kind, "last_" if latest else "first_", "it has no order for rows with equal times")
         self.result_type: spark.DataType = kind
         self._order = "descending" if latest else "ascending"
         # Arrow cannot sort durations.
@@ -272,7 +272,9 @@ class UserAggregate(ByGroups):
         except BaseException as error:
             raise_from_user_code(error, f"result() of {self._function!r} failed")
         if len(results) != len(rows):
-            raise ProgramError(f"result() of {self._function!r} returned {len(results)} values for {len(rows)} groups")
+            raise ProgramError(
+                f"result() of {self._function!r} returned {len(results)} values for {len(rows)} groups: return one each"
+            )
         return results
 
     def _called(self, method: str, call: Any, size: int, *arguments: Any) -> Sequence[pa.Array]:
@@ -289,7 +291,7 @@ class UserAggregate(ByGroups):
             returned = ", ".join(f"{len(array)} of {getattr(array, 'type', type(array).__name__)}" for array in arrays)
             raise ProgramError(
                 f"{method} of {self._function!r} must return arrays of {size} values of the types"
-                f" {', '.join(map(str, kinds))}, and returned {returned or 'none'}"
+                f" {', '.join(map(str, kinds))}, but returned {returned or 'none'}"
             )
         return arrays
 
@@ -323,7 +325,7 @@ def _sum_type(kind: spark.DataType, name: str) -> spark.DataType:
     if isinstance(kind, spark.DayTimeIntervalType):
         return kind
     raise ProgramError(
-        f"{name}() takes a column of numbers or intervals, and this column is {kind.simpleString()}: cast"
+        f"{name}() takes a column of numbers or intervals, but this column is {kind.simpleString()}: cast"
         " it, for example to DOUBLE"
     )
 
@@ -335,12 +337,12 @@ def _added_as(kind: spark.DataType) -> pa.DataType:
 
 def _check_compared(kind: spark.DataType, name: str, why_not: str) -> None:
     if is_collated(kind):
-        why_not = "texts are compared byte by byte"
+        why_not = "strings are compared byte by byte"
     elif is_compared(kind):
         return
     raise ProgramError(
-        f"{name}() does not support {kind.simpleString()}: {why_not}. Take a part of it, or cast it, for"
-        " example to STRING"
+        f"{name}() does not support {kind.simpleString()}: {why_not}. Select a field of it, or cast it,"
+        " for example to STRING"
     )
 
 
@@ -357,7 +359,7 @@ _MAGNITUDE = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 def _ordered(column: pa.Array) -> pa.Array:
-    """Convert floats to integers in the same order. -0.0 is just below 0.0, and NaN is greatest."""
+    """Map floats to integers that sort in the same order. -0.0 sorts just below 0.0, and NaN sorts last."""
     numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy()
     bits = np.where(np.isnan(numbers), _NAN, numbers.view(np.int64))
     return pa.array(bits ^ ((bits >> 63) & _MAGNITUDE), mask=_nulls(column))

@@ -62,7 +62,7 @@ _BOUND_BY: dict[str, Callable[[spark.DataType], Accumulator]] = {
 def _of(name: str, *columns: str) -> ColumnAggregate:
     for column in columns:
         if not isinstance(column, str):
-            raise ProgramError(f"{name}() takes the name of a column, not {shorten(column)}")
+            raise ProgramError(f"{name}() takes a column name, not {shorten(column)}")
     return _BuiltIn(name, columns)
 
 

@@ -324,9 +324,9 @@ class Partials:
 
     def _others(self, what: str, had: str | None, has: str | None) -> CheckpointMismatchError:
         return CheckpointMismatchError(
-            f"operator {self._operator!r}: the checkpoint holds {what}: it has {had}, and the program has {has}: give"
+            f"operator {self._operator!r}: the checkpoint holds {what}: it has {had}, but the program has {has}: give"
             " the changed windows another uid() and start from a savepoint with allow_non_restored_state=True, which"
-            " leaves the windows that have begun behind, or start from a new checkpoint"
+            " drops unfinished windows, or use a new checkpoint directory"
         )
 
 

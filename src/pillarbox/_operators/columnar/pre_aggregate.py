@@ -73,8 +73,8 @@ class PreAggregateOperator(GatheringOperator):
         for time in (int(times.min()), int(times.max())):
             if abs(time) > self._farthest:
                 error = OperatorError(
-                    f"operator {self.name!r}: a row happened at {time} (epoch ms), and the bounds of its windows"
-                    f" ({self._program.assigner!r}) would be no TIMESTAMPs: are the times in milliseconds?"
+                    f"operator {self.name!r}: a row has the time {time} (epoch ms), so the bounds of its windows"
+                    f" ({self._program.assigner!r}) are no valid TIMESTAMPs: are the times in milliseconds?"
                 )
                 error.at(operator=self.name)
                 raise error

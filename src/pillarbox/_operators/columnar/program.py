@@ -53,8 +53,8 @@ def columns_of_run(
         batch = records.batch
     elif encoder is None:
         raise ProgramError(
-            f"operator {operator!r}: a Python function has used the rows, and one of their columns cannot be"
-            " made from Python values: drop it from the DataFrame, or filter there"
+            f"operator {operator!r}: a Python function has processed the rows, but one of their columns cannot be"
+            " rebuilt from Python values: drop it from the DataFrame, or filter the DataFrame instead"
         )
     else:
         batch = encoder.encode(records.values)

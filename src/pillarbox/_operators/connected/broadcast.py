@@ -16,6 +16,7 @@ from pillarbox._operators.frame.function_operator import FunctionOperator, keyed
 from pillarbox._operators.frame.inputs import StreamInput
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext, RecordInput
+from pillarbox._operators.functions.basic import check_plain
 from pillarbox._operators.functions.broadcast import (
     BroadcastProcessFunction,
     BroadcastState,
@@ -63,8 +64,8 @@ class _Side(EmittingContext):
         is_descriptor = isinstance(state_descriptor, StateDescriptor)
         state = self._views.get(state_descriptor.name) if is_descriptor else None
         if state is None:
-            name = repr(state_descriptor.name) if is_descriptor else shorten(state_descriptor)
-            others = f"; there are {', '.join(map(repr, self._views))}" if self._views else ""
+            name = repr(state_descriptor.name) if is_descriptor else f"for {shorten(state_descriptor)}"
+            others = f" (there are {', '.join(map(repr, self._views))})" if self._views else ""
             raise ProgramError(
                 f"operator {self._operator.name!r}: there is no broadcast state {name}{others}: pass its descriptor"
                 " to broadcast(...)"
@@ -80,7 +81,7 @@ class _Side(EmittingContext):
 
 
 class _ReadOnly(_Side, BroadcastProcessFunction.ReadOnlyContext):
-    _instead = "the stream has no key; put key_by(...) before connect(), and use a KeyedBroadcastProcessFunction"
+    _instead = "the stream has no key: put key_by(...) before connect(), and use a KeyedBroadcastProcessFunction"
 
 
 class _Writable(_Side, BroadcastProcessFunction.Context):
@@ -91,16 +92,17 @@ class _Writable(_Side, BroadcastProcessFunction.Context):
 class KeyedReadOnly(_Side, KeyedTimedContext, KeyedBroadcastProcessFunction.OnTimerContext):
     """The context for the keyed stream's records and timers. Can only read broadcast state."""
 
-    _instead = "the states of all keys are changed in process_broadcast_element() only, which runs in every subtask"
+    _instead = "use it in process_broadcast_element(), which runs in every subtask"
 
 
 class KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
     """The context for broadcast records. Can change broadcast state."""
 
-    _instead = "a record of the broadcast stream has no key; apply_to_keyed_state(...) reaches the state of all keys"
+    _instead = "a record of the broadcast stream has no key: use apply_to_keyed_state(...) for the state of all keys"
     _view = BroadcastState
 
     def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
+        check_plain(function, "function", asked_by="apply_to_keyed_state()")
         backend = self._backend
         state = backend.get_state(descriptor)
         context = self._operator

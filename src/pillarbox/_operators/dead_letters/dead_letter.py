@@ -111,8 +111,8 @@ class DeadLetters:
         elif not self._warned:
             self._warned = True
             _log.warning(
-                "a record whose function raised %s is dropped, because no output contains the side output %r: add"
-                " get_side_output(...) to the outputs. Further records are counted without a log line %s",
+                "a record for which the function raised %s is dropped, because no output contains the side output %r:"
+                " add get_side_output(...) to the outputs. Further records are only counted, not logged %s",
                 cause,
                 self._tag_id,
                 place_of_task(self._context.name, self._context.subtask, self._context.epoch),
@@ -132,8 +132,19 @@ def cause_of(error: PillarboxError) -> Exception:
     return cause
 
 
-def concerns_record(error: BaseException | None) -> TypeGuard[Exception]:
-    return isinstance(error, Exception) and not isinstance(error, (PillarboxError, MemoryError))
+def concerns_record(error: BaseException | None, others: tuple[type[Exception], ...] = ()) -> TypeGuard[Exception]:
+    """Return whether an error is about the record, and not about the program or environment.
+
+    An exception group must contain only such errors. ``others`` are further errors about records.
+    """
+    if isinstance(error, others):
+        return True
+    grouped: Any = getattr(error, "exceptions", ())
+    return (
+        isinstance(error, Exception)
+        and not isinstance(error, (PillarboxError, MemoryError))
+        and not (isinstance(grouped, tuple) and not all(concerns_record(part, others) for part in grouped))
+    )
 
 
 def sort_out(
@@ -171,5 +182,5 @@ def sort_out(
 def check_on_error(on_error: Any, method: str) -> None:
     if on_error != "fail" and not isinstance(on_error, OutputTag):
         raise ProgramError(
-            f'{method}: on_error must be "fail" or the OutputTag for dead letters, not {shorten(on_error)}'
+            f'{method}: on_error= must be "fail" or the OutputTag for dead letters, not {shorten(on_error)}'
         )

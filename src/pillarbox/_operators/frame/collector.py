@@ -61,7 +61,7 @@ def check_results(results: Any) -> None:
     kind = type(results)
     if isinstance(results, (str, bytes, bytearray, Mapping)) or hasattr(kind, "_fields") or not _can_be_iterated(kind):
         raise TypeError(
-            f"the function returned {shorten(results)}, a single value and not an iterable of values: yield it,"
+            f"the function returned {shorten(results)}, a single value instead of an iterable: yield it,"
             " or return a list"
         )
 
@@ -76,7 +76,7 @@ def check_tag(operator: str, tag: Any) -> None:
 
 def not_a_pair(results: Any) -> str:
     return (
-        f"the function emitted {shorten(results)}: to a side output goes a tag and one value: yield tag, value, or"
+        f"the function emitted {shorten(results)}, but a side output takes a tag and one value: yield tag, value,"
         " return a list [(tag, value)], or call ctx.output(tag, value)"
     )
 

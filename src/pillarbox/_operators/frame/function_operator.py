@@ -25,14 +25,14 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 
 T = TypeVar("T")
 
-_NO_TIMESTAMP = ", which has no timestamp (assign_timestamps_and_watermarks(...) gives it one)"
+_NO_TIMESTAMP = ", which has no timestamp (call assign_timestamps_and_watermarks(...) first)"
 
 
 def keyed_context(context: OperatorContext) -> KeyedContext:
     if context.keyed is None:
         raise ProgramError(
-            f"operator {context.name!r} needs keyed state, and its input has no keys: call key_by(...) directly"
-            " before it; in a test, use a keyed harness"
+            f"operator {context.name!r} needs keyed state, but its input has no keys: call key_by(...) directly"
+            " before the operator; in a test, use a keyed harness"
         )
     return context.keyed
 

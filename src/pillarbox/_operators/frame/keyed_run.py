@@ -15,7 +15,8 @@ class KeyedRun(NamedTuple):
 
     Attributes:
         keys: the keys, in order; empty for a non-keyed stream.
-        ends: the end position of each key whose records end in this run. Position 0 ends the previous run's last key.
+        ends: the end position of each key whose records end in this run. 0 if the previous run's last key
+            has no records in this run.
     """
 
     input_index: int

@@ -165,10 +165,10 @@ class OperatorContext:
 class StreamOperator:
     """Base class of operators.
 
-    An operator is created after its downstream operators. Its task calls ``open``, which opens the user's function, and
-    ``restore_state``, then processes records. At the end of each epoch, the task calls
+    An operator is created after its downstream operators. Its task calls ``open`` (which opens the user's function) and
+    ``restore_state``, and then passes it records. At the end of each epoch, the task calls
     ``prepare_snapshot_pre_barrier`` and ``snapshot_state``. At the end of bounded input, it calls ``end_input`` and
-    ``finish``. An operator that was opened is finally closed (``close``).
+    ``finish``. Every opened operator is closed, even after a failure.
 
     Attributes:
         by_key: whether batch mode processes one key after another. False if the operator stores all keys' state
@@ -286,9 +286,8 @@ class StreamOperator:
         """Restore the result of ``snapshot_state`` (None in a new query). Raises for another operator's state."""
         if state is not None:
             raise CheckpointMismatchError(
-                f"the checkpoint holds elements that operator {self.name!r} had not finished, and the program has"
-                " another kind of operator there: run the program that wrote it until it has finished them, or start"
-                " from a new checkpoint"
+                f"the checkpoint holds unfinished elements of operator {self.name!r}, but the program now has another"
+                " kind of operator there: let the old program finish them, or use a new checkpoint directory"
             )
 
     def snapshot_event_time(self) -> dict[str, Any] | None:

@@ -203,7 +203,7 @@ class RecordContext(ABC):
 
     @abstractmethod
     def timestamp(self) -> int | Any:
-        """Return the record's event time (Unix time in ms), or None without one."""
+        """Return the record's event time (Unix time in ms), or None if it has no event time."""
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V) -> None:
@@ -232,7 +232,7 @@ class ProcessFunction(Function, ABC, Generic[In, Out]):
 
         @abstractmethod
         def timer_service(self) -> TimerService:
-            """Return the clocks. Timers can only be set on a keyed stream."""
+            """Return the timer service, which has the current times. Only keyed streams have timers."""
 
     @abstractmethod
     def process_element(self, value: In, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
@@ -313,8 +313,8 @@ def check_call(function: Any, names: Sequence[str], what: str) -> None:
         signature.bind(*names)
     except TypeError as error:
         raise ProgramError(
-            f"{what} takes {signature}: {error}. It is called with ({', '.join(names)}), so take these"
-            " arguments, and return or yield results"
+            f"{what} takes {signature}: {error}. It is called with ({', '.join(names)}): declare these"
+            " parameters, and return or yield results"
         ) from None
 
 
@@ -334,10 +334,10 @@ def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False
     if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
         raise ProgramError(
             f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} is an async def, which"
-            f" {asked_by} does not await; use map_async() or AsyncDataStream, or write a plain def"
+            f" {asked_by} does not await: use map_async() or AsyncDataStream, or write a plain def"
         )
     if not many and inspect.isgeneratorfunction(called):
         raise ProgramError(
             f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} yields, so it"
-            " returns a generator and not a result: return the result, or use flat_map() for several results"
+            " returns a generator instead of a result: return the result, or use flat_map() for several results"
         )

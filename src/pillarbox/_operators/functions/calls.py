@@ -62,4 +62,4 @@ class CallContext:
                 reached it, and returns the result or ``CALL_AGAIN``. Called before a retry, and after a failure if no
                 answer was recorded.
         """
-        raise ProgramError("ctx.call() needs an async def, which awaits it: await ctx.call(...)")
+        raise ProgramError("ctx.call() works only in an async def: await ctx.call(...)")

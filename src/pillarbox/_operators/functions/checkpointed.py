@@ -12,17 +12,16 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 
 def no_operator_state(name: str) -> str:
     return (
-        f"operator {name!r} has state of the operator itself (CheckpointedFunction), for which there is no place before"
-        " the first shuffle: the partitions of a source have no identity from one epoch to the next; put rebalance() or"
-        " key_by(...) before it"
+        f"operator {name!r} has operator state (CheckpointedFunction), which is impossible before the first shuffle,"
+        " because a source's partitions have no identity across epochs: put rebalance() or key_by(...) before it"
     )
 
 
 def no_undo(name: str) -> str:
     return (
-        f"operator {name!r} has a side output for its errors (on_error=..., side_output_errors(...)), and state of the"
-        " operator itself (CheckpointedFunction), which is not put back when the function raises: catch in the function"
-        " what it can raise"
+        f"operator {name!r} has a side output for its errors (on_error=..., side_output_errors(...)) and operator state"
+        " (CheckpointedFunction), which is not rolled back when the function raises: catch its exceptions in the"
+        " function"
     )
 
 

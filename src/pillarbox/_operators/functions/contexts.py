@@ -145,11 +145,11 @@ class RuntimeContext:
         if self._keyed is None:
             raise ProgramError(
                 f"operator {self._context.name!r} uses the keyed state {name!r} on a stream without keys: call"
-                " key_by(...) directly before it (on both streams, if it has two), and pass process() a"
-                " KeyedProcessFunction (KeyedCoProcessFunction, KeyedBroadcastProcessFunction)"
+                " key_by(...) directly before the operator (on both streams, if it has two), and pass a"
+                " KeyedProcessFunction, KeyedCoProcessFunction or KeyedBroadcastProcessFunction to process()"
             )
         if name in self._own_states:
-            raise ProgramError(f"operator {self._context.name!r} has an internal state {name!r}: rename yours")
+            raise ProgramError(f"operator {self._context.name!r} has an internal state {name!r}: rename your state")
         return self._keyed.backend
 
 

@@ -96,7 +96,7 @@ class _Gauge:
         try:
             value = float(self._function())
             if not math.isfinite(value):
-                raise ValueError(f"it returned {value}, which is not a number")
+                raise ValueError(f"it returned {value}, which is not a finite number")
         except Exception as error:
             what = f"operator {self._operator!r}: the gauge {name!r} failed"
             raise_from_user_code(error, what, operator=self._operator)

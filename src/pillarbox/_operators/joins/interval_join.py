@@ -169,7 +169,7 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
         with Pass(self, values, pending, pending):
             for value, key, timestamp in zip(pending, keys, stamps):
                 if timestamp is None:
-                    raise self.no_timestamp(value, "which records are near it")
+                    raise self.no_timestamp(value, "which records it matches")
                 if timestamp < watermark:
                     self.take_late(value, timestamp, side.late)
                     continue

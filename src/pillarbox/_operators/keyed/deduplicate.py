@@ -40,7 +40,7 @@ class DeduplicateOperator(KeyedOperator):
         for position in under_keys(self.backend, self.keying.keys_of(records), iter(range(len(records)))):
             timestamp = None if stamps is None else stamps[position]
             if timestamp is None:
-                raise self.no_timestamp(records.values[position], "for how long to remember its key")
+                raise self.no_timestamp(records.values[position], "how long to remember the record's key")
             if self._seen.value() is None or (self._forget_at is not None and timestamp > self._forget_at):
                 first.append(position)
                 forget_at = min(timestamp + self._within, MAX_WATERMARK)

@@ -35,7 +35,7 @@ class FieldAggregation(ReduceFunction[Any]):
     def __init__(self, method: Method, field: int | str) -> None:
         is_position = type(field) is int and field >= 0
         if not is_position and not (type(field) is str and field):
-            raise ProgramError(f"{method}() takes the position of a field, from 0, or its name, not {shorten(field)}")
+            raise ProgramError(f"{method}() takes a field's position (from 0) or name, not {shorten(field)}")
         self._method = method
         self._field = field
         self._better = _is_greater if method.startswith("max") else _is_less

@@ -36,7 +36,7 @@ class InEventTimeOrderOperator(KeyedOperator):
         keys = self.keying.keys_of(records)
         for value, timestamp in under_keys(self.backend, keys, zip(values, stamps)):
             if timestamp is None:
-                raise self.no_timestamp(value, "what its place in the order is")
+                raise self.no_timestamp(value, "where it belongs in the order")
             if timestamp <= timers.current_watermark:
                 self.take_late(value, timestamp, None)
                 continue

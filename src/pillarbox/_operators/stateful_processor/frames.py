@@ -28,7 +28,7 @@ def has_conversions() -> bool:
 
 @dataclass(frozen=True)
 class FrameOptions:
-    """Conversion settings of the program and the session."""
+    """Settings of the program and the session for the conversion between Spark rows and pandas frames."""
 
     columns: tuple[str, ...]
     key: pa.Schema

@@ -126,8 +126,8 @@ class ListContents:
         if result is not None or not all(isinstance(element, TimestampedValue) for element in elements):
             name = type(self.evictor).__name__
             raise TypeError(
-                f"{name}.{method}() takes elements out of the list that it is given, and returns nothing; it"
-                + (f" returned {shorten(result)}" if result is not None else " left something else in the list")
+                f"{name}.{method}() must remove elements from its list argument and return None, but it"
+                + (f" returned {shorten(result)}" if result is not None else " left other objects in the list")
             )
 
     def _call(self, values: list[Any], call: Call) -> None:

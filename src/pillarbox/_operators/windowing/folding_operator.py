@@ -49,7 +49,7 @@ class FoldingWindowOperator(BaseWindowOperator):
 
     def _no_accumulator(self) -> ProgramError:
         return ProgramError(
-            f"operator {self.name!r}, key {shorten(self.backend.key)}: the function that folds the elements of"
+            f"operator {self.name!r}, key {shorten(self.backend.key)}: the reduce or aggregate function of the"
             " windows returned None: return the result"
         )
 

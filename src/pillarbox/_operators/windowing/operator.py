@@ -113,7 +113,7 @@ class WindowOperator(BaseWindowOperator):
                     self._end(part, part_state)
                 return
             raise ProgramError(
-                f"{self._assigner!r} merged windows into {window}, whose end event time has passed: merge_windows()"
+                f"{self._assigner!r} merged windows into {window}, which event time has already passed: merge_windows()"
                 " must return windows that cover the merged windows"
             )
         ctx = self._enter(window)

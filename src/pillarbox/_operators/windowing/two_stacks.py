@@ -47,7 +47,7 @@ class TwoStacks:
         self._window = (0, 0)
 
     def window(self, start: int, end: int, panes: Sequence[int]) -> Any:
-        """Return a window's accumulator, which the caller may change, or None without elements.
+        """Return a window's accumulator, which the caller may change, or None if it is empty.
 
         ``panes`` are the starts of all panes.
         """
@@ -89,7 +89,7 @@ class TwoStacks:
             self._unsettled = max(self._unsettled, end - pane)
 
     def _from(self, start: int, panes: Sequence[int]) -> Any:
-        """Return the accumulator from ``start`` to the front's end, or None without elements.
+        """Return the accumulator from ``start`` to the front's end, or None if there are no elements.
 
         ``panes`` are the starts of panes from ``start`` that the front lacks. They are added to it.
         """

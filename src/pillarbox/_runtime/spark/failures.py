@@ -1,6 +1,6 @@
 """Passes a task's error from a worker through Spark to the user.
 
-Spark only passes on an exception's text, so the text contains all that is needed to rebuild the exception.
+Spark passes on only an exception's text, so the text contains everything needed to rebuild the exception.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pillarbox._tracebacks import user_traceback
 def failures_in_worker(
     task: str, subtask: int, attempt: Attempt | None = None, clock: Callable[[], str | None] = lambda: None
 ) -> Iterator[None]:
-    """Within the block, convert errors of a task to errors with a complete message.
+    """Convert a task's errors in the block to errors with a complete message.
 
     Args:
-        attempt: the attempt to run the task. If given, the message ends with data about the failure of this attempt.
-        clock: returns the readings of the task's clock in this epoch, or None if unknown.
+        attempt: the attempt to run the task. If given, the message ends with data about this failure.
+        clock: returns the task's clock readings in this epoch, or None if unknown.
     """
     try:
         yield
@@ -37,7 +37,6 @@ def failures_in_worker(
 
 
 def remote_error(kind: str, text: str) -> PillarboxError:
-    """Recreate an error that a task raised in another process."""
     _hide_traceback()
     return _kinds().get(kind, OperatorError)(text)
 
@@ -67,7 +66,7 @@ def message_for_user(error: Exception) -> str:
 
 @contextmanager
 def unwrapped_failures() -> Iterator[None]:
-    """Within the block, replace Spark's errors by the task errors that caused them."""
+    """Replace Spark's errors in the block with the task errors that caused them."""
     try:
         yield
     except PillarboxError:
@@ -84,7 +83,7 @@ def end_with_message(error: Exception, message: str | None = None) -> None:
     """Move a task's error message to the end of the query's failure text.
 
     Args:
-        message: used if the error is not from a pillarbox task.
+        message: the text for an error that is not from a pillarbox task.
     """
     for field in ("_desc", "_message"):
         text = getattr(error, field, None)
@@ -102,14 +101,14 @@ def _with_message_last(text: str, otherwise: str | None) -> str:
     last = f"pillarbox.{match[1]}: {message}"
     if not details:
         return f"{text[: match.start()].rstrip()}\n{last}"
-    # A terminal shows the last line, so repeat the message after the user's frames.
+    # A terminal shows the last line, so the message is repeated after the user's frames.
     return "\n".join([text[: match.start(2)] + message, *details, last])
 
 
 _PLAN = "\n=== Streaming Query ==="
 _PLACE = re.compile(r"  \(.*\)")
 
-# An exception as Python prints it, up to Spark's text. A user's message may contain an error code, too.
+# An exception as Python prints it, up to Spark's text. A user's message may also contain an error code.
 _MESSAGE = re.compile(
     r"\bpillarbox(?:\.\w+)*\.(\w+): (.*?)(?:\s+SQLSTATE: \w{5})?\s*(?:\n\tat |\n\nJVM stacktrace:|\n=== |\Z)",
     re.DOTALL,

@@ -1,4 +1,4 @@
-"""Notices to users: messages that are neither results nor warnings."""
+"""Notices to users, which are neither results nor warnings."""
 
 from __future__ import annotations
 

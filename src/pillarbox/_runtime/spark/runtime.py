@@ -1,4 +1,4 @@
-"""The runtime of programs in a Spark session."""
+"""The runtime in a Spark session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SparkRuntime:
 
     @property
     def parallelism(self) -> int:
-        """Return ``spark.sql.shuffle.partitions``, or if that is 200 (the default), the number of cores, up to 16."""
+        """Return ``spark.sql.shuffle.partitions``, or the number of cores (up to 16) if that is 200, the default."""
         return default_parallelism(self._session)[0]
 
     @property

@@ -1,7 +1,7 @@
 """The interface between the core and ``pillarbox_tools``, which the core does not import.
 
 The tools observe queries through three hooks, ``on_*``. For each query, a separate thread with a bounded queue calls
-the hooks, so a hook can neither fail nor delay the query.
+the hooks, so a hook cannot fail or delay the query.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _log = logging.getLogger("pillarbox")
 
 Progress = Mapping[str, Any]
 
-# Beyond this number of calls, the oldest are dropped.
+# If more calls are queued, the oldest are dropped.
 _WAITING = 256
 # Seconds that a query's end waits for its hooks.
 _PATIENCE = 5.0
 
 
 class Tools(Protocol):
-    """The functions of the tools that the core calls."""
+    """The tools' functions that the core calls."""
 
     def on_started(self, started: StartedQuery) -> None: ...
 
@@ -64,7 +64,7 @@ def installed_tools() -> Tools | None:
 
 
 def needed_tools(method: str) -> Tools:
-    """Return the tools. If they are not installed, raises an error that names ``method``. Thread-safe."""
+    """Return the tools, or raise an error that names ``method`` if they are not installed. Thread-safe."""
     tools = installed_tools()
     if tools is None:
         raise ConfigurationError(
@@ -75,9 +75,9 @@ def needed_tools(method: str) -> Tools:
 
 
 class Hooks:
-    """Calls the tools' hooks for one query, in order, in a thread that only runs while calls are queued.
+    """Calls the tools' hooks for one query, in order, in a thread that runs only while calls are queued.
 
-    Only the first error of a hook is logged. If a hook hangs, only reports are lost.
+    Logs only the first error of each hook. If a hook hangs, reports are lost, but nothing else.
     """
 
     def __init__(self, started: StartedQuery, tools: Tools) -> None:
@@ -93,7 +93,7 @@ class Hooks:
         self._put("on_progress", reports)
 
     def ended(self, failure: Exception | None) -> None:
-        """Queue the callback that handles the query's end, and wait for it, but only a few seconds. Thread-safe."""
+        """Queue the hook for the query's end, and wait for it for a few seconds at most. Thread-safe."""
         self._put("on_ended", failure)
         if not self.wait(_PATIENCE):
             _log.warning(

@@ -92,7 +92,7 @@ class InputGate:
         channel.expected += 1
         element = decode(payload)
         if channel.has_barrier:
-            raise ExchangeError(f"{self._label}: channel {number} sent more after its barrier")
+            raise ExchangeError(f"{self._label}: channel {number} sent data after its barrier")
         if channel.ended and not isinstance(element, Barrier):
             raise ExchangeError(f"{self._label}: channel {number} sent {element!r} after the end of its data")
         if isinstance(element, Barrier):
@@ -118,7 +118,7 @@ class InputGate:
             if channel.early:
                 raise ExchangeError(
                     f"{self._label}: buffer {channel.expected} of channel {number} is missing,"
-                    f" {len(channel.early)} later ones have arrived"
+                    f" but {len(channel.early)} later ones have arrived"
                 )
             if not channel.has_barrier:
                 raise ExchangeError(f"{self._label}: no barrier from channel {number}")

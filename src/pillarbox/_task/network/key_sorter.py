@@ -1,4 +1,4 @@
-"""Sorts records by key, and by time within a key, for batch mode, with an external merge sort.
+"""An external merge sort for batch mode: by key, then by time.
 
 The memory for records is bounded. A task processes one key at a time.
 

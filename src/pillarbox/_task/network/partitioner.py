@@ -263,7 +263,7 @@ class _CustomSelector(ChannelSelector):
     def _checked(self, target: Any) -> int:
         if isinstance(target, bool) or not isinstance(target, (int, np.integer)) or not 0 <= target < self._targets:
             raise ValueError(
-                f"it returned {shorten(target)}, and there are {self._targets} subtasks: return a number from 0 to"
+                f"it returned {shorten(target)}, but there are {self._targets} subtasks: return a number from 0 to"
                 f" {self._targets - 1}"
             )
         return int(target)

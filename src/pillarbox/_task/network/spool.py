@@ -9,7 +9,7 @@ from typing import IO
 from pillarbox._elements import Records, decode, encode
 from pillarbox._task.network.unpicklable import refuse_unpicklable
 
-NOT_KEPT = "cannot be pickled, as it has to be in batch mode, where records wait for others"
+NOT_KEPT = "cannot be pickled, as batch mode requires"
 _MEMORY_BOUND = 64 * 1024 * 1024
 
 Extent = tuple[int, int]

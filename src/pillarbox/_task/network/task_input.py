@@ -50,7 +50,7 @@ class Reader(ABC, Generic[T]):
 
 
 class IteratorReader(Reader[T]):
-    """Reads from an iterator, which may block the mailbox thread. ``waiting`` measures the blocked time."""
+    """Reads from an iterator. Reading may block the mailbox thread; ``waiting`` measures for how long."""
 
     def __init__(self, items: Iterable[T], waiting: PeriodTimer | None = None) -> None:
         self._items = iter(items)

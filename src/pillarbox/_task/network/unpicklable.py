@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from pillarbox._elements import dumps
 from pillarbox._errors import raise_from_user_code, shorten, shorten_record
 
-_ADVICE = "(connections, locks, generators and the like stay in the function that made them)"
+_ADVICE = "(keep connections, locks and generators in the function that creates them)"
 
 
 def refuse_unpicklable(

@@ -41,7 +41,7 @@ class OutcomeMismatch(AssertionError):
 
 
 class Compiled(NamedTuple):
-    """A program compiled for a parallelism, and the vertex number of each source."""
+    """A program compiled for a given parallelism, and the vertex number of each source."""
 
     program: Program
     vertices: dict[str, int | None]

@@ -45,7 +45,7 @@ class Epoch:
 def plan_epochs(
     program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], rng: random.Random, start: Mapping[str, int]
 ) -> list[Epoch]:
-    """Divide the remaining input into epochs, followed by one for the program's last records and by empty epochs."""
+    """Plan the remaining epochs: some read the input, one has the program's last records, and some are empty."""
     none_left = {name: (len(values), len(values)) for name, values in inputs.items()}
     if program.batch:
         return [Epoch({name: (0, end) for name, (_, end) in none_left.items()}, rng.getrandbits(32), 0, bounded=True)]

@@ -113,7 +113,7 @@ def simulate(
     records = {name: list(values) for name, values in inputs.items()}
     levels = (parallelism,) if isinstance(parallelism, int) else tuple(parallelism)
     if not levels or any(not is_count(level) or level > MAX_PARALLELISM for level in levels):
-        raise ProgramError(f"simulate(): parallelism must be from 1 to {MAX_PARALLELISM}, not {shorten(parallelism)}")
+        raise ProgramError(f"simulate(): parallelism= must be from 1 to {MAX_PARALLELISM}, not {shorten(parallelism)}")
     passes = 0 if time_passes is None else to_millis(time_passes)
     program = SimulatedProgram(
         build=build,
@@ -129,7 +129,7 @@ def simulate(
     compiled = programs.at(levels[0])
     if records.keys() != compiled.vertices.keys():
         raise ProgramError(
-            f"simulate(): the program's sources are {', '.join(compiled.vertices)}, but inputs has"
+            f"simulate(): the program's sources are {', '.join(compiled.vertices)}, but inputs= has"
             f" {', '.join(records) or 'none'}: pass a list of records for each"
         )
     outputs = compiled.program.outputs
@@ -155,9 +155,9 @@ def _keys(keys: Key | Mapping[str, Key] | None, names: Iterable[str], argument: 
     by_name = keys if isinstance(keys, Mapping) else dict.fromkeys(names, keys)
     for name, key in by_name.items():
         if name not in names:
-            raise ProgramError(f"simulate(): {argument} has {name!r}, but the names are {', '.join(names)}")
+            raise ProgramError(f"simulate(): {argument}= has {name!r}, but the names are {', '.join(names)}")
         if not callable(key) and not isinstance(key, str):
-            raise ProgramError(f"simulate(): {argument} must be a column's name or a function, not {shorten(key)}")
+            raise ProgramError(f"simulate(): {argument}= must be a column name or a function, not {shorten(key)}")
     return {name: key if callable(key) else _column(key) for name, key in by_name.items()}
 
 
@@ -185,7 +185,7 @@ def _explained(
         *(f"  {name} = {values!r}" for name, values in shrinker.inputs.items()),
         f"  kinds of faults: {', '.join(shrinker.faults) or 'none'}",
         str(shrinker.failure),
-        f"Repeat it by simulate(..., inputs, seeds=[{seed}]), or the smallest case by simulate(..., inputs,"
+        f"Repeat it with simulate(..., inputs, seeds=[{seed}]), or the smallest case with simulate(..., inputs,"
         f" seeds=[{shrinker.seed}], faults={list(shrinker.faults)!r}, parallelism={shrinker.levels!r})",
     ]
     error = SimulationError("\n".join(lines), seed, shrinker.inputs, shrinker.faults)

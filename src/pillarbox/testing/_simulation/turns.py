@@ -213,7 +213,7 @@ class Turns(Patience):
         times = [*self._clock.active_timer_timestamps(), *self.times_of_answers()]
         following = min((time for time in times if time > now), default=None)
         if following is None:
-            raise AssertionError(f"operator {name!r} waits forever: no timer and no answer is pending")
+            raise AssertionError(f"operator {name!r} would wait forever: no timer and no response is pending")
         self._clock.set_current_time(following)
         self.settle()
 

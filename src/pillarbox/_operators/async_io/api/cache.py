@@ -45,15 +45,15 @@ class AsyncCache:
     key: Callable[[Any], Any] | str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        check_count(self.max_size, "AsyncCache: max_size")
+        check_count(self.max_size, "AsyncCache: max_size=")
         if self.ttl is not None:
-            positive_millis(self.ttl, "AsyncCache: ttl")
+            positive_millis(self.ttl, "AsyncCache: ttl=")
         if self.key is not None:
             try:
                 Keying(self.key, "AsyncCache")
             except ProgramError:
                 raise ProgramError(
-                    f"AsyncCache: key must be a function of the record, or column names, not {shorten(self.key)}"
+                    f"AsyncCache: key= must be a function of the record, or column names, not {shorten(self.key)}"
                 ) from None
 
 
@@ -103,7 +103,7 @@ class ResultCache:
             (plain,) = self._plain_keys_of(Records([value]))
             raise OperatorError(
                 f"operator {self._operator!r}: the record {shorten(value)} has the cache key {shorten(plain)},"
-                " which is not hashable: pass a key to AsyncCache"
+                " which is not hashable: pass key=... to AsyncCache"
             ) from error
         return None if results is None else self.copies(results)
 

@@ -32,7 +32,7 @@ class AsyncFunction(Function, ABC, Generic[In, Out]):
 
     def timeout(self, value: In, /) -> list[Out]:
         """Return the results of a record whose request timed out. By default, raise. Runs in the mailbox thread."""
-        raise TimeoutError(f"no answer within the timeout for {shorten(value)}")
+        raise TimeoutError(f"no result within the timeout for {shorten(value)}")
 
 
 class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
@@ -55,7 +55,7 @@ class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
 
     def timeout_batch(self, values: list[In], /) -> list[Out]:
         """Return one result per record of a batch that timed out. By default, raise. Runs in the mailbox thread."""
-        raise TimeoutError(f"no answer within the timeout for a batch of {len(values)} records")
+        raise TimeoutError(f"no result within the timeout for a batch of {len(values)} records")
 
 
 class CombiningFunction(Function, ABC):

@@ -14,5 +14,5 @@ def import_library(name: str, option: str) -> Any:
     except ImportError as error:
         raise ConfigurationError(
             f"{option} of async I/O needs {name}, which the worker cannot import ({error}): run pip install"
-            f" {name} for Spark's Python workers"
+            f" {name} for the Python of Spark's workers"
         ) from error

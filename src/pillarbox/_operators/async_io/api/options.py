@@ -91,12 +91,12 @@ class OptionsOfAsyncOperators:
         if not isinstance(self.budgets, (list, tuple)) or not all(
             isinstance(budget, Budget) for budget in self.budgets
         ):
-            self.refuse("budgets", "a list of Budget")
+            self.refuse("budgets", "a list of Budget objects")
         if len({budget.name for budget in self.budgets}) < len(self.budgets):
             self.refuse("budgets", "a list of budgets with different names")
 
     def refuse(self, name: str, expected: str) -> NoReturn:
-        raise ProgramError(f"{self.caller}: {name} must be {expected}, not {shorten(getattr(self, name))}")
+        raise ProgramError(f"{self.caller}: {name}= must be {expected}, not {shorten(getattr(self, name))}")
 
 
 @dataclass(frozen=True)
@@ -125,23 +125,23 @@ class AsyncOptions(OptionsOfAsyncOperators):
     def __post_init__(self) -> None:
         self.check()
         if self.record is not False and not (self.record is True and self.carries):
-            self.refuse("record", 'True with on_barrier="carry", or False')
+            self.refuse("record", 'False, or True with on_barrier="carry"')
         if self.batch_size is not None and not is_count(self.batch_size):
             self.refuse("batch_size", "a positive integer")
         if self.batch_timeout is not None and self.batch_size is None:
-            self.refuse("batch_timeout", "None without a batch_size")
+            self.refuse("batch_timeout", "None without batch_size=")
         for name in ("rate_limit", "job_rate_limit"):
             rate = getattr(self, name)
             if rate is None:
                 continue
             if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not rate > 0:
-                self.refuse(name, "requests per second, a number above 0")
+                self.refuse(name, "a number of requests per second above 0")
             if math.isinf(rate):
-                self.refuse(name, "requests per second, a finite number, or None for no limit")
+                self.refuse(name, "a finite number of requests per second, or None for no limit")
         if self.cache is not None and not isinstance(self.cache, AsyncCache):
             self.refuse("cache", "an AsyncCache")
         if self.cache is not None and self.batch_size is not None:
-            self.refuse("cache", "None with a batch_size, because a cache needs single requests")
+            self.refuse("cache", "None with batch_size= (a cache needs single requests)")
         if self.on_failure not in ("fail", "drop") and not isinstance(self.on_failure, (OutputTag, AsyncFallback)):
             self.refuse("on_failure", '"fail", "drop", an OutputTag or fallback(f)')
         # Reading the properties raises their errors.
@@ -177,4 +177,4 @@ class AsyncOptions(OptionsOfAsyncOperators):
         return self.rate_limit is not None or bool(self.shared_budgets)
 
     def _millis(self, name: str, duration: DurationLike | None) -> int | None:
-        return None if duration is None else positive_millis(duration, f"{self.caller}: {name}")
+        return None if duration is None else positive_millis(duration, f"{self.caller}: {name}=")

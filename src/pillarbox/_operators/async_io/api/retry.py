@@ -73,8 +73,8 @@ class AsyncRetryStrategy(ABC, Generic[In]):
             result_predicate: decides whether to retry a result. By default, no result is retried.
             exception_predicate: the exception types to retry, or a function that decides.
         """
-        pause = positive_millis(backoff_time_millis, "a retry strategy's backoff_time_millis")
-        check_count(max_attempts, "a retry strategy's max_attempts")
+        pause = positive_millis(backoff_time_millis, "AsyncRetryStrategy: backoff_time_millis=")
+        check_count(max_attempts, "AsyncRetryStrategy: max_attempts=")
         return _Backoff(max_attempts, pause, pause, 1.0, result_predicate, exception_predicate)
 
     @staticmethod
@@ -92,12 +92,12 @@ class AsyncRetryStrategy(ABC, Generic[In]):
             multiplier: the factor between one delay and the next.
         """
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or multiplier <= 0:
-            raise ProgramError(f"a retry strategy's multiplier must be a number above 0, not {shorten(multiplier)}")
-        check_count(max_attempts, "a retry strategy's max_attempts")
+            raise ProgramError(f"AsyncRetryStrategy: multiplier= must be a number above 0, not {shorten(multiplier)}")
+        check_count(max_attempts, "AsyncRetryStrategy: max_attempts=")
         return _Backoff(
             max_attempts,
-            positive_millis(initial_delay, "a retry strategy's initial_delay"),
-            positive_millis(max_retry_delay, "a retry strategy's max_retry_delay"),
+            positive_millis(initial_delay, "AsyncRetryStrategy: initial_delay="),
+            positive_millis(max_retry_delay, "AsyncRetryStrategy: max_retry_delay="),
             multiplier,
             result_predicate,
             exception_predicate,
@@ -148,7 +148,7 @@ class _OfTypes:
         for kind in types if isinstance(types, tuple) else (types,):
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise ProgramError(
-                    f"a retry strategy's exception_predicate contains {shorten(kind)}, which is not an exception class"
+                    f"AsyncRetryStrategy: exception_predicate= has {shorten(kind)}, which is not an exception class"
                 )
         self._types = types
 
@@ -162,8 +162,8 @@ def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy
         return retry
     if not is_count(retry, 0):
         raise ProgramError(
-            "retry must be an AsyncRetryStrategy, such as AsyncRetryStrategy.fixed_delay(3, '100 ms'), or the"
-            f" number of further attempts, not {shorten(retry)}"
+            "retry= must be an AsyncRetryStrategy, such as AsyncRetryStrategy.fixed_delay(3, '100 ms'), or a"
+            f" number of retries, not {shorten(retry)}"
         )
     return AsyncRetryStrategy.exponential_backoff(retry, 100, Duration.of_seconds(10)) if retry else None
 
@@ -206,5 +206,5 @@ def _waits(delay: Any) -> int:
 
 def _checked(predicate: Callable[[Any], bool] | None, what: str) -> Callable[[Any], bool] | None:
     if predicate is not None and not callable(predicate):
-        raise ProgramError(f"a retry strategy's {what} must be a function, not {shorten(predicate)}")
+        raise ProgramError(f"AsyncRetryStrategy: {what}= must be a function, not {shorten(predicate)}")
     return predicate

@@ -40,7 +40,7 @@ _OPENING = 600.0
 _CLOSING = 30.0
 
 _BLOCKING = (
-    "await an asyncio client, instead of a call that waits (time.sleep, requests.get), or give a plain function, which"
+    "await an asyncio client instead of a blocking call (time.sleep, requests.get), or pass a plain function, which"
     " runs in a thread pool"
 )
 
@@ -122,7 +122,7 @@ class FunctionHost:
             except FutureTimeoutError:
                 self._lease.spoil()
                 raise OperatorError(
-                    f"operator {self._name!r}: a coroutine blocks its event loop; {_BLOCKING}"
+                    f"operator {self._name!r}: a coroutine blocks its event loop: {_BLOCKING}"
                 ) from None
             if isinstance(self._function, Function):
                 self._call_user("close()", _CLOSING, self._function.close)
@@ -152,7 +152,7 @@ class FunctionHost:
             outcome = f"operator {self._name!r} failed in {what}: {describe(failed.error)}"
         except FutureTimeoutError:
             cause = None
-            outcome = f"operator {self._name!r}: {what} has not come back within {seconds:g} s"
+            outcome = f"operator {self._name!r}: {what} did not return within {seconds:g} s"
         error = cause if isinstance(cause, PillarboxError) else OperatorError(outcome)
         error.at(operator=self._name, subtask=self._context.subtask)
         raise error from (None if error is cause else cause)
@@ -239,6 +239,6 @@ class _AsyncRuntimeContext(RuntimeContext):
 
     def _keyed_state(self, descriptor: StateDescriptor) -> Any:
         raise ProgramError(
-            f"operator {self._context.name!r} uses the keyed state {descriptor.name!r} outside of the mailbox"
-            " thread, which owns state: use process(...) before or after it"
+            f"operator {self._context.name!r} uses the keyed state {descriptor.name!r}, but its function runs outside"
+            " of the mailbox thread, which owns the state: use the state in a separate process(...)"
         )

@@ -93,7 +93,7 @@ class RequestWorkers:
 
     Args:
         function: sends a request for one element or, with ``batched``, for a list of elements.
-        turns: delays attempts to meet rate limits and budgets, or None without limits.
+        turns: delays attempts to meet rate limits and budgets, or None if there are no limits.
         clock: returns monotonic time (ms).
         notify: called in the loop's thread when requests have completed, and again only after :meth:`take_completed`.
         copied: copies a result before the user's function can change it.
@@ -347,11 +347,11 @@ class RequestWorkers:
         if self._closing or not self._is_paralysed():
             return
         values = [shorten(request.values[0]) for request in (*self._stuck.values(), *self._paralysed.values())]
-        kind = "do not heed their cancellation" if self._cancellable else "do not return"
+        kind = "ignore their cancellation" if self._cancellable else "do not return"
         self._failure = OperatorError(
-            f"operator {self._operator!r}: {len(values)} calls of its function {kind} after their timeout, so that no"
-            f" other can begin; among them those for the records {', '.join(values[:5])}: let the function raise"
-            + (" CancelledError" if self._cancellable else ", by a timeout of its client that is shorter than its own")
+            f"operator {self._operator!r}: {len(values)} calls of its function {kind} after their timeout, so no other"
+            f" call can start; some of their records are {', '.join(values[:5])}: "
+            + ("let the function raise CancelledError" if self._cancellable else "give its client a shorter timeout")
         )
         self._notify()
 

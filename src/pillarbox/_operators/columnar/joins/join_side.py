@@ -202,16 +202,16 @@ class SideRows:
                 ", ".join(f"{field.name} {field.type}" for field in schema if field.name != TIME)
                 for schema in (batch.schema, self._stored)
             )
-            raise self._others(f"rows with other columns: they have {had}, and those of the program {has}")
+            raise self._others(f"rows with other columns: they have {had}, but the program has {has}")
         if self._keeps_matches and batch.schema.metadata == _NOT_KEPT:
-            raise self._others("left rows of an inner join, which does not note those that have had a partner")
+            raise self._others("left rows of an inner join, which does not store whether a row has matched")
         return batch
 
     def _others(self, what: str) -> CheckpointMismatchError:
         return CheckpointMismatchError(
             f"operator {self._operator.name!r}: the checkpoint holds {what}: give the changed join another uid() and"
-            " start from a savepoint with allow_non_restored_state=True, which leaves the rows that wait for partners"
-            " behind, or start from a new checkpoint"
+            " start from a savepoint with allow_non_restored_state=True, which drops the waiting rows, or use a new"
+            " checkpoint directory"
         )
 
     def _keep_matches(self, segment: Segment) -> None:

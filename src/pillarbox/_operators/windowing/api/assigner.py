@@ -139,7 +139,7 @@ def assign_function(assigner: WindowAssigner) -> Callable[..., Iterable[Any]]:
         for window in assigned:
             if not isinstance(window, kind):
                 raise TypeError(
-                    f"{assigner!r}.assign_windows() returned {shorten(window)} as a window: its window_type is"
+                    f"{assigner!r}.assign_windows() returned {shorten(window)} as a window, but its window_type is"
                     f" {kind.__name__}"
                 )
         return assigned
@@ -165,7 +165,7 @@ class EventTimeAssigner(TimedAssigner):
         if timestamp >= MAX_WATERMARK:
             raise ProgramError(
                 f"{type(self).__name__} got an element with the timestamp 2**63 - 1, as count windows and global"
-                " windows emit: put assign_timestamps_and_watermarks(...) between these windows"
+                " windows emit: put assign_timestamps_and_watermarks(...) between the two windows"
             )
         return timestamp
 

@@ -41,7 +41,7 @@ class _States(KeyedStateStore):
 
     def get_state(self, descriptor: Any, /) -> Any:
         if not isinstance(descriptor, StateDescriptor):
-            raise ProgramError(f"get state by its descriptor, not by {shorten(descriptor)}")
+            raise ProgramError(f"get state by its StateDescriptor, not by {shorten(descriptor)}")
         state = self._states.get((descriptor.name, descriptor.kind))
         if state is None:
             scoped = _scoped(descriptor, self._scope)
@@ -91,8 +91,8 @@ class TriggerContext(Trigger.OnMergeContext):
         merge = getattr(state, "merge_namespaces", None)
         if merge is None:
             raise ProgramError(
-                f"a trigger merges the {state_descriptor.kind} state {state_descriptor.name!r}: only list, reducing and"
-                " aggregating states can be merged"
+                f"a trigger cannot merge the {state_descriptor.kind} state {state_descriptor.name!r}: only list,"
+                " reducing and aggregating states can be merged"
             )
         merge(self.namespace, [tuple(part) for part in self.merged if tuple(part) != self.namespace])
 

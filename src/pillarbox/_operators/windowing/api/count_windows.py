@@ -69,7 +69,7 @@ class GlobalWindows(WindowAssigner):
 
 
 def _count(value: int, asked_by: str) -> int:
-    check_count(value, asked_by, "a number of elements from 1")
+    check_count(value, asked_by, "an element count of at least 1")
     return value
 
 

@@ -85,7 +85,7 @@ class CountEvictor(_OneSided):
     def __init__(self, max_count: int, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
         if not is_count(max_count, 0):
-            raise ProgramError(f"CountEvictor.of() takes a number of elements, not {shorten(max_count)}")
+            raise ProgramError(f"CountEvictor.of() takes an element count of at least 0, not {shorten(max_count)}")
         self.max_count = max_count
 
     @staticmethod

@@ -52,8 +52,8 @@ class Sessions(TimedAssigner, MergingWindowAssigner):
         end = time + self._gap(element)
         if end > MAX_WATERMARK:
             raise ValueError(
-                f"its session would end at {end}, beyond 2**63 - 1: its timestamp is {time}, and timestamps are"
-                " milliseconds since 1970: filter such records"
+                f"its session would end at {end}, beyond 2**63 - 1: its timestamp is {time}, but timestamps are"
+                " milliseconds since 1970: filter out such records"
             )
         return [TimeWindow(time, end)]
 
@@ -92,7 +92,7 @@ class _DynamicGap(Sessions):
         extract = getattr(extractor, "extract", extractor)
         if not callable(extract):
             raise ProgramError(
-                f"{type(self).__name__}: with_dynamic_gap() takes a function or SessionWindowTimeGapExtractor, not"
+                f"{type(self).__name__}: with_dynamic_gap() takes a function or a SessionWindowTimeGapExtractor, not"
                 f" {shorten(extractor)}"
             )
         self.extractor = extractor

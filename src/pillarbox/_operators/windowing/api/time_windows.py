@@ -20,12 +20,12 @@ from pillarbox._time.duration import DurationLike, positive_millis
 
 
 class FixedWindows(TimedAssigner):
-    """Base class of assigners of windows with constant lengths (ms).
+    """Base class of assigners of fixed-length windows.
 
     Args:
-        lengths: lengths by name (for error messages). The first is the largest window size, and the last is the
-            distance between two window ends.
-        offset: windows start at multiples of ``starts_every`` plus this offset.
+        lengths: maps names, which errors use, to lengths (ms). The first is the largest window size. The last is the
+            interval between consecutive window ends.
+        offset: added to each window start (ms).
         time_zone: the time zone for windows of whole days from midnight. None if lengths are plain milliseconds.
 
     Attributes:
@@ -43,7 +43,7 @@ class FixedWindows(TimedAssigner):
         self.ends_every: int = [*millis.values()][-1]
         if self.cumulates and self.size % self.ends_every:
             raise ProgramError(
-                f"{name}: the largest size must be a multiple of the step, and {self.size} ms is not a multiple of"
+                f"{name}: the largest size must be a multiple of the step, but {self.size} ms is not a multiple of"
                 f" {self.ends_every} ms"
             )
         self.starts_every: int = self.size if self.cumulates else self.ends_every

@@ -232,7 +232,7 @@ class CountTrigger(Trigger):
 
     def __init__(self, window_size: int) -> None:
         if not is_count(window_size):
-            raise ProgramError(f"CountTrigger.of() takes a number of elements from 1, not {shorten(window_size)}")
+            raise ProgramError(f"CountTrigger.of() takes an element count of at least 1, not {shorten(window_size)}")
         self.window_size = window_size
         self._count = ReducingStateDescriptor("count", add)
 

@@ -50,7 +50,7 @@ class Days:
             self._zone = ZoneInfo(zone)
         except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
             raise ProgramError(
-                f"{asked_by}: time_zone must be the name of a time zone, such as 'Europe/Berlin', not {shorten(zone)}"
+                f"{asked_by}: time_zone= must be a time zone name, such as 'Europe/Berlin', not {shorten(zone)}"
             ) from None
         self.zone = zone
         self.offset = offset
@@ -120,8 +120,8 @@ def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, i
     for name, length in lengths.items():
         if length % _DAY:
             raise ProgramError(
-                f"{asked_by}: with a time_zone, the {name} must be a number of whole days, not {length} ms. Hours"
-                " have the same length everywhere, so windows below a day need only an offset"
+                f"{asked_by}: with time_zone=, the {name} must be a number of whole days, not {length} ms. Windows"
+                " shorter than a day need no time zone, only an offset"
             )
     return Days(time_zone, offset, asked_by)
 

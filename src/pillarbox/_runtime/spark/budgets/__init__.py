@@ -1,5 +1,5 @@
-"""The driver's ledger, which counts the use of the budgets that the driver's queries share.
+"""The driver's ledger, which counts the use of budgets that the driver's queries share.
 
-Start with `server.py`. `spent.py` writes the units charged to ceilings into checkpoints. Weak spot: while the driver
-pauses, for example for garbage collection, all requests wait.
+Start with `server.py`. `spent.py` stores the units charged to ceilings in checkpoints. Weak spot: all requests wait
+while the driver pauses, for example for garbage collection.
 """

@@ -1,4 +1,4 @@
-"""Serves the driver's ledger (the counts of all budgets' use) to executors over TCP."""
+"""Serves the driver's ledger (the use of all budgets) to executors over TCP."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pillarbox")
 # Maximum seconds of the handshake.
 _HELLO = 10.0
-# Seconds without requests until a checkpoint gets the exact charge.
+# Seconds without requests until the exact charge is written to checkpoints.
 _IDLE = 2.0
 
 #: The setting for the port of the driver's ledger.
@@ -38,8 +38,6 @@ Write = Callable[[str, Period], bool]
 
 
 class _Booking:
-    """A waiting request for time slots."""
-
     def __init__(self, connection: Connection, number: int, estimates: list[float]) -> None:
         self.connection = connection
         self.number = number
@@ -47,10 +45,10 @@ class _Booking:
 
 
 class _SharedAccount:
-    """A budget's account, and the bookings that wait for slots, in order of arrival. Server thread only."""
+    """A budget's account, and the waiting bookings in order of arrival. Used only in the server's thread."""
 
     def __init__(self, limits: Limits, server: BudgetServer) -> None:
-        # An earlier server may have booked slots until now.
+        # An earlier server may have booked slots up to now.
         self.account = Account(limits, time.monotonic() + AHEAD + LATE)
         self.users: set[Connection] = set()
         self.writes: list[Write] = []
@@ -98,7 +96,7 @@ class _SharedAccount:
             self._idle = asyncio.get_running_loop().call_later(_IDLE, self._give_back, self.account.period.spent)
 
     def _give_back(self, spent: float) -> None:
-        """After a pause without requests, save the exact charge instead of the allowance."""
+        """After a pause without requests, save the exact charge in place of the allowance."""
         self._idle = None
         account = self.account
         if account.period.spent != spent or self._is_writing or self._waiting:
@@ -137,7 +135,7 @@ class _SharedAccount:
                 account.allowance = allowance
             self.writes = [write for write in self.writes if write not in done.result()]
             if not self.writes:
-                account.allowance = float("inf")  # no query with a checkpoint uses it
+                account.allowance = float("inf")  # no running query has a checkpoint to write to
             self.serve()
 
         asyncio.get_running_loop().run_in_executor(self._server.writer, write_all).add_done_callback(written)
@@ -150,12 +148,12 @@ class _SharedAccount:
 
 
 class BudgetServer:
-    """Counts the use of the budgets that a driver's queries share. Runs in its own thread."""
+    """Counts the use of the budgets that a driver's queries share, in its own thread."""
 
     def __init__(self, host: str, address: str, port: int = 0) -> None:
         self.host = host
         self.writer: ThreadPoolExecutor = ThreadPoolExecutor(1, "pillarbox budgets")
-        # From here on: server thread only.
+        # The fields below are used only in the server's thread.
         self._shared: dict[str, _SharedAccount] = {}
         self._accounts: dict[bytes, dict[str, _SharedAccount]] = {}
         self._tokens: dict[bytes, bytes] = {}
@@ -211,7 +209,7 @@ class BudgetServer:
         return ceiling_names
 
     def resume(self, name: str, charges: Iterable[Period], write: Write) -> None:
-        """Charge a budget's ceiling with the charges from checkpoints. Later charges are saved with ``write``."""
+        """Count the charges restored from checkpoints against a budget's ceiling. ``write`` saves later charges."""
 
         def resume() -> None:
             shared = self._shared[name]
@@ -219,7 +217,7 @@ class BudgetServer:
             for charge in charges:
                 account.period.merge(charge, account.limits.period)
             shared.writes.append(write)
-            account.allowance = 0.0  # written to all files before it is spent
+            account.allowance = 0.0  # so that it is written to all files before it is spent
 
         self._call(resume)
 
@@ -244,7 +242,7 @@ class BudgetServer:
                     units, outcomes, probe, stop, unused = content[1]
                     shared.settle(Report(units, tuple(outcomes), probe, stop, tuple(unused)))
         except (OSError, EOFError, ForgedError, asyncio.TimeoutError):
-            pass  # the process has ended, or is not an executor
+            pass  # the peer has exited, or is not an executor
         except Exception:
             _log.exception("the budgets' ledger drops a connection")
         finally:
@@ -253,7 +251,7 @@ class BudgetServer:
                 shared.leave(connection)
 
 
-# By host. A later session may have another host.
+# Servers by host. A later session may have a different host.
 _servers: dict[str, BudgetServer] = {}
 _opening = threading.Lock()
 
@@ -276,13 +274,13 @@ def server_of(spark: SparkSession) -> BudgetServer:
 
 
 def ceilings_of(programs: Iterable[str]) -> dict[str, BudgetServer]:
-    """Return the ledger of each of the programs' budgets that has a ceiling, by budget name."""
+    """Return the ledgers of the programs' budgets that have a ceiling, by budget name."""
     opened = list(_servers.values())
     return {name: server for program in programs for server in opened for name in server.ceilings(program)}
 
 
 def ledger_for(spark: SparkSession, program: Program) -> DriverLedger | None:
-    """Return the ledger's address for a program's tasks, or None without budgets or if tasks divide them equally."""
+    """Return the ledger's address for a program's tasks. None if there are no budgets, or tasks divide them equally."""
     budgets = budgets_of(program.vertices)
     if not budgets:
         return None

@@ -1,7 +1,7 @@
 """Files in checkpoints with the units charged to budgets' ceilings.
 
-Each checkpoint stores the charge of the whole budget, even if other queries share the budget. A starting query uses the
-highest charge. A charge is written before it may be spent.
+Each checkpoint stores the charge of the whole budget, including other queries' share. A starting query uses the highest
+charge. A charge is written before it may be spent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IN_SAVEPOINT = "budgets"
 
 
 class SpentFiles:
-    """The charges that are stored in one checkpoint."""
+    """The charges in one checkpoint."""
 
     def __init__(self, folder: HadoopFolder) -> None:
         self._folder = folder
@@ -76,7 +76,6 @@ def charges_of(text: str) -> list[tuple[str, Period]]:
 
 
 def charges_in(spark: SparkSession, checkpoint: str) -> str:
-    """Return a checkpoint's charges as text, for a savepoint."""
     return "".join(f"{line}\n" for _, line in session_of(spark).folder(_folder(checkpoint)).lines())
 
 
@@ -85,7 +84,7 @@ def _folder(checkpoint: object) -> str:
 
 
 def resume_ceilings(spark: SparkSession, programs: Iterable[str], checkpoint: Checkpoint | None) -> SpentFiles | None:
-    """Charge ceilings with the charges in a starting query's checkpoint. Returns the charges' files, if any."""
+    """Charge ceilings with the charges in a starting query's checkpoint. Returns the checkpoint's files, if any."""
     folder = None if checkpoint is None else session_of(spark).hadoop_folder(_folder(checkpoint))
     servers = {} if folder is None else ceilings_of(programs)
     if checkpoint is None or folder is None or not servers:

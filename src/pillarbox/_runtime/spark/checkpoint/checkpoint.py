@@ -1,4 +1,4 @@
-"""A query's checkpoint: the epochs in Spark's logs, and pillarbox's notes about its programs."""
+"""The epochs in a checkpoint's logs, and pillarbox's notes about the query's programs."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _NEXT_WATERMARK = "nextBatchWatermarkMs"
 
 
 class Checkpoint:
-    """A query's checkpoint: its epochs, its programs, and their layouts (numbers of subtasks).
+    """A query's checkpoint, with its epochs, its programs, and their layouts (numbers of subtasks).
 
-    Caches the files, so create a new object for each start or inspection.
+    Files are cached, so create a new object for each start or inspection.
 
-    A program's description is stored with the number of its first batch, and ignored if that batch is never committed.
+    A program's description is stored with the number of its first batch, and ignored until that batch is committed.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
@@ -58,7 +58,7 @@ class Checkpoint:
         return max(filter(None, map(read_layouts, self.lines)), default=None, key=itemgetter(0))
 
     def subtasks(self) -> list[tuple[int, int]] | None:
-        """Return (subtasks, key groups) of each program as noted in the checkpoint, or None if nothing was noted."""
+        """Return (subtasks, key groups) of each program as noted in the checkpoint, or None if it has no note."""
         if self.last_committed >= 0 and self._layouts_note is not None:
             return [(subtasks, key_groups) for subtasks, key_groups in self._layouts_note.layouts]
         binding = self.binding()
@@ -72,7 +72,7 @@ class Checkpoint:
         Writes a note only if the layouts are certain, because notes are permanent.
 
         Args:
-            find: searches the state for the layouts, if the note is lost. Returns None for a program without state.
+            find: searches the state for the layouts if the note is lost, and returns None for a program without state.
         """
         noted, is_known = self._layouts_note, True
         if self.last_committed < 0:
@@ -99,7 +99,7 @@ class Checkpoint:
         self._write_description(self._descriptions, now, self.last_committed)
 
     def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
-        """Note the programs without checking them, so that their batches are not attributed to an earlier program."""
+        """Note the programs unchecked, so that their batches are not attributed to an earlier program."""
         every = self._descriptions
         if every:
             self._write_description(every, describe_programs(programs, layouts), self.last_committed)
@@ -118,7 +118,7 @@ class Checkpoint:
 
     @property
     def is_new(self) -> bool:
-        """Whether the query has committed no epoch, except an epoch that restores a savepoint."""
+        """Whether the query has committed no epoch. An epoch that restores a savepoint does not count."""
         return self.last_committed < (0 if self.savepoint is None else 1)
 
     def _compare(self, binding: dict[str, Any], now: dict[str, Any]) -> None:
@@ -156,7 +156,7 @@ class Checkpoint:
         )
 
     def binding(self, batch: int | None = None) -> dict[str, Any] | None:
-        """Return the description of a committed batch's programs, or None. By default, of the last batch."""
+        """Return the description of a committed batch's programs (by default, the last batch's), or None."""
         last = self.last_committed if batch is None else batch
         committed = [description for description in self._descriptions if description["batch"] <= last]
         return committed[-1] if committed else None
@@ -166,7 +166,7 @@ class Checkpoint:
         return None if binding is None else binding["programs"]
 
     def renew_description(self) -> None:
-        """Write the current description again, before committing a batch that belongs to no program."""
+        """Write the current description again, before a batch that belongs to no program is committed."""
         binding, every = self.binding(), self._descriptions
         if binding is not None and binding is not every[-1]:
             self._write_description(
@@ -174,7 +174,7 @@ class Checkpoint:
             )
 
     def is_drained(self, epoch: int | None = None) -> bool:
-        """Return whether event time had ended by ``epoch`` (by default, now)."""
+        """Return whether event time had ended by ``epoch`` (by default, by the last committed epoch)."""
         if not self._last_epochs:
             return False
         return min(self._last_epochs) <= (self.last_committed if epoch is None else epoch)
@@ -187,13 +187,13 @@ class Checkpoint:
         return following if following in self._last_epochs and self.unfinished is not None else None
 
     def note_last_epoch(self) -> int:
-        """Note that the next epoch is the query's last one. Returns its number."""
+        """Note that the next epoch is the query's last, and return its number."""
         number = self.last_committed + 1
         self._write(json.dumps({"last_epoch": number, "note": uuid.uuid4().hex}))
         return number
 
     def forget_last_epoch(self, number: int | None = None) -> None:
-        """Delete the note of a last epoch that is committed, or that has not begun."""
+        """Delete the note of the last epoch, if that epoch is committed or has not begun."""
         note = self._last_epochs.get(self.last_committed + 1 if number is None else number)
         if note is not None and (number is not None or self.unfinished is None):
             self._write(json.dumps({"forgotten": note}))
@@ -206,31 +206,30 @@ class Checkpoint:
 
     @property
     def parallelism(self) -> int | None:
-        """The number of state partitions after the last committed batch, or None without such a batch."""
+        """The number of state partitions after the last committed batch, or None if no batch is committed."""
         return self._last_partitions.get(self.last_committed)
 
     @property
     def cached_parallelism(self) -> int | None:
-        """The value of `parallelism`, or None if it has not been read yet."""
         return self.parallelism if "_last_partitions" in vars(self) else None
 
     @property
     def unfinished(self) -> int | None:
-        """The number of state partitions of the uncommitted batch, or None without such a batch."""
+        """The number of state partitions of the uncommitted batch, or None if there is no such batch."""
         return self._last_partitions.get(self.last_committed + 1)
 
     @property
     def interrupted(self) -> int | None:
-        """The number of partitions that an interrupted repartitioning should produce, or None."""
+        """The number of partitions that an interrupted repartitioning was to produce, or None."""
         return None if self.unfinished == self.parallelism else self.unfinished
 
     @property
     def uncommitted_epoch(self) -> int | None:
-        """The number of the uncommitted epoch, or None. Ignores repartitionings."""
+        """The number of the uncommitted epoch, or None. A repartitioning does not count."""
         return None if self.unfinished is None or self.interrupted is not None else self.last_committed + 1
 
     def newest(self) -> dict[str, Any] | None:
-        """Return the newest description, even if no batch was committed with it, or None."""
+        """Return the newest description, or None. No batch may have been committed with it."""
         return self._descriptions[-1] if self._descriptions else None
 
     def check_interrupted(self, target: int | None = None) -> None:
@@ -242,7 +241,7 @@ class Checkpoint:
             )
 
     def check_state_format(self) -> None:
-        """Raise if, with this state format, Spark might commit one attempt's state with another attempt's output."""
+        """Raise if Spark, with this state format, might commit one attempt's state with another attempt's output."""
         if self.state_format != "1":
             raise CheckpointMismatchError(
                 f"checkpoint {self} has state files of format {self.state_format}, in which Spark may commit the"
@@ -252,7 +251,7 @@ class Checkpoint:
             )
 
     def check_parallelism(self, requested: int | None, most: int | None) -> None:
-        """Check a program's parallelism before its start. Warns if the query will run with a different one."""
+        """Check a program's parallelism before its start. Warns if the query will run with a different parallelism."""
         self.check_interrupted()
         present = self.parallelism
         if present is None or requested in (None, present):
@@ -323,7 +322,7 @@ class Checkpoint:
         return self._numbers("offsets")
 
     def watermark(self, epoch: int) -> int:
-        """Return Spark's watermark after a committed epoch (Unix time in ms), or 0 without a watermark."""
+        """Return Spark's watermark after a committed epoch (Unix time in ms), or 0 if there is no watermark."""
         lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(epoch)])
         return max((json_object(line).get(_NEXT_WATERMARK, 0) for _, line in lines), default=0)
 
@@ -332,7 +331,7 @@ class Checkpoint:
         if self.last_committed >= 0:
             lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(self.last_committed)])
             return "2" if any(line == "v2" for _, line in lines[:1]) else "1"
-        # Only format 2 has names with attempt ids.
+        # Names contain attempt ids only in format 2.
         names = session_of(self._spark).folder(f"{self._checkpoint}/state/0/0").names()
         return "2" if any("_" in name for name in names) else "1"
 

@@ -1,6 +1,6 @@
-"""Copies one epoch of a running query's checkpoint, before Spark removes it during a long read.
+"""Copies one epoch of a running query's checkpoint, because Spark may remove the epoch during a long read.
 
-The copy is sufficient for Spark's state reader, and for repeating the epoch. It has a new query id.
+The copy has a new query id. Spark's state reader can read it, and a query can repeat the epoch on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pillarbox._runtime.spark.session.java import file_system, java_session, jvm
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# State files begin with a version: snapshots or changes since the previous version.
+# Names of state files (snapshots, or changes since the previous version) begin with a version.
 _VERSION = re.compile(r"(\d+)(?:_[\w-]+)?\.(zip|snapshot|changelog|delta)$")
 _SNAPSHOTS = ("zip", "snapshot")
 _GONE = re.compile(r"does not exist|No such file|FileNotFound")
@@ -30,7 +30,7 @@ _REMOVALS = 5
 
 
 class RemovedError(CheckpointMismatchError):
-    """Spark has already removed files of an epoch, or is about to."""
+    """Raised if Spark has removed files of an epoch, or is about to."""
 
 
 class CheckpointCopy:
@@ -48,7 +48,7 @@ class CheckpointCopy:
         self._path = path_class(spark)
         self._files = file_system(spark, self._path(checkpoint))
         local = [self._files.makeQualified(self._path(path)).toUri() for path in (self._checkpoint, self.path)]
-        # Local files are hard-linked: faster than copying by Java calls.
+        # Local files are hard-linked, which is faster than copying through Java.
         is_local = str(local[0].getScheme()) == "file" and os.path.isdir(str(local[0].getPath()))
         self._local = [str(uri.getPath()) for uri in local] if is_local else None
         self._conf = java_session(spark).sessionState().newHadoopConf()
@@ -56,13 +56,13 @@ class CheckpointCopy:
         self._spark = spark
 
     def make(self, limit: int | None = None) -> None:
-        """Create the copy. ``limit`` is the maximum size of state files in bytes.
+        """Create the copy. ``limit`` is the maximum size of all state files in bytes.
 
         Raises:
             RemovedError: Spark has removed files of the epoch.
         """
         try:
-            # Spark removes logs first.
+            # Copy logs first, because Spark removes them first.
             self._copy_logs()
             state = self._state()
             size = sum(state.values())
@@ -125,7 +125,7 @@ class CheckpointCopy:
             for status in statuses:
                 name = str(status.getPath().getName())
                 if not status.isDirectory():
-                    # Hidden files are checksums or still being written.
+                    # Hidden files are checksums, or are still being written.
                     if not name.startswith("."):
                         sizes[f"{parent}/{name}"] = int(status.getLen())
                 elif recursive:
@@ -155,7 +155,7 @@ class CheckpointCopy:
             stream.close()
 
     def rewind(self) -> None:
-        """Remove the epoch from the copy's logs, so that a query started on the copy repeats it."""
+        """Remove the epoch's commit and state, so that a query started on the copy repeats the epoch."""
         later = [f"commits/{self._epoch}"]
         for path in self._listed("state"):
             match = _VERSION.match(path.rpartition("/")[2])
@@ -202,7 +202,6 @@ def copied_checkpoint(
     is_committed: bool = True,
     limit: int | None = None,
 ) -> Iterator[CheckpointCopy]:
-    """Create a :class:`CheckpointCopy` for the block."""
     copy = CheckpointCopy(spark, checkpoint, epoch, before=before, is_committed=is_committed)
     try:
         copy.make(limit)

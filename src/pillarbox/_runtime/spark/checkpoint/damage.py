@@ -25,7 +25,7 @@ _VERSION = re.compile(r"v\d+")
 
 
 def check_logs(spark: SparkSession, checkpoint: Checkpoint) -> None:
-    """Check the files that Spark reads when a query starts, except under Spark Connect, where each takes a job."""
+    """Check the files that Spark reads when a query starts. Not under Spark Connect, where each file takes a job."""
     if not session_of(spark).has_jvm:
         return
     begun, committed = checkpoint.epochs_begun, checkpoint.last_committed
@@ -58,7 +58,7 @@ class _Files:
 
     def wrong_metadata(self) -> str | None:
         lines, unread = self._lines("", "metadata")
-        # Spark ignores this checksum.
+        # Spark ignores this file's checksum.
         if unread is not None or any("id" in json_object(line) for line in lines):
             return None
         return "is damaged: it has no id" if lines else "is missing or empty"
@@ -73,7 +73,7 @@ class _Files:
             return f"is damaged: it begins with {shorten(lines[0])}, not with a version"
         if len(lines) < (3 if log == "offsets" else 2):
             return f"is damaged: it ends after line {len(lines)}"
-        # Sources define their offsets' format, so only JSON lines are checked.
+        # Each source defines the format of its offsets, so only JSON lines are checked.
         cut = [number for number, line in enumerate(lines, 1) if line.startswith("{") and not _is_json(line)]
         return f"is damaged: line {cut[0]} is no JSON" if cut else None
 
@@ -89,7 +89,7 @@ def _is_json(line: str) -> bool:
     return line == "{}" or bool(json_object(line))
 
 
-# Paths in Spark's errors: a state file, or an entry of a source's log.
+# Paths in Spark's errors, of a state file or an entry of a source's log.
 _STATE_FILE = re.compile(r"\S*(/state/\d+(?:/[\w.-]+)*)")
 _STATE_ERRORS = (
     "CANNOT_LOAD_STATE_STORE",
@@ -100,7 +100,7 @@ _SOURCE_ENTRY = re.compile(r"batch (\d+) doesn't exist")
 
 
 def damage_in(texts: Iterable[str], checkpoint: str | None) -> str | None:
-    """If a damaged checkpoint file made a query fail, return a message about it, otherwise None."""
+    """If a damaged checkpoint file made a query fail, return a message about the file, otherwise None."""
     where = "the query's checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
     for text in texts:
         kind = next((error for error in _STATE_ERRORS if error in text), None)

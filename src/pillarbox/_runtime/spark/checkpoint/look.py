@@ -1,4 +1,4 @@
-"""Reads a checkpoint while its query may be running and removing old epochs."""
+"""Reads a checkpoint whose query may be running and removing old epochs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TRIES = 6
-# After an epoch this recent (milliseconds), the query may be running.
+# If the last epoch began less than this time ago (milliseconds), the query may be running.
 _RECENT = 60_000
 
 
 def read_epoch(spark: SparkSession, checkpoint: str, epoch: int | None, read: Callable[[CheckpointState], T]) -> T:
-    """Read an epoch's state. If the query removes the epoch meanwhile, reads a copy.
+    """Read an epoch's state. If the query removes the epoch during the read, read a copy.
 
     Raises:
         RemovedError: Spark removes epochs faster than they can be read.
@@ -54,7 +54,6 @@ def read_epoch(spark: SparkSession, checkpoint: str, epoch: int | None, read: Ca
 
 
 def may_run(files: CheckpointState) -> bool:
-    """Return whether the query may be running, because its last epoch is recent."""
     begun = max(files.checkpoint.epochs_begun, default=files.epoch)
     time_of_epoch = files.checkpoint.offsets([begun])[begun].time or 0
     return time.time() * 1000 - time_of_epoch < _RECENT

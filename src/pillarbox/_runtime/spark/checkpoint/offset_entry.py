@@ -1,4 +1,4 @@
-"""Parses entries of an offset log. Spark writes an entry before it runs an epoch."""
+"""Parses entries of an offset log. Spark writes an entry before each epoch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from pillarbox._errors import CheckpointMismatchError, shorten
 from pillarbox._graph.description import json_object
 
-# v1 has sources by position, v2 by name.
+# v1 identifies sources by position, v2 by name.
 _VERSIONS = ("v1", "v2")
 _TIME = "batchTimestampMs"
-# The first two lines are the version and the settings.
+# Index of the first source's line, after the version and the settings.
 _FIRST = 2
 
 
 class OffsetEntry:
-    """An entry of the offset log. ``lines`` is empty if the log has no such entry."""
+    """An entry of the offset log. ``lines`` is empty if the entry is missing."""
 
     def __init__(self, lines: tuple[str, ...] = ()) -> None:
         self.lines = lines
@@ -47,7 +47,7 @@ class OffsetEntry:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """The sources' end offsets, in their own formats, by source name (or position in the log)."""
+        """The sources' end offsets, each in its source's format, by source name (or position in the log)."""
         if self.version not in _VERSIONS:
             raise CheckpointMismatchError(
                 f"Spark's offset log has version {shorten(self.version)}, and this version of pillarbox reads"

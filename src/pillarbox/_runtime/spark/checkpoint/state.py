@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# The map state with the subtasks' logs.
+# The name of the map state that contains the subtasks' logs.
 _LOG = "log"
 _COLUMNS = {"key": "target", "user_map_key": "chunk", "user_map_value": "payload"}
 
 
 class Stateful(NamedTuple):
-    """A stateful operator of Spark. It stores the state logs of all vertices of one level."""
+    """A stateful operator of Spark, which stores the state logs of one level's vertices."""
 
     id: int
     partitions: int
@@ -82,7 +82,7 @@ class CheckpointState:
             operator = Stateful(row["operatorId"], row["numPartitions"], row["minBatchId"])
             if not any(variable.get("stateName") == _LOG for variable in variables):
                 continue
-            # Spark cannot open purged state; it is refused below.
+            # Spark cannot open purged state, which is refused below.
             if self.epoch < operator.first or _is_log(self._read(operator).schema):
                 operators.append(operator)
         self._check_whole(operators)
@@ -107,7 +107,7 @@ class CheckpointState:
             )
 
     def logs(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
-        """Return a stateful operator's log entries, with columns ``code`` (of the subtask), ``number`` and ``payload``.
+        """Return a stateful operator's log entries. Columns: ``code`` (the subtask's number), ``number``, ``payload``.
 
         A subtask's entries are consecutive and in one partition.
         """
@@ -131,7 +131,7 @@ class CheckpointState:
         return {code: view.head for code, view in self.views(operator).items()}
 
     def views(self, operator: Stateful) -> dict[int, LogView]:
-        """Return a stateful operator's logs by subtask code. Only reads their heads (metadata)."""
+        """Return a stateful operator's logs by subtask code (number). Reads only the logs' heads (metadata)."""
         views = {}
         for code, _, payload in self.logs(operator).where(f"number = {META}").collect():
             store = MemoryChunkStore()
@@ -144,7 +144,7 @@ class CheckpointState:
 
 
 def _is_log(schema: StructType) -> bool:
-    """Return whether a state contains logs. A user's ``StatefulProcessor`` may have a state of the same name."""
+    """Return whether a state contains logs. A user's ``StatefulProcessor`` may use the same name for another state."""
     fields = {field.name: getattr(field.dataType, "names", None) for field in schema.fields}
     return all(fields.get(column) == [field] for column, field in _COLUMNS.items())
 
@@ -152,9 +152,9 @@ def _is_log(schema: StructType) -> bool:
 def map_logs(
     read: Callable[[int, MemoryChunkStore], Iterator[pa.RecordBatch]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Apply ``read`` to each log, and yield the batches that it returns.
+    """Apply ``read`` to each log, and yield the resulting batches.
 
-    Only one log is in memory at a time. It takes about twice the size of the subtask's pickled rows.
+    Holds one log in memory at a time, which takes about twice the size of the subtask's pickled rows.
     """
     store = MemoryChunkStore()
     current: int | None = None

@@ -1,4 +1,4 @@
-"""Makes Spark's broadcast variables available in homes (processes that run tasks).
+"""Makes Spark's broadcast variables available in homes.
 
 Workers read values from files or, with ``spark.io.encryption.enabled``, from a socket.
 """
@@ -45,7 +45,7 @@ class _RecordingFile:
 
 
 def keep_pickled_values() -> None:
-    """Make workers forked from this process keep the pickles of fileless broadcast variables, to send to homes."""
+    """Make forked workers keep the pickles of broadcast variables without a file, to send to homes."""
     from pyspark.core.broadcast import Broadcast
 
     begin: Callable[..., None] = Broadcast.__init__
@@ -62,14 +62,13 @@ def keep_pickled_values() -> None:
 
 
 def files() -> dict[int, str | None]:
-    """Return the files with this worker's broadcast variables, or None for a variable without a file, by number."""
+    """Map the numbers of this worker's broadcast variables to their files, or to None for a variable without a file."""
     from pyspark.core.broadcast import _broadcastRegistry
 
     return {number: getattr(broadcast, "_path", None) for number, broadcast in _broadcastRegistry.items()}
 
 
 def value(number: int) -> bytes:
-    """Return the pickled value of one of this worker's broadcast variables."""
     from pyspark.core.broadcast import _broadcastRegistry
 
     broadcast = _broadcastRegistry[number]
@@ -98,7 +97,7 @@ def use_values(values: Mapping[int, bytes]) -> None:
 
 
 def enter(files: dict[int, str | None], value_of: Callable[[int], bytes]) -> None:
-    """Make broadcast variables available to the calling thread, in a home. Values are read on first use."""
+    """Make broadcast variables available in a home. Values are read on first use."""
     from pyspark.core.broadcast import Broadcast, _broadcastRegistry
 
     for number, file in files.items():

@@ -1,8 +1,8 @@
-"""Runs a home: a process that keeps a state partition's tasks from epoch to epoch.
+"""Runs a home, a process that keeps a state partition's tasks between epochs.
 
-Each guest (the tasks between two shuffles, see `partition_tasks.py`) has its own thread, which runs epochs for relays
-(connected workers). The first guest uses the main thread. The ``door`` thread accepts connections, detects lost relays
-and newer attempts at a running epoch, and ends the process.
+Each guest (the tasks of one level and partition, see `partition_tasks.py`) has its own thread, which runs epochs for
+relays (connected workers). The first guest uses the main thread. The ``door`` thread accepts connections, detects lost
+relays and newer attempts at a running epoch, and ends the process.
 """
 
 from __future__ import annotations
@@ -29,14 +29,12 @@ _LEAVE_SECONDS = 5.0
 _CUT_OFF_SECONDS = 5.0
 _HELLO_SECONDS = 2.0
 _HELLO_BYTES = 4096
-# Milliseconds.
 _TICK_MS = 500
 
 _log = logging.getLogger("pillarbox")
 
 
 def run_home(facts: HomeDescription, listening: socket.socket) -> NoReturn:
-    """Run a home in the main thread, then exit the process."""
     _Home(facts, listening).run()
 
 
@@ -44,7 +42,7 @@ class _Home:
     def __init__(self, facts: HomeDescription, listening: socket.socket) -> None:
         self._facts = facts
         self._listening = listening
-        # Clients then read this process's pid as the peer's.
+        # Makes clients read this process's pid as the peer's.
         listening.listen(socket.SOMAXCONN)
         close_in_forks(listening)
         self._watched = [Process(*process) for process in facts.watched]
@@ -108,7 +106,7 @@ class _Home:
                     self._end()
             elif number in ends:
                 self._end()
-                poll.unregister(number)  # it stays readable
+                poll.unregister(number)  # it would stay readable
             elif number in self._starters:
                 self._answer_starter(number, poll)
             elif number in watched:

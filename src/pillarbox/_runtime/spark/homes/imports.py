@@ -35,7 +35,7 @@ def import_all() -> None:
 
 
 def import_and_freeze() -> None:
-    """Import the modules of homes and workers and freeze their objects, so that forked processes share memory."""
+    """Import the modules of homes and workers, and freeze all objects, so that forked processes share memory."""
     import_all()
     keep_pickled_values()
     packages_here()
@@ -44,7 +44,7 @@ def import_and_freeze() -> None:
         if isinstance(finder, zipimport.zipimporter):
             del sys.path_importer_cache[path]
     gc.collect()
-    gc.freeze()  # `gc` must not touch inherited objects
+    gc.freeze()  # a collection would copy inherited memory
     _separate_forks()
 
 

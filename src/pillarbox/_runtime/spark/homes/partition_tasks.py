@@ -1,4 +1,4 @@
-"""Runs a guest of a home (process): the tasks of one level and state partition, in a thread of their own.
+"""Runs a guest of a home: the tasks of one level and state partition, in a thread of their own.
 
 Between epochs, the thread runs the event loop of async keyed functions. If the executor already has its maximum number
 of homes, several guests share a home, and only one guest runs functions at a time.
@@ -23,7 +23,7 @@ from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._state.chunks.head import META
 
 _VISIT_SECONDS = 2.0
-# Seconds until a home that has sent nothing sends ``WELCOME``.
+# A home that has sent nothing for this many seconds sends ``WELCOME``.
 _WELCOME_SECONDS = 1.0
 
 Resting = Callable[[], AbstractContextManager[None]]
@@ -31,7 +31,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class FunctionLock:
-    """The lock that a home's guests hold to run functions. Thread-safe."""
+    """The lock that a home's guest holds to run functions. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -94,7 +94,7 @@ class _Chunks:
 
 
 class PartitionTasks:
-    """The tasks that a home (process) runs for one partition and level, and the thread that runs them."""
+    """A home's tasks for one partition and level, and the thread that runs them."""
 
     def __init__(self, clock: Callable[[], float], idle: float, turn: FunctionLock) -> None:
         self._clock = clock
@@ -113,9 +113,9 @@ class PartitionTasks:
         self._newest = -1
         self._is_over = False
         self._last_used = self._began = self._offered = clock()
-        # Start of a relay's wait for a cancelled attempt.
+        # When a relay began to wait for the end of a cancelled attempt.
         self._waits_since: float | None = None
-        # The first Spark task that visited.
+        # The number of the first Spark task that requested an epoch.
         self.since: int | None = None
         self.epoch = 0
 
@@ -172,7 +172,7 @@ class PartitionTasks:
 
     @property
     def watched(self) -> dict[int, bool]:
-        """The connections to watch: maps a file descriptor to whether the running epoch was requested through it."""
+        """Map the descriptor of each connection to watch to whether the running epoch was requested through it."""
         with self._lock:
             if self._present is None or self._present.is_lost:
                 return {}
@@ -208,7 +208,7 @@ class PartitionTasks:
                 relay.send((Kind.WELCOME,))
 
     def seconds_overdue(self) -> float:
-        """Return the seconds that a cancelled attempt's functions have kept running, or 0."""
+        """Return for how many seconds a cancelled attempt's functions have kept running, or 0."""
         now = self._clock()
         with self._lock:
             if self._waits_since is not None and self._thread in self._turn.waiting:
@@ -265,9 +265,9 @@ class PartitionTasks:
                     self.take_visit(number)
 
     def _run_loop(self, numbers: Iterable[int]) -> int | None:
-        """Run the functions' event loop, if there is one, until one of the file descriptors is readable.
+        """Run the functions' event loop, if any, until one of the file descriptors is readable.
 
-        Returns the timeout for polling the descriptors: 0, or None (no limit) without an event loop.
+        Returns the timeout for the following poll: 0, or None (no limit) without an event loop.
         """
         loop = self._residency.event_loop
         if loop is None:

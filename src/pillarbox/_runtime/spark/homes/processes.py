@@ -1,4 +1,4 @@
-"""Identifies processes by pid and start time, because the kernel reuses pids."""
+"""Identifies processes by pid and start time, because pids are reused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Process(NamedTuple):
         return Process(pid, 0)
 
     def has_ended(self) -> bool:
-        """Return whether the process has exited. True for zombies."""
+        """Return whether the process has exited or is a zombie."""
         try:
             if sys.platform != "linux":
                 os.kill(self.pid, 0)
@@ -69,7 +69,7 @@ class Process(NamedTuple):
 
 
 def watch_all(processes: Iterable[Process]) -> tuple[list[int], list[Process]]:
-    """Return file descriptors that become readable when their process exits, and processes that must be polled."""
+    """Return file descriptors that become readable when a process exits, and the processes that must be polled."""
     files, others = [], []
     for process in processes:
         file = process.watch()

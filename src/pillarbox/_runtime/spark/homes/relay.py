@@ -1,4 +1,4 @@
-"""Relays a Spark task's epoch from the worker to the home (process) that keeps its state partition's tasks.
+"""Relays a Spark task's epoch from the worker to the home of its state partition.
 
 Only this module talks to Spark, in the worker's main thread.
 """
@@ -34,13 +34,14 @@ from pillarbox._task.vertex import REPORT_TARGET
 
 _DOOR_SECONDS = 60.0
 _TRIES = 3
-# Largest answer sent with a visit: fits into the socket's buffer, so sending never blocks.
+# Maximum bytes of an answer that is sent with an epoch request. It fits into the socket's buffer, so sending never
+# blocks.
 _AHEAD_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
 class Homes:
-    """Settings that a level's workers need to find their homes. Pickled to the workers."""
+    """The data that a level's workers need to find their homes. Pickled to the workers."""
 
     secret: str
     level: str
@@ -54,7 +55,7 @@ class Homes:
     def place(self, run: str, layout: Layout, partitions: int, code: int) -> str:
         """Return the digest that identifies a state partition's home.
 
-        The digest does not depend on Spark's partition number, which changes if a plan unites two outputs.
+        It does not depend on Spark's partition number, which changes if a plan unites two outputs.
         """
         identity = [
             run,
@@ -85,20 +86,18 @@ class Homes:
 
 @dataclass
 class _Connection:
-    """A worker's connection to a home."""
-
     channel: Channel
     pid: int
     process: bytes | None = None
     subtasks: set[tuple[int, int]] = field(default_factory=set)
 
 
-# This worker's idle connections by place. Its tasks run one after the other.
+# This worker's idle connections, by place. Not locked: its tasks run one after the other.
 _idle: dict[str, _Connection] = {}
 
 
 class Relay:
-    """Runs the epochs of a worker's Spark task in a home. Raises `NoHomesError` if no home is available.
+    """Runs a Spark task's epochs in a home. Raises `NoHomesError` if no home is available.
 
     ``attempt`` is the Spark task's number. Later attempts have higher numbers.
     """
@@ -164,10 +163,10 @@ class Relay:
                 f" {self._fate() or error}"
             ) from None
         except NoHomesError as error:
-            # The input has been read from Spark, so the task fails.
+            # Spark's input cannot be read again, so the task fails.
             raise OperatorError(f"{prefix} process {self._pid}) was lost, and no other home answers: {error}") from None
         except BaseException:
-            # The next epoch checks the state's version.
+            # A task with uncommitted changes may remain: the next epoch checks its version.
             self._channel.close()
             raise
 
@@ -186,9 +185,9 @@ class Relay:
     def _begin(
         self, subtask: tuple[int, int], facts: TaskInfo, answers: _Answers, chunks: ChunkStore
     ) -> tuple[Kind, list[Any]]:
-        """Begin an epoch in a home (the process of a partition's tasks), and return the home's first message.
+        """Begin an epoch in a home process, and return its first message.
 
-        If no message arrives, the home has done nothing, and another home can be tried.
+        A home process that sends no message has done nothing, so another one is tried.
 
         Raises:
             NoHomesError: no home is available.
@@ -205,7 +204,7 @@ class Relay:
                 kind, *fields = self._channel.receive()
                 self._channel.set_timeout(None)
             except LostError as error:
-                # The home has ended, or refuses the next visit, too.
+                # The home has ended, or would also refuse the next request.
                 self._channel.close()
                 self._has_entered = False
                 self._connect(without=self._pid if isinstance(error, SilentError) else 0)
@@ -270,7 +269,7 @@ def _with_report(buffers: list[Buffer], change: Callable[[TaskReport], TaskRepor
 
 
 def _with_time_here(report: TaskReport, elapsed: float, taking: float) -> TaskReport:
-    """Count the time that Spark took to consume output as back-pressured instead of idle."""
+    """Count the time that Spark spent consuming output as back-pressured rather than idle."""
     accounted_ms = report.busy_ms + report.idle_ms + report.back_pressured_ms + report.state_ms
     after = max(0, round(elapsed * 1000) - accounted_ms)
     back_pressured_ms = max(0, min(round(taking * 1000) - report.back_pressured_ms, report.idle_ms + after))

@@ -1,4 +1,4 @@
-"""The user's settings for homes, which Spark passes from the session to its tasks."""
+"""The user's settings for homes, which Spark passes from the session to tasks."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def _settings(mode: str | None, most: str | None, idle: str | None) -> HomeSetti
 
 @cache
 def _default_most() -> int:
-    # A home takes some megabytes.
+    # Limited, because each home takes some megabytes.
     return min(32, max(8, round(4 * processors())))
 
 
 def processors(root: str = "/sys/fs/cgroup") -> float:
-    """Return how many processors the process may use, given its affinity and the container's quota."""
+    """Return how many processors the process may use, given its CPU affinity and the container's quota."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _numbers(f"{root}/cpu.max") or [
         *_numbers(f"{root}/cpu/cpu.cfs_quota_us"),

@@ -1,4 +1,4 @@
-"""Handles signals in a home: SIGTERM ends it; user functions may handle all others."""
+"""Handles signals in a home. SIGTERM ends the home; user functions may handle all other signals."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class EndSignal:
         self._woken, self._wakes = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wakes, False)
-        # Unlike SIG_IGN, children do not inherit it.
+        # Unlike with SIG_IGN, child processes get the default handler.
         signal.signal(signal.SIGINT, _do_nothing)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # Functions may replace the descriptor or the handler.
+        # Either is sufficient, because user functions may replace the other.
         signal.signal(signal.SIGTERM, self._handle)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=self._restore)

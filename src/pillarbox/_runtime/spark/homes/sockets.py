@@ -1,9 +1,9 @@
 """Names and opens the Unix sockets between an executor's processes.
 
-Sockets are files in a folder that only the user may enter. Each end checks which user runs the other process, and a
-secret if Spark's daemon has one.
+Sockets are files in a folder that only the user may enter. Each end checks the user of the other process and, if
+Spark's daemon has a secret, that secret.
 
-The starter (of homes) has the name ``EXECUTOR-DAEMON``, and a home ``EXECUTOR-DAEMON.HOME``. The workers of one PySpark
+A starter (of homes) is named ``EXECUTOR-DAEMON``, and a home ``EXECUTOR-DAEMON.HOME``. The workers of one PySpark
 daemon share a starter.
 """
 
@@ -33,7 +33,7 @@ _LOCAL, _PEER_PID = 0, 2
 # The limit is 104 bytes on macOS, 108 on Linux.
 _PATH_BYTES = 100
 _SECRET_BYTES = 1024
-# Minimum age of an abandoned socket file.
+# Socket files younger than this (seconds) are not removed.
 _LEFT_SECONDS = 60.0
 
 
@@ -57,7 +57,7 @@ def _parent_of(pid: int) -> int:
 
 
 def executor_name(pid: int) -> str:
-    """Return an executor name that is unique on this machine. On Linux, names are never reused."""
+    """Return a name for the executor that is unique on this machine. On Linux, names are never reused."""
     if sys.platform != "linux":
         return f"{pid}"
     return f"{pid}-{Process.of(pid).start}-{os.stat('/proc/self/ns/pid').st_ino}"
@@ -78,7 +78,6 @@ def daemons_of(executor: int) -> set[int]:
 
 
 def homes_of(starter: str) -> list[str]:
-    """Return the names of a starter's homes, including homes that have ended."""
     return [name for name in _names() if name.startswith(f"{starter}.")]
 
 
@@ -94,7 +93,7 @@ _LOCK = ",lock"
 
 
 def lock(name: str) -> int | None:
-    """Lock a name, until all copies of the returned descriptor are closed. Returns None if it is already locked."""
+    """Lock a name until all copies of the returned descriptor are closed. Returns None if it is already locked."""
     import fcntl
 
     path = _address(name) + _LOCK
@@ -118,7 +117,6 @@ def write_holder(file: int, process: Process) -> None:
 
 
 def holder(name: str) -> Process | None:
-    """Return the process that holds the lock on a name, or None if unknown."""
     try:
         with open(_address(name) + _LOCK, encoding="ascii") as file:
             pid, start = map(int, file.read().split())
@@ -134,7 +132,7 @@ def secret() -> bytes:
 
 
 def is_secret(line: bytes) -> bool:
-    """Return whether a line is the secret. Takes constant time."""
+    """Compare a line with the secret in constant time."""
     return hmac.compare_digest(line, secret())
 
 
@@ -174,7 +172,7 @@ def connect(name: str, timeout: float) -> socket.socket:
 
 
 def accept(listening: socket.socket, timeout: float) -> socket.socket:
-    """Accept a connection. Raises OSError unless the peer sends the secret within ``timeout`` seconds."""
+    """Accept a connection. Raises OSError unless the secret arrives within ``timeout`` seconds."""
     connected, _ = listening.accept()
     try:
         peer_pid(connected)
@@ -221,7 +219,7 @@ def is_disconnected(connected: Pollable) -> bool:
 
 
 def sweep() -> None:
-    """Remove socket files that killed processes have left behind, of any executor."""
+    """Remove the socket files of killed processes, of all executors."""
     for name in os.listdir(_folder()):
         path = _address(name)
         with suppress(OSError):
@@ -250,7 +248,7 @@ def _is_listened_at(path: str) -> bool:
 
 def _folder() -> str:
     base = tempfile.gettempdir()
-    # A name has five numbers of at most ten digits with "-", then 17 characters for a home.
+    # A name has five numbers of at most ten digits, each with "-", and 17 characters for a home.
     longest = len(os.path.join(base, f"pillarbox-{os.getuid()}", "")) + 5 * 11 + 17
     folder = os.path.join(base if longest <= _PATH_BYTES else "/tmp", f"pillarbox-{os.getuid()}")
     os.makedirs(folder, mode=0o700, exist_ok=True)

@@ -1,22 +1,22 @@
-"""The starter: the process that starts, tracks and ends the homes of one daemon's workers.
+"""The starter, a process that starts, tracks and ends the homes of one daemon's workers.
 
-It never runs user functions. A client that gets no answer for two seconds kills the starter and starts another one,
-which adopts the homes.
+It runs no user functions. A client that gets no answer for two seconds replaces the starter with a new one, which
+adopts the homes.
 
 A connection begins with the executor's secret. Requests and answers are lines of JSON:
 
 - ``home`` (:class:`HomeRequest`) asks for a home. The answer has its socket name, pid and origin, or ``refused`` and a
   reason.
-- ``fate`` asks how the home with the given pid ended. The answer is null if unknown.
-- ``end`` ends the homes of a run (an execution of a query). The answer is their number, once they have ended. Needs no
-  secret, because drivers do not have it.
-- ``holds``: the worker keeps a run's tasks, and wants a signal when the run ends. ``closed``: it has closed the tasks.
+- ``fate`` asks how the home with a given pid ended. The answer is null if unknown.
+- ``end`` ends the homes of a run (an execution of a query). The answer, the number of these homes, follows when they
+  have ended. Needs no secret, because drivers do not have it.
+- ``holds``: the worker keeps a run's tasks, and wants a signal when the run ends. ``closed``: these tasks are closed.
 - ``over`` asks which of the given runs have ended.
 
-The answer ``wait`` means that the real answer will follow. ``error`` means that the request failed.
+The answer ``wait`` announces the real answer. ``error`` means that the request failed.
 
-A home ends when its run, its executor or its daemon ends, when a newer run of its query begins, after its partition has
-moved to another executor, and after a long idle time.
+A home ends when its run, executor or daemon ends, when a newer run of its query begins, when its partition has moved to
+another executor, or after a long idle time.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ from pillarbox._runtime.spark.homes.table import (
 from pillarbox._runtime.spark.homes.wire import HomeDescription
 from pillarbox._runtime.spark.tasks.channel import LostError
 
-# A little more than a home's own limit.
+# Longer than a home's own limit.
 _KILL_SECONDS = 6.0
 # Seconds without homes until the starter ends.
 _IDLE_SECONDS = 600.0
-# Visits bypass the starter, so it asks homes for their last visit.
+# Epoch requests bypass the starter, so it asks homes for their last epoch, at this interval.
 _ASK_SECONDS = 30.0
 # Seconds until a silent adopted home is killed.
 _ADOPTION_SECONDS = 2.0
@@ -75,8 +75,6 @@ _log = logging.getLogger("pillarbox")
 
 
 class _Starter:
-    """Serves the starter's clients, and tracks its homes."""
-
     def __init__(self, name: str, listening: socket.socket, lock: int, watched: list[Process]) -> None:
         self._name = name
         self._listening = listening
@@ -88,7 +86,7 @@ class _Starter:
         self._channels: dict[int, HomeChannel] = {}
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._fates: deque[tuple[int, str]] = deque(maxlen=_MOST_FATES)
-        # Workers that hold a run's tasks.
+        # Workers that hold tasks, by run.
         self._holders: dict[str, set[Process]] = {}
         self._endings: list[Ending] = []
         self._last_asked = self._homes_asked_at = self._waits_sent_at = time.monotonic()
@@ -104,7 +102,6 @@ class _Starter:
         }
 
     def run(self, clients: list[socket.socket]) -> NoReturn:
-        """Serve requests until the executor ends."""
         woken, wakes = os.pipe()
         os.set_blocking(wakes, False)
         os.set_blocking(woken, False)
@@ -336,7 +333,7 @@ class _Starter:
         from pillarbox._runtime.spark.homes.home import run_home
 
         with warnings.catch_warnings():
-            # Other threads belong to numpy and Arrow, which restart them after a fork.
+            # The other threads belong to numpy and Arrow, which restart them after a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid:
@@ -362,7 +359,7 @@ class _Starter:
         return process.pid
 
     def adopt(self) -> None:
-        """Take over the homes of earlier starters. Kills homes that do not answer."""
+        """Take over the homes of earlier starters, and kill homes that do not answer."""
         asked = {}
         for name in sockets.homes_of(self._name):
             try:
@@ -413,7 +410,7 @@ class _Starter:
 
 
 def fork_starter(executor: int) -> None:
-    """Fork the starter from a PySpark daemon that has imported the modules of homes."""
+    """Fork the starter from a PySpark daemon that has imported the homes' modules."""
     daemon = os.getpid()
     name = sockets.starter_name(executor, daemon)
     lock = sockets.lock(name)
@@ -445,7 +442,7 @@ def run_spawned(facts: list[Any], listening: int) -> NoReturn:
 
 def main(name: str, lock: int, watched: list[list[int]]) -> NoReturn:
     """Run the starter. ``lock`` is the file descriptor that locks its name."""
-    # The kernel sends SIGHUP to a killed starter's process group if a home is stopped.
+    # If a home is stopped when the starter is killed, the kernel sends SIGHUP to the starter's process group.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.setpgid(0, 0)  # protects the worker and PySpark's daemon from signals
     listening = sockets.listen(name)

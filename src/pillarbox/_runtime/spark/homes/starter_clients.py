@@ -16,7 +16,7 @@ from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeDescription
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
 
-# Messages to homes never block: they are small.
+# Timeout for messages to homes. Never reached, because these messages are small.
 _TALK_SECONDS = 1.0
 
 #: Interval of timer checks and of ``wait`` answers (seconds).
@@ -38,7 +38,7 @@ class Client:
 
 @dataclass
 class Ending:
-    """A client that waits until a run's homes have ended."""
+    """A client that waits for a run's homes to end."""
 
     run: str
     client: Client
@@ -89,7 +89,7 @@ class HomeChannel:
         connected = sockets.connect(name, _TALK_SECONDS)
         self.pid = sockets.peer_pid(connected)
         self._channel = Channel(connected)
-        # A home answers the hello, too.
+        # A home also answers the hello.
         self._is_asked = True
         self._channel.send_bytes(json.dumps(Hello("", "")._asdict()).encode())
 

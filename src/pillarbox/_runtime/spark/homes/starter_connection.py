@@ -1,4 +1,4 @@
-"""The connection of a worker or driver to the starter of homes. If there is no starter, a worker starts one."""
+"""The connection of a worker or driver to the starter of homes. A worker starts a missing starter."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ SIGNAL = signal.SIGURG
 
 # Seconds until a silent starter is killed and replaced.
 _SILENT_SECONDS = 2.0
-# The same for a starter that does not listen yet.
+# The same for a starter that is not listening yet.
 _BEGIN_SECONDS = 10.0
-# Maximum seconds for an answer, with restarts and imports.
+# Maximum seconds for an answer, including restarts and imports.
 _ANSWER_SECONDS = 60.0
 _PAUSE_SECONDS = 0.02
 
 
 class NoHomesError(Exception):
-    """No home (process to run tasks in) is available."""
+    """No home is available."""
 
 
 class StarterConnection:
-    """A worker's or driver's connection to a starter of homes. Thread-safe: sends one request at a time."""
+    """A worker's or driver's connection to a starter. Thread-safe: sends one request at a time."""
 
     def __init__(self, executor: int, daemon: int) -> None:
         self._watched = [Process.of(executor), Process.of(daemon)]
@@ -103,7 +103,7 @@ class StarterConnection:
         self._lines = self._connected.makefile("rb")
 
     def prepare(self) -> None:
-        """Start a missing starter. Does not wait until it is ready, which takes a second."""
+        """Start a missing starter, without waiting (about a second) until it is ready."""
         with self._lock:
             try:
                 if self._connected is None or sockets.is_disconnected(self._connected):
@@ -161,9 +161,9 @@ class StarterConnection:
 
 
 def start_python(function: str, arguments: Sequence[Any], files: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start a Python process that calls a function of `starter`.
+    """Start a Python process that calls a function in `starter`.
 
-    Arguments are passed in a file, because all users of the machine can read command lines.
+    Passes the arguments in a file, because all users of the machine can read command lines.
     """
     with tempfile.TemporaryFile() as file:
         file.write(json.dumps([sys.path, *arguments]).encode())
@@ -174,7 +174,6 @@ def start_python(function: str, arguments: Sequence[Any], files: Sequence[int]) 
 
 
 def python_command(function: str, file: int) -> list[str]:
-    """Return the command line that calls a function with the arguments in file descriptor ``file``."""
     code = "import json, sys; arguments = json.load(open(int(sys.argv[1]))); sys.path[:] = arguments[0]"
     code += f"; from pillarbox._runtime.spark.homes import starter; starter.{function}(*arguments[1:])"
     return [sys.executable, "-c", code, str(file)]

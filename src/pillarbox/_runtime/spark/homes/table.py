@@ -1,4 +1,4 @@
-"""The starter's table of runs (executions of queries) and their homes. Decides which requests get a home.
+"""The starter's table of runs (executions of queries) and homes, which decides which requests get a home.
 
 A run is either live, superseded by a newer run of the same query, or over. Only live runs get homes.
 """
@@ -11,15 +11,15 @@ from typing import Any, Literal, NamedTuple
 
 from pillarbox._runtime.spark.homes.processes import Process
 
-# A home without a visit for this many epochs and seconds has lost its partition. Epochs alone prove nothing: a branch
-# without records has no visits.
+# A home that has run no epoch for this many epochs of its run, and this many seconds, has lost its partition. Epochs
+# alone prove nothing, because a branch without records runs no epochs.
 _EPOCHS_AWAY = 10
 _SECONDS_AWAY = 600.0
 _MOST_RUNS = 1024
 _MOST_LOST = 4096
 _SUPERSEDED = "a newer run of its query has begun"
 
-#: ``known``: it has served the place before. ``restarted``: it replaces a home that ended, hung or was lost.
+#: ``known``: the home has served the place before. ``restarted``: it replaces a home that ended, hung or was lost.
 #: ``adopted``: an earlier starter started it.
 Origin = Literal["known", "new", "restarted", "adopted"]
 
@@ -29,14 +29,14 @@ class BadRequestError(Exception):
 
 
 class RefusedError(Exception):
-    """A request for a home was refused: the run has ended, or the executor is ending."""
+    """A request was refused, because the run has ended or the executor is ending."""
 
 
 class HomeRequest(NamedTuple):
     """A worker's request for the home of one of its state partitions.
 
     Attributes:
-        place: identifies the home: a digest of the level, layout, state partition and secret.
+        place: identifies the home, by a digest of the run, level, layout, state partition and secret.
         attempt: the Spark task's number, which increases from run to run, or None if unknown.
     """
 
@@ -78,13 +78,11 @@ def _typed(fields: Any, name: str, kind: Any) -> Any:
 
 
 def text_of(fields: dict[str, Any], name: str) -> str:
-    """Return a request's field. Raises BadRequestError unless it is a string."""
     text: str = _typed(fields, name, str)
     return text
 
 
 def texts_of(fields: dict[str, Any], name: str) -> list[str]:
-    """Return a request's field. Raises BadRequestError unless it is a list of strings."""
     texts: list[str] = _typed(fields, name, list)
     if not all(isinstance(text, str) for text in texts):
         raise BadRequestError(f"{name!r} is not a list of strings")
@@ -92,7 +90,6 @@ def texts_of(fields: dict[str, Any], name: str) -> list[str]:
 
 
 def number_of(fields: dict[str, Any], name: str) -> float:
-    """Return a request's field. Raises BadRequestError unless it is a number."""
     number: float = _typed(fields, name, (int, float))
     return number
 
@@ -102,9 +99,9 @@ class HomeEntry:
     """The starter's entry for a home.
 
     Attributes:
-        used_at: when the home was last used, as far as known (seconds on the table's clock).
-        kill_at: when to kill the home, or None if it is not ending.
-        is_reported: whether a worker knows that this starter adopted the home.
+        used_at: last known use of the home (seconds on the table's clock).
+        kill_at: when to kill the home. None if the home is not ending.
+        is_reported: whether a worker has learned that this starter adopted the home.
     """
 
     process: Process
@@ -141,17 +138,16 @@ class Table:
         self._runs: dict[str, _Run] = {}
         # Places whose home was lost, oldest first.
         self._lost: dict[str, None] = {}
-        # Ended runs, and why they get no home.
+        # Ended runs, and the reasons why they get no home.
         self._ended: dict[str, str] = {}
 
     def is_over(self, run: str) -> bool:
         return run in self._ended
 
     def end_run(self, run: str, secrets: Iterable[str]) -> list[HomeEntry]:
-        """End a run and its homes. Returns these homes.
+        """End a run and its homes, and return these homes.
 
-        ``secrets`` are the secrets of the run's plans. They identify homes without a run id (``foreachBatch`` under
-        Spark Connect).
+        ``secrets``, of the run's plans, identify homes without a run id (``foreachBatch`` under Spark Connect).
         """
         self._forget_run(run, "its query has ended")
         plan_secrets = {*secrets}
@@ -216,7 +212,7 @@ class Table:
         return home, origin
 
     def adopt(self, home: HomeEntry, since: int | None) -> None:
-        """Add or end a home of an earlier starter. ``since`` is the number of its run's first Spark task."""
+        """Add or end an earlier starter's home. ``since`` is the number of its run's first Spark task."""
         self.homes[home.process.pid], home.is_adopted = home, True
         if self.is_ending or home.run in self._ended or any(digest in self._by_place for digest in home.places):
             self._end_home(home)

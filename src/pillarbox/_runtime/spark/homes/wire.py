@@ -1,11 +1,11 @@
 """Messages between a worker's relay and a home.
 
-Connections are kept between epochs, because Spark usually assigns a state partition to the same worker again. A relay
+A connection lasts for many epochs, because Spark usually assigns a state partition to the same worker again. A relay
 sends the executor's secret (a line), a ``Hello`` (JSON), and an ``EpochRequest`` for each epoch. During an epoch, the
 relay only answers, so that the two ends never block each other by both sending. The home sends:
 
-- ``VALUE`` number: requests the value of a broadcast variable.
-- ``WELCOME``: the epoch is running. Only sent if there was no other message for a while.
+- ``VALUE`` number: requests a broadcast variable's value.
+- ``WELCOME``: the epoch is running. Sent only if there was no other message for a while.
 - ``LATE``: refuses the epoch, because a newer attempt has begun.
 - ``LEVEL``: requests the level's vertices.
 - ``MORE``: requests the next list of buffers. The answer is None at the end.
@@ -14,8 +14,8 @@ relay only answers, so that the two ends never block each other by both sending.
 - ``DONE`` wake-up accumulators: the epoch has ended.
 - ``FAILED`` kind text: the epoch has failed. The home closes the connection.
 
-A starter sends an empty ``Hello``, then ``ASK`` any number of times. The home answers each ``ASK`` with a
-``HomeDescription`` (JSON).
+A starter sends an empty ``Hello``, then ``ASK`` any number of times. The home answers each with a ``HomeDescription``
+(JSON).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Kind(IntEnum):
-    """Kinds of messages between a relay and its home."""
+    """Kind of a message between a relay and its home."""
 
     MORE = 0
     GET = 1
@@ -44,12 +44,12 @@ class Kind(IntEnum):
     VALUE = 10
 
 
-#: A starter's question for a home's facts.
+#: A starter's request for a home's description.
 ASK = b"?"
 
 
 class Hello(NamedTuple):
-    """The first message to a home. It is empty if the starter sends it."""
+    """The first message to a home. Empty if sent by the starter."""
 
     place: str
     secret: str
@@ -59,7 +59,7 @@ class EpochRequest(NamedTuple):
     """A request to run a subtask's epoch for a Spark task.
 
     Attributes:
-        environment: the worker's environment, or None if it is as in the previous request on this connection.
+        environment: the worker's environment, or None if unchanged since the previous request on this connection.
         head: the head of the subtask's state log, or None if the worker has not read it.
     """
 
@@ -73,11 +73,11 @@ class EpochRequest(NamedTuple):
 
 
 class HomeDescription(NamedTuple):
-    """Describes a home. The starter passes the description to a new home, which answers ``ASK`` with it.
+    """The description of a home. The starter passes it to a new home, which sends it in answer to ``ASK``.
 
     Attributes:
-        idle: the home ends after this time without an epoch (seconds).
-        watched: (pid, start time) of processes. The home exits when one of these processes exits.
+        idle: the home ends after this many seconds without an epoch.
+        watched: (pid, start time) of processes. The home exits when one of them exits.
     """
 
     name: str

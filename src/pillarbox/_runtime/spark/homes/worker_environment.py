@@ -1,4 +1,4 @@
-"""Reproduces a Spark worker's environment in a home (the process that runs the worker's tasks).
+"""Reproduces a Spark worker's environment in a home.
 
 A home may serve several workers, each in a thread with its own task context. The rest of the environment is the same
 for all workers of an application.
@@ -25,10 +25,10 @@ _log = logging.getLogger("pillarbox")
 class WorkerEnvironment(NamedTuple):
     """The environment of a worker that runs a task.
 
-    Consists of plain data, because a home reads it before it can import the user's modules.
+    Contains only plain data, because a home reads it before it can import the user's modules.
 
     Attributes:
-        process: process-wide settings, or None if they are as in the previous request on the connection.
+        process: process-wide settings, or None if unchanged since the previous request on the connection.
     """
 
     context: dict[str, Any]
@@ -37,8 +37,6 @@ class WorkerEnvironment(NamedTuple):
 
 
 class _ProcessState(NamedTuple):
-    """Process-wide settings."""
-
     environment: dict[str, str]
     directory: str | None
     path: list[str]
@@ -53,10 +51,10 @@ class _ProcessState(NamedTuple):
 
     @staticmethod
     def bytes_here() -> bytes:
-        """Return this process's settings, pickled. Returns the same object while they do not change."""
+        """Return this process's pickled settings. Returns the same object until they change."""
         from pyspark import SparkFiles
 
-        # Faster than decoding.
+        # Faster, because nothing is decoded.
         environment = dict(getattr(os.environ, "_data", os.environ))
         seen = environment, list(sys.path), _directory(), SparkFiles._root_directory
         if not _seen or _seen[0][0] != seen:
@@ -89,7 +87,7 @@ def here(sent: bytes | None) -> WorkerEnvironment:
     fields = {} if context is None else vars(context)
     process = _ProcessState.bytes_here()
     return WorkerEnvironment(
-        # Without attributes that user functions have set.
+        # Leaves out attributes that user functions have set.
         {name: value for name, value in fields.items() if name in TaskContext.__annotations__},
         None if process == sent else process,
         broadcasts.files(),
@@ -101,7 +99,7 @@ def value(number: int) -> bytes:
 
 
 _thread = threading.local()
-# Fields of the latest context, for user threads.
+# Fields of the latest context, for threads of user functions.
 _last: list[dict[str, Any]] = [{}]
 _last_process: list[_ProcessState] = []
 _lock = threading.Lock()
@@ -118,22 +116,20 @@ def enter(worker: WorkerEnvironment, value_of: Callable[[int], bytes]) -> None:
 
 
 def take_updates() -> bytes | None:
-    """Return and reset the calling thread's accumulator updates. Returns None without updates."""
+    """Return and reset the calling thread's accumulator updates, or return None if there are no updates."""
     return accumulators.take_sums()
 
 
 def drop() -> None:
-    """Discard the calling thread's accumulator updates, after a failed epoch."""
     accumulators.drop()
 
 
 def add(added: bytes | None) -> None:
-    """Add accumulator updates from a home to this worker's."""
     accumulators.add(added)
 
 
 def _set_process(new: _ProcessState) -> None:
-    """Apply changes of the worker's settings to this process. Keeps values that user functions have changed here."""
+    """Apply changes of the worker's settings here. Keeps values that user functions have changed in this process."""
     from pyspark import SparkFiles
 
     old = _last_process[0] if _last_process else _ProcessState.here()
@@ -181,7 +177,7 @@ def _set_context(fields: dict[str, Any]) -> None:
 
 
 def _context_of_thread() -> Any:
-    """Return a task context with different fields in each thread. Threads of user code see the latest fields."""
+    """Return a task context with separate fields in each guest's thread. Other threads see the latest fields."""
     from pyspark import TaskContext
 
     class _ContextOfThread(TaskContext):

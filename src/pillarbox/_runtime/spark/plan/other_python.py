@@ -1,4 +1,4 @@
-"""Detects Python functions in a query's plan that are not pillarbox's."""
+"""Detects Python functions in a query's plan that do not belong to pillarbox."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pillarbox._runtime.spark.session.session import session_of
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.session.writer import Start
 
-# Plan nodes that pass rows to Python, and a program's own nodes ("~": streaming).
+# Plan nodes that pass rows to Python, and the nodes of a program ("~" marks streaming nodes).
 _PYTHON = re.compile(r"Arrow|Pandas|PySpark|Python")
 _OURS = re.compile(
     r"~?(\w*MapInArrow (SourceHost|_unchanged)\(|TransformWithState\w+ transformWithStateUDF\(target#\d+L, channel#)"
@@ -19,8 +19,7 @@ _OURS = re.compile(
 
 
 def runs_other_python(start: Start) -> bool:
-    """Return whether a query may pass rows to Python functions that are not pillarbox's."""
-    # for_each_batch() unsets the setting for its function.
+    # for_each_batch() itself unsets the setting while it calls its function.
     if start.calls_function and not start.function_reads_all:
         return True
     try:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pillarbox._state.savepoint.manifest import OperatorTable
 
 
-# A required part of a nested type.
+# A part of a nested type that cannot be null.
 _REQUIRED = re.compile(r'"(nullable|containsNull|valueContainsNull)": ?false')
 
 
@@ -75,7 +75,7 @@ class FirstEpoch:
 
 
 class _Plan:
-    """A program's DataFrame plan. With ``first``, the plan of the epoch that restores a savepoint."""
+    """A program's DataFrame plan. With ``first``, it is the plan of the epoch that restores a savepoint."""
 
     def __init__(self, program: Program, spark: SparkSession, first: FirstEpoch | None = None) -> None:
         self._first = first
@@ -94,7 +94,7 @@ class _Plan:
         ledger = ledger_for(spark, program)
         self.shipped: list[ShippedVertex] = [replace(ship(vertex), ledger=ledger) for vertex in program.vertices]
         self._layout = ProgramLayout.of(program)
-        # Homes admit only callers with this secret.
+        # A home admits only callers with this secret.
         self.secret = secrets.token_hex(16)
         factories = (node.factory for vertex in program.vertices for node in vertex.nodes)
         self._time: SparkTime | None = next((factory.spark_time for factory in factories if factory.spark_time), None)
@@ -129,7 +129,7 @@ class _Plan:
         time = self._time or SparkTime("append", "ProcessingTime" if self.program.uses_processing_time else "None")
         timers = time.time_mode != "None"
         if not timers:
-            # Spark stores this time in the offset log, so repeated batches see the same time. `zip_with` has no
+            # Spark stores this time in the offset log, so a repeated batch has the same time. `zip_with` avoids
             # generated code, which Spark would compile again in each epoch.
             now = "zip_with(array(current_timestamp()), array(0), (now, zero) -> unix_millis(now))[0]"
             rows = rows.selectExpr("*", f"{now} AS {BATCH_TIMESTAMP}")
@@ -170,7 +170,7 @@ class _Plan:
         rows = first.sources.where("false")
         if self._time is not None and first.watermark > 0:
             rows = rows.mapInArrow(partial(_one_time, first.watermark), "at TIMESTAMP").withWatermark("at", "0 seconds")
-            # Spark moves conditions on other columns below the watermark's operator.
+            # Spark would move a condition on another column below the watermark's operator.
             rows = rows.where("at IS NULL")
         return rows.selectExpr(
             *(f"CAST(NULL AS {kind}) AS {name}" for name, kind in map(str.split, schema.split(", ")))
@@ -189,21 +189,20 @@ class _Plan:
         return self.session.createDataFrame(rows, "record BINARY").coalesce(1), True
 
     def _shuffled(self, buffers: DataFrame) -> DataFrame:
-        # The order does not depend on the shuffle, so a retried task repeats its work exactly.
+        # The order is independent of the shuffle, so a retried task repeats its work exactly.
         shuffled = buffers.repartition(self.program.parallelism, "target")
         return shuffled.sortWithinPartitions("target", "channel", "seq")
 
 
 @dataclass(frozen=True)
 class _Metrics:
-    """Removes task metrics from a streaming program's rows.
+    """Observes task metrics in a streaming program's rows, and removes them.
 
-    Metrics are observed and dropped after each level of tasks, so that shuffles contain no metrics, and a repeated task
-    shuffles the same data.
+    This happens after each level of tasks, so that a repeated task shuffles the same data.
 
     Attributes:
-        program: the alias of the program's rows. Metrics are observed under this name for the last level, and under
-            names with this prefix for other levels.
+        program: the alias of the program's rows. The last level's metrics are observed under this name, and other
+            levels' metrics under names with this prefix.
     """
 
     column: str
@@ -212,7 +211,7 @@ class _Metrics:
     def observed(self, rows: DataFrame, level: int | None) -> DataFrame:
         from pyspark.sql import functions as F
 
-        # Only strings: Spark plans this again in each epoch.
+        # Spark plans this again in each epoch, and strings are fast to plan.
         tasks = F.expr(f"collect_list({self.column}) AS tasks")
         name = self.program if level is None else f"{self.program} level {level}"
         marked = rows.alias(self.program) if level is None else rows
@@ -220,14 +219,12 @@ class _Metrics:
 
 
 def plan_first_epoch(program: Program, spark: SparkSession, first: FirstEpoch) -> DataFrame:
-    """Plan the epoch that restores a streaming program's savepoint."""
     return _Plan(program, spark, first).rows(BufferOutput(None), BUFFER_SCHEMA)
 
 
 def write_for_each_batch(
     rows: DataFrame, schemas: dict[str, StructType], function: Callable[[dict[str, DataFrame], int], None]
 ) -> DataStreamWriter:
-    """Return the writer of a query that calls ``function`` with the outputs (by name) of each micro-batch."""
     named = getattr(function, "__name__", type(function).__name__)
     outputs = ", ".join(map(repr, schemas))
     if not rows.isStreaming:
@@ -236,8 +233,8 @@ def write_for_each_batch(
         )
 
     def call(batch: DataFrame, batch_id: int) -> None:
-        # Otherwise each output would run the program again. Spark commits only rows that were read, so the count reads
-        # all.
+        # Without this, each output would run the program again. Spark commits only rows that were read, so the count
+        # reads all rows.
         batch.persist().count()
         try:
             frames = {name: batch if len(schemas) == 1 else _rows_of(batch, name) for name in schemas}
@@ -255,7 +252,7 @@ def write_for_each_batch(
 
 
 def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> DataFrame:
-    """Plan a program's outputs as one DataFrame. If there are several, each is a struct column, and a row sets one."""
+    """Plan a program's outputs as one DataFrame. Several outputs are struct columns, and each row sets one."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     outputs: dict[int, tuple[str, pa.Schema]] = {}
@@ -270,7 +267,7 @@ def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, Struc
     names = {field.name.lower() for field in fields}
     report = next(name for name in _report_names() if name not in names)
     schema = StructType([*fields, StructField(report, StringType(), True)])
-    # For recordings, without the budgets' token.
+    # For recordings, which must not contain the budgets' secret.
     vertices = [replace(vertex, ledger=None) for vertex in plan.shipped]
     alias = register(spark, program, plan.secret, vertices)
     return plan.rows(ColumnOutput(outputs, report), schema, _Metrics(report, alias))

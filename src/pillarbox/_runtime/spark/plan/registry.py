@@ -1,6 +1,6 @@
 """A registry of the programs that this process has planned.
 
-A query's plan identifies a program by the alias of its rows, which survives views, SQL and joins.
+A query's plan identifies a program by its rows' alias, which survives views, SQL and joins.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})\b")
 
-# Sessions with a planned program and no later start.
+# Sessions that have planned a program and have started no query since.
 _unstarted: WeakSet[SparkSession] = WeakSet()
 
 _REMEMBERED = 256
-# Shipped vertices of the newest programs, for recordings.
+# Number of newest programs whose shipped vertices are retained, for recordings.
 _SHIPPED = 8
 _shipped: OrderedDict[str, Sequence[ShippedVertex]] = OrderedDict()
 _newest: OrderedDict[str, PlannedProgram] = OrderedDict()
@@ -43,12 +43,11 @@ _programs: WeakValueDictionary[str, PlannedProgram] = WeakValueDictionary()
 
 @dataclass(frozen=True)
 class ProgramSummary:
-    """The properties of a program that are needed to start a query.
+    """A program's properties that are needed to start a query.
 
     Attributes:
         has_narrow_rows: whether all rows of all sources are small.
-        begins: the program itself if it starts from a savepoint (so that its first epoch can be planned), otherwise
-            None.
+        begins: the program itself if it starts from a savepoint, to plan its first epoch; otherwise None.
     """
 
     description: ProgramDescription
@@ -77,9 +76,9 @@ class PlannedProgram:
     """A streaming program in a query's plan.
 
     Attributes:
-        parallelism: the number of Spark partitions over which its subtasks are spread, or 0 without state.
-        secret: the plan's tasks need it to use the program's homes (processes). Empty if read from a checkpoint.
-        registered: if the query has renamed the program, the program as planned. The reference keeps it registered.
+        parallelism: the number of Spark partitions with its subtasks, or 0 if it has no state.
+        secret: the plan's tasks need it to use the program's home processes. Empty if read from a checkpoint.
+        registered: the program as planned, if the query has renamed it. The reference keeps it registered.
     """
 
     id: str
@@ -137,7 +136,6 @@ def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:
 
 
 def register(spark: SparkSession, program: Program, secret: str, shipped: Sequence[ShippedVertex] = ()) -> str:
-    """Register a streaming program. Returns the alias for its rows."""
     _unstarted.add(spark)
     _newest[program.id] = _programs[program.id] = PlannedProgram.of(program, secret)
     _shipped[program.id] = shipped
@@ -153,12 +151,11 @@ def note_start(spark: SparkSession) -> None:
 
 
 def is_one_unstarted(spark: SparkSession) -> bool:
-    """Return whether this session has planned a program that has not been started."""
+    """Return whether a program was planned in this session, and no query has been started since."""
     return spark in _unstarted
 
 
 def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
-    """Return the programs in the plan of a DataFrame or a ``DataStreamWriter``."""
     df = dataframe_of(query)
     ids = _ALIAS.findall(session_of(df.sparkSession).aliases(df))
     if len(set(ids)) < len(ids):

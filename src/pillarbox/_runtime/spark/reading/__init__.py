@@ -1,5 +1,5 @@
-"""Reads the state in a checkpoint or savepoint, and its sizes, without the program.
+"""Reads state and its sizes from a checkpoint or savepoint, without the program.
 
-Start with `inspection.py`, then `state_reader.py`. Weak spot: columns need types, so state without a declared type
-becomes VARIANT (`state_columns.py`).
+Start with `inspection.py`, then `state_reader.py`. Weak spot: state without a declared type becomes VARIANT, because
+columns need types (`state_columns.py`).
 """

@@ -1,4 +1,4 @@
-"""Inspects a checkpoint or a savepoint: programs, epochs, and state sizes."""
+"""Reads programs, epochs and state sizes from a checkpoint or savepoint."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None = None, top: int = 5) -> dict[str, Any]:
-    """Return a checkpoint's contents as plain data. Reads all state once."""
+    """Describe a checkpoint as plain data. Reads all state once."""
     return read_epoch(spark, checkpoint, epoch, partial(_inspect, top))
 
 
@@ -69,7 +69,7 @@ def _inspect(top: int, files: CheckpointState) -> dict[str, Any]:
 
 
 def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
-    """Return a savepoint's contents as plain data. Verifies all files."""
+    """Describe a savepoint as plain data. Verifies all files."""
     opened = open_savepoint(spark, directory)
     manifest = opened.manifest
     marks: dict[str, int | None] = dict(opened.tasks.groupBy("uid").agg({"watermark": "min"}).collect())
@@ -79,7 +79,7 @@ def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
         sizes[folder] = sizes.get(folder, 0) + digest.length
     operators = []
     for operator in manifest.operators:
-        # Operators by columns have their keys in these columns.
+        # A columnar operator stores keys inside its streams' columns. These keys are not counted.
         of_key = "key_group IS NOT NULL AND " + ("stream IS NULL" if operator.parts else "true")
         counted = opened.frame(operator.uid).selectExpr(
             f"count(DISTINCT CASE WHEN {of_key} THEN xxhash64(key, CASE WHEN key IS NULL THEN exact END) END) AS keys",
@@ -176,10 +176,10 @@ def _merge(operators: dict[str, dict[str, Any]], facts: dict[str, Any], top: int
 
 
 def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, list[str]]:
-    """Compare a checkpoint with ``other``'s newest program, to see whether that program could resume from it.
+    """Compare a checkpoint with the newest program in ``other``, to see whether that program could resume from it.
 
-    ``refused`` changes prevent resuming, ``doubtful`` changes may prevent it, and the first epoch makes the
-    ``carried_out`` changes.
+    ``refused`` changes prevent resuming, ``doubtful`` changes may prevent it. ``carried_out`` changes would be made in
+    the first epoch.
     """
     then, now = Checkpoint(spark, checkpoint).binding(), Checkpoint(spark, other).newest()
     for description, where in ((then, checkpoint), (now, other)):

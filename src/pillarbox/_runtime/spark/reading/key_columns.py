@@ -25,7 +25,7 @@ _PARTS = ("partials", "left", "right")
 def rows_in_columns(
     files: CheckpointState, operator: Stateful, epoch: int, heads: Mapping[int, LogHead], keys: Sequence[Any]
 ) -> dict[int, list[dict[str, Any]]]:
-    """Return the rows of the key ``keys[0]`` in columnar state, by subtask. A row is a dictionary."""
+    """Return the rows (dictionaries) of the key ``keys[0]`` in columnar state, by subtask."""
     codes = ", ".join(map(str, heads))
     _, table = table_of_logs(files.logs(operator, epoch).where(f"code IN ({codes})"), list(heads.values()))
     parts = [part for part in _PARTS if part in table.columns]
@@ -42,7 +42,7 @@ def rows_in_columns(
         states = {}
         for part in parts:
             if line[part] is not None:
-                # A key has several rows: one per unmerged stream, and one per record that a join retains.
+                # A key may have several rows: one per unmerged stream, or per record that a join retains.
                 seen[line.namespace, part] += 1
                 states[f"{part} {seen[line.namespace, part]}"] = shorten_json(line[part])
         rows.setdefault(line.subtask, []).append(
@@ -52,7 +52,6 @@ def rows_in_columns(
 
 
 def shorten_json(text: str, limit: int = 2000) -> str:
-    """Remove null fields from a JSON text, and truncate it."""
     value = {name: field for name, field in json.loads(text).items() if field is not None}
     shown = json.dumps(value, ensure_ascii=False)
     return shown if len(shown) <= limit else f"{shown[: limit - 3]}..."

@@ -1,6 +1,6 @@
-"""The history of a key: its state and timers in the last epochs that Spark retains.
+"""The history of a key: its state and timers in the last retained epochs.
 
-The job that reads the state can be cancelled. A process runs only one such job at a time.
+The state is read by a job that can be cancelled. A process runs one such job at a time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _EPOCHS = 5
 # Maximum characters of a value.
 _VALUE = 2000
-# Maximum number of listed elements of a key and operator.
+# Maximum number of listed elements per key and operator.
 _QUEUE = 20
 _reading = threading.Lock()
 
@@ -50,34 +50,34 @@ _reading = threading.Lock()
 def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dict[str, Any]:
     """Return the state of one key in the last five epochs that Spark retains, as plain data.
 
-    Reads the checkpoint of a running or stopped query, without the program and its classes. Spark cannot look up a key,
-    so this reads the state of all keys in the level (the operators between two shuffles).
+    Reads the checkpoint of a running or stopped query, and needs neither the program nor its classes. Spark cannot look
+    up a key, so this reads all state of the level (the operators between two shuffles).
 
     Args:
         spark: the session that reads the checkpoint.
         checkpoint: the ``checkpointLocation`` of the query.
         uid: the operator's uid, as set with ``.uid("count")``.
-        key: the key. A string is parsed according to the declared type of keys, otherwise by comparison with the keys
-            in state. "10040" may be a string or a number, "2026-05-01" a date, and '["a", 1]' a key of two columns. Any
-            other value is the key itself.
+        key: the key. A string is parsed as the declared key type. If no type is declared, it is compared with the keys
+            in state. "10040" may be a string or a number, "2026-05-01" a date, and '["a", 1]' a key of two columns. A
+            value that is not a string is the key itself.
 
     Returns:
         - ``key``: the key as text; ``subtask``: the index of its subtask;
         - ``epoch``: the last committed epoch; ``epochs``: the epochs that were read;
         - ``watermark``: the subtask's watermark (Unix time in ms), or None;
         - ``state``: a list of states, each with ``name``, ``value`` as text, ``changed`` (the last of these epochs that
-          changed it, or None) and ``values`` (one per epoch). A columnar operator has the key's rows instead;
+          changed the value, or None) and ``values`` (one per epoch). For a columnar operator, the key's rows;
         - ``timers``: a list of timers, each with ``domain``, ``at`` (Unix time in ms) and ``waits`` (why it has not
           fired);
-        - ``calls``: work for the key that is carried into the next epoch: requests, and the first 20 records and timers
+        - ``calls``: the key's work that is carried into the next epoch: requests, and the first 20 records and timers
           of async keyed functions. Each has ``uid``, ``record`` (as text, or the kind of timers), ``asked`` (when the
           request was made, or None), ``arrived`` (the epoch when the record arrived, or None), ``waits`` (why it is
           pending) and ``recorded`` (its recorded calls, with the outcome "begun", "result" or "error");
-        - ``messages``: notices as text; ``took_ms``: the duration of the call.
+        - ``messages``: notices as text; ``took_ms``: the duration of this call.
 
     Raises:
         CheckpointMismatchError: the checkpoint or operator does not exist, or cannot be read.
-        ProgramError: the string is not a key, or is ambiguous; or another thread is reading a key's history.
+        ProgramError: the string is not a key, the string is ambiguous, or another thread is reading a key's history.
 
     Example:
         >>> key_history(spark, "/checkpoints/flights", "count", "AA")["state"]  # doctest: +SKIP
@@ -150,7 +150,7 @@ def _looks(
 
 
 def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any]) -> Any:
-    """Return the key that a text denotes, by comparison with an operator's state."""
+    """Parse a text as a key, by comparison with an operator's state."""
     operator, heads = operator_with(files, uid)
     head = next(iter(heads.values()))
     subtasks = {_subtask(key, head) for key in keys}
@@ -162,7 +162,7 @@ def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any
 
 
 def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[str, Any]]) -> Any:
-    """Choose from the readings of a key's text (``keys``): a key in the state, or else the only key of its type."""
+    """Choose among a text's possible keys: a key in the state, or else the only key whose type occurs there."""
     present = sorted({index for look in looks for index in look["present"]})
     types = {name for look in looks for name in look["types"]}
     alike = [index for index, key in enumerate(keys) if type(key).__name__ in types]
@@ -217,7 +217,7 @@ def _rows_of(rows: ViewedRows, keys: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
-    """Return the work that a task carries over: counts by operator, and for ``keys``, the requests and timers."""
+    """Return a task's pending async calls: their number by operator, and the requests and timers of ``keys``."""
     carried: dict[str, int] = {}
     calls: list[dict[str, Any]] = []
     visits: list[tuple[str, int]] = []
@@ -253,7 +253,7 @@ def _index_of(entry: tuple[Any, ...], keys: list[Any]) -> int | None:
 
 
 def _domain(visit: tuple[Any, ...]) -> str:
-    domain: str = visit[4].parts[-1]  # a TimeDomain, read without its class
+    domain: str = visit[4].parts[-1]  # a TimeDomain, unpickled without its class
     return domain
 
 
@@ -263,7 +263,7 @@ def _elements(entries: list[tuple[Any, ...]], keys: list[Any]) -> Iterator[dict[
         kind, arrival, calls = entry[0], *entry[-2:]
         count = ahead[_index_of(entry, keys)]
         if kind == "visit" and count:
-            continue  # each watermark visits a key with elements, also without timers
+            continue  # each watermark visits a key with elements, even without timers
         ahead[_index_of(entry, keys)] += 1
         yield {
             "record": _as_text(entry[3]) if kind == "element" else f"timers of {_domain(entry)}",
@@ -300,7 +300,6 @@ def _as_text(value: Any) -> str:
 
 
 def describe_key(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Combine the data of several epochs into a key's history."""
     by_epoch = {number: [look for look in looks if look["epoch"] == number] for number in epochs}
     now = by_epoch.get(epoch, [])
     subtask = next((look["subtask"] for look in now if look["rows"]), now[0]["subtask"] if now else None)

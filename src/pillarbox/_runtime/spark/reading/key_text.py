@@ -26,7 +26,7 @@ _NUMBERS = (int, float, Decimal)
 
 
 def keys_of_text(text: str) -> list[Any]:
-    """Return all keys that a text may denote, for example as JSON or as a date."""
+    """Return all keys that a text may stand for, for example as JSON or as a date."""
     keys: list[Any] = [text]
     readings: list[Callable[[str], Any]] = [
         lambda text: _as_key(json.loads(text)),
@@ -59,7 +59,7 @@ def is_same_key(key: Any, other: Any) -> bool:
 
 
 def possible_keys(text: str, notes: Iterable[KeyNote | None]) -> list[Any]:
-    """Return all keys that a text may denote. If the type of keys is declared, only keys of that type."""
+    """Return all keys that a text may stand for. If the key type is declared, return only keys of that type."""
     types, _ = declared_key(notes)
     classes = [None if (scalar := scalar_of_spark(spark_type)) is None else scalar.classes[0] for spark_type in types]
     if not types or not all(kind in _READINGS for kind in classes):

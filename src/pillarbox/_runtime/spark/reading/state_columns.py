@@ -1,6 +1,6 @@
 """State as columns: names, types, and Arrow arrays.
 
-If an operator's state is plain (docs/security.md), columns have the declared types of their states. Otherwise, columns
+If an operator's state is plain (docs/security.md), columns have the types that its states declare. Otherwise, columns
 are VARIANT, which Spark parses from JSON. In Arrow, a VARIANT is a struct that contains JSON, or a pickle if JSON
 cannot express the value.
 """
@@ -38,7 +38,7 @@ _SPARK_VARIANT = spark.StructType().add("json", "string").add("pickled", "binary
 _SPARK_TIMERS = spark.ArrayType(
     spark.StructType().add("service", "string").add("domain", "string").add("timestamp", "long")
 )
-# Spark limits variants, so longer JSON is pickled.
+# Spark limits the size of variants, so values with longer JSON are pickled.
 _LONGEST_JSON = 8 * 1024 * 1024
 
 
@@ -47,9 +47,9 @@ class StateColumn:
     """A column of an operator's state table.
 
     Attributes:
-        name: the column's name. Unique in the table, even ignoring case.
+        name: the column's name. Unique in the table, ignoring case.
         type: its Spark type, or None for VARIANT.
-        name_of_type: the type's name in heads (metadata) of state logs.
+        name_of_type: the type's name in the heads (metadata) of state logs.
     """
 
     name: str
@@ -59,7 +59,7 @@ class StateColumn:
 
 
 def type_of_name(name: str) -> spark.DataType | None:
-    """Return the Spark type for a type name from a state log's head, or None for other names."""
+    """Return the Spark type for a type's name in a state log's head, or None."""
     parsed = parse(name)
     return _spark_type(parsed) if parsed.is_plain else None
 
@@ -80,7 +80,7 @@ def _struct(names: Sequence[str], parts: Sequence[spark.DataType]) -> spark.Stru
 
 
 def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -> spark.DataType | None:
-    """Return the type of an operator's keys, or None if the type is unknown or differs between inputs."""
+    """Return an operator's key type, or None if it is unknown or differs between inputs."""
     types, names = declared_key(head.key for head in heads)
     kinds = list(map(parse, types))
     if len(kinds) < 2:
@@ -91,7 +91,6 @@ def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -
 
 
 def state_columns(heads: Sequence[LogHead], reserved: Iterable[str]) -> list[StateColumn]:
-    """Return the columns of an operator's states, in the order of their first declaration."""
     slots: dict[str, dict[str, None]] = {}
     types: dict[str, set[str | None]] = {}
     for head in heads:
@@ -166,7 +165,7 @@ class _Column:
         self, name: str, declared: spark.DataType | None, zone: dt.tzinfo, name_of_type: str | None = None
     ) -> None:
         self.name = name
-        # Values are read without their classes.
+        # Values are unpickled without their classes.
         self._with_fields = None if name_of_type is None else with_fields(parse(name_of_type))
         self.is_variant = declared is None
         self.declared = "VARIANT" if declared is None else declared.simpleString()
@@ -194,7 +193,6 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def as_json(value: Any) -> str | None:
-    """Return a state value as JSON, or None if JSON cannot express it."""
     kind = type(value)
     if value is None:
         return None
@@ -203,7 +201,7 @@ def as_json(value: Any) -> str | None:
     try:
         text = _encode(value if kind is str else _plain(value))
         text.encode()
-    except (TypeError, ValueError, RecursionError):  # UnicodeEncodeError is a ValueError
+    except (TypeError, ValueError, RecursionError):  # ValueError includes UnicodeEncodeError
         return None
     return text if len(text) <= _LONGEST_JSON else None
 

@@ -33,36 +33,36 @@ _RESERVED = ("key", "namespace", "timers", "subtask")
 
 
 def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None = None) -> DataFrame:
-    """Return an operator's state as a DataFrame, with a row for each key, and for each of a key's windows.
+    """Return an operator's state as a DataFrame, with a row for each key and for each of its windows.
 
-    Reads the checkpoint of a running or stopped query, without the program and its classes, and imports nothing that
-    the checkpoint names. If the query has begun an epoch in the last minute, this call reads and caches the state.
+    Reads the checkpoint of a running or stopped query, needs neither the program nor its classes, and imports nothing
+    that the checkpoint names. If the query has begun an epoch in the last minute, this call reads and caches the state.
     Otherwise, the state is read when the DataFrame is used. The columns are:
 
-    - ``key``: the key. It has a type if the program keyed by a DataFrame's columns, or with a ``key_type``;
+    - ``key``: the key. Typed if the program keyed by a DataFrame's columns, or with a ``key_type``;
     - ``namespace``: the namespace of the key's state, such as a window's ``[start, end]`` (Unix times in ms), or null;
-    - a column for each state, with its name, or ``state_key`` and so on if the name is in this list. Empty states are
-      null. The columns have types if the types of the key and of all states are declared and plain. A dataclass or
-      NamedTuple is a struct, as in ``account.owner``;
+    - a column for each state, with the state's name, or ``state_key`` and so on if the name is in this list. Empty
+      states are null. The columns are typed if the types of the key and of all states are declared and plain. A
+      dataclass or NamedTuple is a struct, as in ``account.owner``;
     - ``timers``: service, domain (``event`` or ``processing``) and timestamp (Unix time in ms) of each timer, or null;
     - ``subtask``: the index of its subtask.
 
-    A columnar operator (window aggregates, joins of columns) stores many keys' rows together. Its rows are as in a
-    savepoint (docs/savepoint-format.md), with the keys inside the column ``partials``, or ``left`` and ``right``, as in
-    ``partials.card``.
+    A columnar operator (window aggregates, joins of columns) stores the rows of many keys together. Its rows are as in
+    a savepoint (docs/savepoint-format.md). The keys are inside the column ``partials``, as in ``partials.card``, or
+    inside ``left`` and ``right``.
 
-    Columns without a known type are VARIANT. Read them as in ``seen::long`` or ``variant_get(namespace, '$[0]',
-    'long')``. In a VARIANT, times and decimals are text; values that contain bytes or instances of your own classes are
-    pickles, for ``pickle.loads``.
+    Untyped columns are VARIANT. Read them as in ``seen::long`` or ``variant_get(namespace, '$[0]', 'long')``. In a
+    VARIANT, times and decimals are text; values that contain bytes or instances of your own classes are pickles, for
+    ``pickle.loads``.
 
     Args:
         checkpoint: the ``checkpointLocation`` of the query, or the directory of a savepoint.
         uid: the operator's uid, as set with ``.uid("count")``.
-        epoch: the number of a micro-batch whose state Spark retains, or None for the last committed one.
+        epoch: a micro-batch whose state Spark retains, or None for the last committed micro-batch.
 
     Raises:
         CheckpointMismatchError: the checkpoint, epoch or operator does not exist, or cannot be read.
-        ProgramError: ``epoch`` is not a number of a micro-batch.
+        ProgramError: ``epoch`` is not a micro-batch number.
 
     Example:
         >>> state = read_state(spark, "/checkpoints/flights", "count")  # doctest: +SKIP
@@ -116,7 +116,7 @@ def _encoded_rows(df: DataFrame, function: Callable[..., Iterator[pa.RecordBatch
     schema = StructType([StructField(name, declared) for name, declared in encoder.types.items()])
     rows = map_in_arrow(df, "read_state", function, schema)
     variants = set(encoder.variants)
-    # Values without JSON are binary: see `state_columns`.
+    # Values that JSON cannot express are binary (see `state_columns`).
     template = "coalesce(parse_json({0}.json), CAST({0}.pickled AS VARIANT)) AS {0}"
     columns = [quoted(name) for name in encoder.schema.names]
     return rows.selectExpr(
@@ -128,7 +128,6 @@ def _encoded_rows(df: DataFrame, function: Callable[..., Iterator[pa.RecordBatch
 
 
 def operator_with(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int, LogHead]]:
-    """Return the stateful operator that stores the state logs of ``uid``, and the heads of these logs."""
     others: set[str] = set()
     for operator in files.stateful:
         heads = files.heads(operator)

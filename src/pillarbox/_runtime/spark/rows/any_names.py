@@ -1,4 +1,4 @@
-"""Calls ``DataFrame.mapInArrow`` with any column names. Spark's method would parse a dot as a struct field."""
+"""Calls ``DataFrame.mapInArrow`` with any column names. Spark would read a dot as access to a struct's field."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def with_plain_names(df: DataFrame) -> DataFrame:
 
 
 def map_in_arrow(df: DataFrame, task: str, function: _Function, schema: StructType | str) -> DataFrame:
-    """Apply ``df.mapInArrow(function, schema)`` to a DataFrame with any column names."""
     return with_plain_names(df).mapInArrow(_Mapped(task, function, df.columns), schema)
 
 

@@ -1,6 +1,6 @@
 """Wraps Arrow batches in pandas frames, which Spark's stateful operator requires.
 
-A pandas column may contain an Arrow array, which Spark uses without a conversion.
+Spark uses an Arrow array in a pandas column without conversion.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 class _Column(pd.Series):  # type: ignore[misc]
-    """A pandas column that contains an Arrow array, which PySpark's conversion with ``apply`` leaves unchanged."""
+    """A pandas column with an Arrow array. PySpark's conversion with ``apply`` leaves it unchanged."""
 
     @property
     def _constructor(self) -> Callable[..., Any]:

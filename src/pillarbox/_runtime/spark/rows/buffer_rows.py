@@ -1,7 +1,7 @@
 """Converts buffers to Spark rows for a shuffle, and back.
 
-A row has at most `_ROW_BYTES`, so Spark's row limit per Arrow batch also limits a batch's bytes. Enforcing Spark's
-byte limit would cost a third of the transfer time.
+A row has at most `_ROW_BYTES`, so Spark's limit of rows per Arrow batch also limits the batch's bytes. Spark's own
+limit of bytes would take a third of the transfer time.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ BUFFER_COLUMNS = (*_NUMBERS, "payload")
 # Maximum bytes of a row, and maximum rows of an Arrow batch.
 _ROW_BYTES = 4096
 _MOST_ROWS = 10_000
-# With this many fixed-width columns, a batch stays within Spark's default limit of bytes.
+# With up to this many fixed-width columns, a batch stays within Spark's default limit of bytes.
 _NARROW = 400
 
-# Bytes of buffers that a task or an Arrow batch takes at a time. Spark provides up to 40 MiB, which a home would hold
-# twice.
+# Bytes of buffers that a task or an Arrow batch takes at a time. Spark provides up to 40 MiB, which a home process
+# would hold twice.
 PORTION_BYTES = 4 * 1024 * 1024
 
 _UNBOUNDED = str(2**31 - 1)
@@ -67,14 +67,14 @@ def in_portions(buffers: Iterable[Buffer]) -> Iterator[list[Buffer]]:
 
 
 class BufferRows:
-    """Reassembles buffers from rows, which may arrive in any order."""
+    """Reassembles buffers from rows that arrive in any order."""
 
     def __init__(self) -> None:
         # Incomplete buffers.
         self._begun: dict[tuple[int, int, int, int], dict[int, bytes]] = {}
 
     def take(self, columns: Sequence[Iterable[int | bytes]]) -> Iterator[Buffer]:
-        """Add rows, as columns, and yield the buffers that they complete."""
+        """Add rows, given as columns, and yield the buffers that are now complete."""
         begun = self._begun
         for target, channel, seq, part, parts, payload in zip(*columns):
             if parts == 1:
@@ -100,7 +100,6 @@ class BufferRows:
 
 
 def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narrow: bool) -> dict[str, str]:
-    """Return the settings for the size of a query's Arrow batches."""
     needed: dict[str, str] = {}
     if not 0 < int(spark.conf.get(BATCH_ROWS) or 0) <= _MOST_ROWS:
         needed[BATCH_ROWS] = str(_MOST_ROWS)
@@ -110,7 +109,7 @@ def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narro
 
 
 def has_narrow_rows(program: Program) -> bool:
-    """Return whether all sources only have a few fixed-width columns."""
+    """Return whether all sources have few columns, all of fixed width."""
     from pyspark.sql.types import BooleanType, DateType, NumericType, TimestampNTZType, TimestampType
 
     fixed = (BooleanType, DateType, NumericType, TimestampNTZType, TimestampType)

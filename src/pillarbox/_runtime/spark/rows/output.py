@@ -1,6 +1,6 @@
 """Converts the output of a level's tasks to Arrow batches for Spark.
 
-Task metrics are rows that only set the metrics column.
+A row with a task's metrics sets only the metrics column.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pillarbox._rows import batch_of
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, as_rows, in_portions
 from pillarbox._task.vertex import REPORT_TARGET
 
-# Column of buffers for levels without timers, since Spark passes the time only to levels with timers.
+# Column with the batch's time, because Spark passes the time only to levels with timers.
 BATCH_TIMESTAMP = "batch_timestamp"
 
 
 class Output(ABC):
-    """Converts the output of a task to Arrow batches, in a worker."""
+    """Converts a task's output to Arrow batches, in a worker."""
 
     def __call__(self, buffers: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:
-        # An Arrow batch has a cost.
+        # Each Arrow batch has a cost, so batches contain many buffers.
         for portion in in_portions(buffers):
             yield from self._batches(portion)
 
@@ -53,13 +53,13 @@ class BufferOutput(Output):
 
 
 class ColumnOutput(Output):
-    """Converts the records of a program's outputs to typed columns.
+    """Converts output records to typed columns.
 
-    A row contains a record of one output, or a task's metrics. A single output has top-level columns. If there are
-    several outputs, each has a struct column.
+    A row contains a record of one output, or a task's metrics. A single output has top-level columns; each of several
+    outputs has a struct column.
 
     Args:
-        outputs: (name, columns) of each output, by its code.
+        outputs: (name, columns) of each output, by target number.
     """
 
     def __init__(self, outputs: dict[int, tuple[str, pa.Schema]], report: str | None) -> None:

@@ -1,5 +1,5 @@
-"""Running queries: progress, ending between two epochs, and requests from the command line.
+"""Follows running queries, ends them between two epochs, and answers requests from the command line.
 
-Start with `query.py`, then `ending.py`. `observing.py` has the public methods that the tools implement. Weak spot: a
-query that was started with the writer's own `start()` is not watched until another method needs it.
+Start with `query.py`, then `ending.py`. `observing.py` has the public functions that the tools implement. Weak spot: a
+query that was started with the writer's own `start()` is not watched until another function needs it.
 """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOK_EVERY = 1.0
-# Minimum seconds for a driver to finish a taken request.
+# Minimum seconds that a driver gets to finish a taken request.
 _FINISHING = 600.0
 
 Notify = Callable[[str], None]
@@ -62,13 +62,12 @@ def request_savepoint(
     timeout: float,
     notify: Notify = lambda progress: None,
 ) -> None:
-    """Ask the driver of a running query to stop it with a savepoint, and wait."""
     hint = "; of a query that is stopped, 'pillarbox savepoint' without --stop writes a savepoint"
     command = Command(spark, checkpoint, timeout, notify, hint=hint)
     lines = command.lines("the query to stop")
     request = QueryRequest("", SAVEPOINT, directory.rstrip("/") or directory, 0, drain)
     outcomes = {lines.outcome(earlier).status for earlier in lines.requests if _is_same(earlier, request)}
-    # Also if the driver died before its answer.
+    # The savepoint may be complete even if the driver died before it answered.
     if outcomes & {TAKEN, DONE} and _is_written(spark, request.directory):
         notify("an earlier command has requested it, and it is done")
         return
@@ -83,7 +82,7 @@ def request_savepoint(
     try:
         command.ask(request)
     except SavepointError:
-        # Perhaps written for an earlier call.
+        # Perhaps the driver wrote it for an earlier call.
         if not outcomes & {OPEN, TAKEN} or not _is_written(spark, request.directory):
             raise
 
@@ -97,9 +96,9 @@ def request_record(
     notify: Notify = lambda progress: None,
     **task: Any,
 ) -> None:
-    """Ask the driver of a running query to record a task. Waits at most ``timeout`` seconds.
+    """Ask the driver of a running query to record a task, and wait at most ``timeout`` seconds.
 
-    ``directory`` is on the driver's machine. ``task`` contains arguments for ``record``.
+    ``directory`` is on the driver's machine. ``task`` contains further arguments of ``record``.
     """
     hint = "; of a query that has ended, give the script by --program"
     command = Command(spark, checkpoint, timeout, notify, error=ConfigurationError, hint=hint)
@@ -162,7 +161,7 @@ class Command:
                 time.sleep(_LOOK_EVERY)
         except BaseException:
             if not (self._is_taken or self._is_withdrawn):
-                self._withdraw(wish)  # the command no longer waits
+                self._withdraw(wish)  # because the command no longer waits
             raise
 
     def _look(self, wish: DesiredState | QueryRequest) -> DesiredState | QueryRequest | None:
@@ -183,7 +182,7 @@ class Command:
             if not self._is_taken:
                 self._notify("the driver accepted the request")
             self._is_taken = True
-            # The driver has the same deadline, except for writing a savepoint.
+            # The driver keeps the same deadline, except while it writes a savepoint.
             if now > wish.until / 1000 + max(self._timeout, _FINISHING):
                 raise self.failed(
                     "the driver accepted the request and does not answer: it has died, or is still working on it. See"
@@ -199,7 +198,7 @@ class Command:
                 f" differ{self._hint}"
             )
         else:
-            # The query was started since, or the earlier call ended first.
+            # The query has been started again, or the earlier call has ended.
             self._notify("the query's driver is asked once more")
             wish = self._write(wish)
         return wish

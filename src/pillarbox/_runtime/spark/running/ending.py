@@ -1,10 +1,9 @@
-"""Ends queries between two epochs, so that no epoch is left uncommitted.
+"""Ends queries between two epochs, so that every epoch is committed.
 
 ``query.stop()`` would interrupt the running epoch. Instead, the driver changes the query's state, which Spark checks
-before each epoch, so the running epoch completes. Spark checks the state again after planning an epoch, and would drop
-the planned epoch. So the driver only changes the state after the second check, under the lock that the query's thread
-takes at the beginning and end of an epoch. Under Spark Connect, the state is inaccessible, so the epoch is interrupted,
-and repeated in a separate query.
+before each epoch. Spark checks it again after planning an epoch, and would drop the planned epoch. So the driver
+changes the state only after the second check, under the lock that the query's thread takes at the beginning and end of
+an epoch. Under Spark Connect, the state is inaccessible, so the epoch is interrupted, and repeated in a separate query.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _LOOK_EVERY = 0.05
 # Maximum wait for a query's lock (milliseconds), and maximum time of holding it (seconds).
 _LOCK = 500
 _HOLD = 0.2
-# Spark's methods in the stack of a query's thread: waiting for its trigger or for input, beginning an epoch, running
-# jobs, waiting for the lock.
+# Spark's methods in the stack of a query's thread while it waits for its trigger or for input, begins an epoch, runs
+# jobs, or waits for the lock.
 _WAITS_FOR_TRIGGER = ".waitTillTime("
 _SLEEPS = "java.lang.Thread.sleep("
 _BEGINS = ".constructNextBatch("
@@ -40,7 +39,7 @@ _WAITS_FOR_LOCK = ".withProgressLocked("
 
 
 def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
-    """End a query after the running epoch, or immediately if time runs out. Thread-safe.
+    """End a query after the running epoch, or during it if time runs out. Thread-safe.
 
     Returns whether all epochs are committed. If not, the next start repeats the last epoch.
     """
@@ -59,10 +58,10 @@ def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
     gate, seen = EpochGate(query), _batch(query)
     while gate.is_running:
         if gate.exists:
-            # Behind a closed gate, a query ends by itself, unless it sleeps until its next trigger.
+            # With a closed gate, a query ends by itself unless it sleeps until its next trigger.
             is_time = gate.close() and gate.is_asleep
         else:
-            # Right after an epoch, there is the least to repeat.
+            # An epoch that has just begun takes the least time to repeat.
             is_time = not query.status["isTriggerActive"] or _batch(query) != seen
         if is_time:
             query.stop()
@@ -76,7 +75,7 @@ def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
 
 
 def finish_epoch(start: Start, has_time: Callable[[], bool]) -> bool:
-    """Run the uncommitted epoch, if there is one. Returns whether all epochs are committed."""
+    """Run the uncommitted epoch, if any. Returns whether all epochs are committed."""
     half = Checkpoint(start.spark, str(start.checkpoint)).uncommitted_epoch
     if half is None:
         return True
@@ -103,8 +102,8 @@ def _batch(query: Any) -> int | None:
 class EpochGate:
     """A gate between the epochs of a query. While it is closed, no epoch begins.
 
-    Only for classic sessions: uses private methods of Spark. While the gate is closed, ``isActive`` is False even if an
-    epoch is running. Use it in one thread only, because the JVM's locks belong to threads.
+    Needs a classic session, because it uses Spark's private methods. While the gate is closed, ``isActive`` is False
+    even if an epoch is running. Use it in one thread only, because the JVM's locks belong to threads.
     """
 
     def __init__(self, query: Any) -> None:
@@ -136,7 +135,7 @@ class EpochGate:
         return _WAITS_FOR_TRIGGER in self.stack()
 
     def close(self) -> bool:
-        """Block new epochs. Returns False if an epoch is just beginning: call again."""
+        """Block new epochs. Returns False if an epoch is just beginning; if so, call again."""
         if self._open is not None:
             return True
         state = self._state.get()
@@ -153,7 +152,7 @@ class EpochGate:
         # Under the lock, the query's thread neither begins an epoch nor checks the state.
         try:
             begun = self.has_begun()
-            # A planned epoch: Spark does not check the state again before its end.
+            # Spark does not check the state of a planned epoch again before the epoch's end.
             if (begun and not _RUNS_JOBS.search(self.stack())) or not self._state.compareAndSet(state, self._closed):
                 return False
             if begun or self._will_look():
@@ -179,7 +178,7 @@ class EpochGate:
         return begun != committed
 
     def stack(self) -> str:
-        # A whole stack in one call to Java.
+        # Gets the whole stack in one call to Java.
         trace = self._java.java.lang.Exception()
         trace.setStackTrace(self._thread.getStackTrace())
         text = self._java.java.io.StringWriter()
@@ -193,6 +192,6 @@ class EpochGate:
             self.mark_ended()
 
     def mark_ended(self) -> None:
-        """Set an ended query's state to ended, in case the gate has reset the state."""
+        """Set an ended query's state to ended, because the gate may have reset it."""
         if self._closed is not None and not self.is_running:
             self._state.set(self._closed)

@@ -1,8 +1,8 @@
-"""Updates a query driver's heartbeat, every second in memory and every 15 seconds in the checkpoint.
+"""Updates the heartbeat of a query's driver, every second in memory and every 15 seconds in the checkpoint.
 
-A starting query checks for another driver's heartbeat, because a second driver on a checkpoint makes the first one fail
-minutes later. The tools read heartbeats, because only the driver knows that an epoch hangs. Under Spark Connect, files
-cannot be removed, so the heartbeat is only in memory.
+A starting query checks for another driver's heartbeat, because a second driver on a checkpoint makes the first driver
+fail minutes later. The tools read heartbeats, because only the driver knows that an epoch hangs. Under Spark Connect,
+the heartbeat is only in memory, because files cannot be removed.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-#: Seconds between writes, and milliseconds until a silent driver counts as dead.
+#: Seconds between two writes, and milliseconds of silence until a driver counts as dead.
 WRITE_EVERY = 15.0
 FRESH_MS = 150_000
-# Seconds that a start waits for another driver's heartbeat or end.
+# Seconds that a starting query waits for another driver's heartbeat or end.
 _NEXT_BEAT = 2 * WRITE_EVERY
 _STOPPING = 120.0
 _LOOK_EVERY = 1.0
-# After this time of an epoch (milliseconds), its stages are read, by some calls to Java each second.
+# If an epoch takes longer than this (milliseconds), its stages are read, with some calls to Java each second.
 _STAGES_AFTER = 2000
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A driver's activity at some time. All times are Unix times in ms.
+    """A snapshot of a driver's activity. Times are Unix times in ms, unless noted.
 
     Attributes:
         process: the driver's pid on ``host``.
         process_start: when that process started (clock ticks since boot), or 0 if unknown.
-        reported: time of Spark's last progress report, which may be of an idle query, or None before the first report.
+        reported: time of Spark's last progress report (idle queries also report), or None before the first report.
     """
 
     at: int
@@ -152,7 +152,7 @@ class _Files:
         try:
             if self._name is not None:
                 self._folder.remove(self._name)
-        except Exception as error:  # its Spark has ended
+        except Exception as error:  # Spark has ended
             _log.debug("heartbeat in %s: %s", self._folder.path, describe(error))
 
     def read(self) -> dict[str, Heartbeat]:
@@ -171,7 +171,7 @@ def _path(checkpoint: str) -> str:
 
 
 def _files_of(spark: SparkSession, checkpoint: str) -> _Files | None:
-    """Return a checkpoint's heartbeat files, or None under Spark Connect, where writing a file takes a job."""
+    """Return a checkpoint's heartbeat files, or None under Spark Connect."""
     folder = session_of(spark).hadoop_folder(_path(checkpoint))
     return None if folder is None else _Files(folder)
 
@@ -181,7 +181,7 @@ def _read(folder: Folder) -> dict[str, Heartbeat]:
     for name, line in folder.lines():
         try:
             beats[name] = read(Heartbeat, json_object(line))
-        except TypeError:  # of another version
+        except TypeError:  # another version's heartbeat
             continue
     return beats
 
@@ -194,8 +194,8 @@ def newest_heartbeat(spark: SparkSession, checkpoint: str) -> Heartbeat | None:
 def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_over: bool) -> None:
     """Raise if another driver is running the checkpoint's query.
 
-    A killed driver leaves its last heartbeat. So if the last heartbeat is from another machine, waits for a newer one.
-    With ``take_over``, asks the other driver to stop instead.
+    A killed driver leaves its last heartbeat behind. So if the last heartbeat is from another machine, this waits for a
+    newer one. With ``take_over``, it asks the other driver to stop instead of raising.
     """
     files = None if checkpoint is None else _files_of(spark, checkpoint)
     if checkpoint is None or files is None:

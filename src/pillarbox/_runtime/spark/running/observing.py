@@ -1,4 +1,4 @@
-"""Public methods that ``pillarbox_tools`` implements."""
+"""Public functions that ``pillarbox_tools`` implements."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ def dashboard(
 ) -> Dashboard:
     """Open the dashboard of this process, and show a query in it.
 
-    It shows the query's plan, epochs, event time, heavy keys, calls, state and failures. A process has one dashboard;
-    each call adds a query to it. The dashboard requires the extra ``pillarbox[dashboard]``, and closes when this
+    The dashboard shows the query's plan, epochs, event time, heavy keys, calls, state and failures. A process has one
+    dashboard; each call adds a query to it. It requires the extra ``pillarbox[dashboard]``, and closes when this
     process (under Spark Connect, the client) exits.
 
-    By default, only this machine has access. Everyone with access can see keys and records, so read docs/security.md
+    By default, only this machine has access. Everyone with access can see keys and records: read docs/security.md
     before you listen on another address.
 
     Args:
         query: a query from :func:`pillarbox.start`, or from the ``start()`` of its writer.
-        port: the port to listen on, or 0 for any free port. By default, the port of the open dashboard, otherwise 8082.
-        host: the address to listen on. By default, the address of the open dashboard, otherwise 127.0.0.1.
+        port: the port to listen on, or 0 for any free port. By default, the open dashboard's port, or 8082.
+        host: the address to listen on. By default, the open dashboard's address, or 127.0.0.1.
         token: the credential for browsers. By default, a loopback address needs no token; for other addresses, ``url``
             contains a random token.
 
@@ -80,8 +80,8 @@ def dashboard(
         The dashboard. Open its ``url`` in a browser.
 
     Raises:
-        ConfigurationError: the token is empty; the dashboard is already open with a different host, port or token; or
-            Starlette or uvicorn is missing.
+        ConfigurationError: the token is empty, the dashboard is already open with a different host, port or token, or a
+            package of the extra is missing.
         ProgramError: the query has no program of pillarbox, or was started by another process.
 
     Example:
@@ -97,17 +97,18 @@ def dashboard(
 
 
 def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str = "127.0.0.1") -> MetricsServer:
-    """Serve the metrics of a query at ``/metrics``, for Prometheus to scrape.
+    """Serve a query's metrics at ``/metrics``, for Prometheus to scrape.
 
-    Metrics are sums over an operator's subtasks. Counters start at 0 when the query starts, and continue if this
-    process restarts the query. A process has one server; each call adds a query to it. The server requires the extra
-    ``pillarbox[metrics]``, and closes when this process (under Spark Connect, the client) exits. See docs/monitoring.md
-    for a Grafana board and alert rules.
+    Metrics are sums over an operator's subtasks. Counters start at 0, and continue if this process restarts the query.
+    A process has one server; each call adds a query to it. The server requires the extra ``pillarbox[metrics]``, and
+    closes when this process (under Spark Connect, the client) exits. See docs/monitoring.md for a Grafana board and
+    alert rules.
 
     Args:
         query: a query from :func:`pillarbox.start`, or from the ``start()`` of its writer.
         port: the port to listen on, or 0 for any free port.
-        host: the address to listen on. By default, only this machine has access; with "0.0.0.0", every machine.
+        host: the address to listen on. By default, only this machine has access; with "0.0.0.0", every machine has
+            access.
 
     Returns:
         The server. Scrape its ``url``.
@@ -128,10 +129,9 @@ def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str 
 
 
 class QueryCollector:
-    """A collector for a ``prometheus_client`` registry, for processes that already serve metrics.
+    """A collector for a ``prometheus_client`` registry, in processes that already serve metrics.
 
-    It exports the same metrics as :func:`pillarbox.serve_metrics`. Register one collector, and ``add`` more queries to
-    it.
+    Exports the same metrics as :func:`pillarbox.serve_metrics`. Register one collector, and ``add`` more queries to it.
 
     Args:
         queries: queries from :func:`pillarbox.start`.
@@ -151,7 +151,7 @@ class QueryCollector:
             self.add(query)
 
     def add(self, query: StreamingQuery) -> None:
-        """Add a query. If it was restarted, its counters continue.
+        """Add a query. The counters of a restarted query continue.
 
         Raises:
             ProgramError: the query has no program of pillarbox, or was started by another process.
@@ -164,7 +164,7 @@ class QueryCollector:
         return metrics
 
     def describe(self) -> Iterator[Metric]:
-        """Return the metrics with their samples left out, so that the registry can detect duplicate names."""
+        """Return the metrics without samples, so that the registry can detect duplicate names."""
         metrics: Iterator[Metric] = self._collector.describe()
         return metrics
 
@@ -173,16 +173,16 @@ def export_otel(query: StreamingQuery, meter_provider: MeterProvider | None = No
     """Register a query's metrics with OpenTelemetry. Call it once per query.
 
     Exports the same metrics as :func:`pillarbox.serve_metrics`, with dots in their names and UCUM units. Requires the
-    extra ``pillarbox[otel]``. Configure the provider to select metrics, destination and interval.
+    extra ``pillarbox[otel]``. The provider selects metrics, destination and interval.
 
     Args:
         query: a query from :func:`pillarbox.start`, or from the ``start()`` of its writer.
-        meter_provider: the provider, or None for the global provider, which the program may set later.
+        meter_provider: the provider, or None for the global provider, which may be set later.
 
     Raises:
         ConfigurationError: OpenTelemetry is missing.
-        ProgramError: the query has no program of pillarbox or was started by another process, or ``meter_provider`` is
-            not a meter provider.
+        ProgramError: the query has no program of pillarbox, the query was started by another process, or
+            ``meter_provider`` is not a meter provider.
 
     Example:
         >>> reader = PeriodicExportingMetricReader(OTLPMetricExporter())  # doctest: +SKIP
@@ -210,21 +210,21 @@ def record(
     ``pillarbox replay DIRECTORY`` then runs the task again on your machine, without Spark and Java, and stops at its
     failure.
 
-    To get the input, this runs sources and earlier operators again, on a copy of the checkpoint. It writes nothing to
-    the sink or the checkpoint. The recording contains the task's records and state, so protect it like the checkpoint.
-    Requires a classic session.
+    To get the input, this runs sources and earlier operators again, on a copy of the checkpoint. It does not write to
+    the sink or the checkpoint. The recording contains records and state, so protect it like the checkpoint. Requires a
+    classic session.
 
     Args:
         writer: as in :func:`pillarbox.start`.
         directory: a new folder on the driver's machine.
-        epoch: Spark's number of the micro-batch. By default, the failed micro-batch, otherwise the last one.
+        epoch: Spark's number of the micro-batch. By default, the failed micro-batch, or else the last one.
         uid: the operator's uid or name. By default, the failed operator.
         subtask: the subtask's index; for a source, the partition.
-        key: instead of ``subtask``, one of its keys as text (JSON for a key of several columns). It is parsed according
-            to the declared type of keys, otherwise by comparison with the keys in state.
-        allow_calls: whether to repeat the calls that earlier async operators make. If False, an epoch with such calls
-            is refused. Calls by other functions are always repeated.
-        limit: maximum size (bytes) of the task's input, and also of the copied state. Raises if either is larger.
+        key: instead of ``subtask``, one of its keys as text (JSON for a key of several columns). The text is parsed
+            as the declared key type. If no type is declared, it is compared with the keys in state.
+        allow_calls: whether to repeat the calls of earlier async operators. If False, an epoch with such calls is
+            refused. Other functions' calls are always repeated.
+        limit: maximum size (bytes) of the task's input, and of the copied state.
         timeout: maximum time to run the earlier operators (seconds).
         options: options of the writer's ``start``, such as ``checkpointLocation``.
 

@@ -1,6 +1,6 @@
 """Reads each progress report of a query once, in order.
 
-It polls, because with a listener, PySpark would call Java for each field of each report.
+It polls, because PySpark's listeners call Java for each field of each report.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ProgressReader:
         return reports
 
     def epochs_in(self, reports: Sequence[Progress]) -> list[Progress | None]:
-        """Return the reports that are about epochs. None stands for reports that Spark has dropped."""
+        """Return the epochs' reports, with None for reports that Spark has dropped."""
         seen = self._seen
         epochs: list[Progress] = [report for report in reports if not is_idle(report)]
         if not epochs:

@@ -1,7 +1,7 @@
-"""Managed queries, started with :func:`start` instead of the writer's own method.
+"""Managed queries, which are started with :func:`start` instead of the writer's own method.
 
-A thread of the driver watches the query. If the program uses processing time, this thread ends an ``availableNow``
-query, which Spark would run forever.
+A thread in the driver watches the query. With processing time, Spark would run an ``availableNow`` query forever, so
+this thread ends it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# Seconds between reads of a query's progress; the second constant is for `availableNow`.
+# Seconds between two reads of a query's progress. The second constant is for `availableNow`.
 _LOOK_EVERY = 1.0
 _LOOK_FOR_END_EVERY = 0.2
 _REQUESTS_EVERY = 5.0
-# Maximum seconds to close the functions of a query, and of all queries at exit.
+# Maximum seconds to close one query's functions, and all queries' functions at exit.
 _CLOSING = 60.0
 _LEAVING = 30.0
 
@@ -57,29 +57,29 @@ def start(
     """Start a streaming query with a program of pillarbox, like ``writer.start()``, and manage it.
 
     - Refuses a program that cannot resume from the checkpoint, because shuffles or sources were added or removed, or a
-      key, a uid or the max parallelism has changed. Logs doubtful changes.
-    - Refuses a checkpoint while another driver runs its query, and after an interrupted rescaling.
+      key, a uid or the max parallelism was changed. Logs doubtful changes.
+    - Refuses a checkpoint whose query another driver runs, or whose rescaling was interrupted.
     - With ``env.set_auto_rescale(True)``, rescales a checkpoint to the program's parallelism. Otherwise, the query runs
       with the checkpoint's parallelism, and a warning is logged.
-    - With ``trigger(availableNow=True)``, also ends a query that uses processing time, after all input has been read,
+    - With ``trigger(availableNow=True)``, ends even a query that uses processing time, after all input has been read,
       timers that were due by then have fired, and carried requests have been answered. Later timers stay in the
       checkpoint.
-    - ``pillarbox stop CHECKPOINT`` and ``pillarbox savepoint CHECKPOINT DIR --stop`` work from any machine.
-      :func:`pillarbox.run` waits for the query's end, or for a signal.
-    - After the query has ended, calls the functions' ``close()`` before ``awaitTermination()`` returns. This takes at
-      most five seconds.
+    - Makes ``pillarbox stop CHECKPOINT`` and ``pillarbox savepoint CHECKPOINT DIR --stop`` work from any machine. To
+      wait for the query's end or a signal, call :func:`pillarbox.run`.
+    - When the query has ended, calls the functions' ``close()``, for at most five seconds, before
+      ``awaitTermination()`` returns.
 
     Args:
         writer: from a program's ``to_dataframe(...).writeStream`` or ``for_each_batch``.
         path: as in ``DataStreamWriter.start``.
         table: a table to write to, as in ``DataStreamWriter.toTable``.
-        take_over: whether to first stop the query in another driver (between two epochs), instead of raising.
+        take_over: whether to stop another driver's query (between two epochs) instead of raising.
         options: as in ``start`` or ``toTable``.
 
     Raises:
-        CheckpointMismatchError: the checkpoint belongs to another program, or its rescaling was interrupted.
-        ConfigurationError: another driver runs the query, or ``env.set_auto_rescale(True)`` is set, but this Spark
-            cannot rescale.
+        CheckpointMismatchError: the checkpoint belongs to a different program, or its rescaling was interrupted.
+        ConfigurationError: another driver runs the query, or this Spark cannot rescale in spite of
+            ``env.set_auto_rescale(True)``.
         ProgramError: the query has no program of pillarbox.
     """
     if not hasattr(writer, "foreachBatch"):
@@ -116,7 +116,7 @@ _instead: ContextVar[Callable[[Start], NoReturn] | None] = ContextVar("pillarbox
 
 @contextmanager
 def instead_of_starting(call: Callable[[Start], NoReturn]) -> Iterator[None]:
-    """Within the block, make :func:`start` call ``call`` instead, in this thread. For ``pillarbox record``."""
+    """Within the block, calls of :func:`start` in this thread run ``call`` instead. For ``pillarbox record``."""
     token = _instead.set(call)
     try:
         yield
@@ -144,17 +144,17 @@ class EndOfWork:
     """Detects when an ``availableNow`` query has no more work."""
 
     def __init__(self) -> None:
-        # Epoch milliseconds.
+        # Unix time in ms.
         self._input_ended: int | None = None
         self._is_first = True
-        # Last reports of tasks that may have work left without input.
+        # The last report of each task that may have work left without input.
         self._last: dict[tuple[str, str, int], TaskReport] = {}
 
     def is_reached(self, progress: Any) -> bool:
-        """Return whether no work is left after a batch. ``progress`` is the batch's report, or None if it is lost.
+        """Return whether no work is left after a batch. ``progress`` is the batch's report, or None if that is lost.
 
-        The end is reached when all work is done that was due when the input ended. A run's first batch is never the
-        end, because the previous run may have planned it.
+        No work is left when all work that was due at the end of the input is done. A run's first batch does not count,
+        because the previous run may have planned it.
         """
         if progress is None:
             self._last.clear()
@@ -178,7 +178,7 @@ class EndOfWork:
 
 
 class _Watch(threading.Thread):
-    """Watches a query until it ends, and polls for commands to it. With ``ends``, ends it if no work is left."""
+    """Watches a query until it ends, and polls for commands to it. With ``ends``, ends it when no work is left."""
 
     def __init__(self, started: StartedQuery, *, ends: bool) -> None:
         super().__init__(name=f"pillarbox query {started.query.id}", daemon=True)
@@ -205,7 +205,7 @@ class _Watch(threading.Thread):
     def _watch(self) -> None:
         failure = self._wait()
         if failure is not None:
-            # The failure is raised where the user waits.
+            # `awaitTermination` raises the failure.
             _log.debug("query %s ended: %s", self._query.id, describe(failure))
         self._managed.wait_while_held()
         if self._requests is not None:
@@ -237,7 +237,7 @@ class _Watch(threading.Thread):
                 end_query(self._managed, lambda: True)
 
     def _take_progress(self) -> list[Progress]:
-        """Pass on new progress reports. After an error, the next call also reads the missed reports."""
+        """Pass on new progress reports. After an error, the next call includes the missed reports."""
         try:
             reports = self._progress.new()
         except Exception as error:

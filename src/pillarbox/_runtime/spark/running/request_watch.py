@@ -1,4 +1,4 @@
-"""The driver's side of commands to a running query, such as to stop it."""
+"""The driver's side of commands to a running query, such as the command to stop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class RequestWatch:
-    """Polls for commands to a running query, and runs them in another thread. Not thread-safe."""
+    """Polls for commands to a running query, and runs each in another thread. Not thread-safe."""
 
     def __init__(self, started: StartedQuery, clock: Callable[[], float] = time.time) -> None:
         assert started.checkpoint is not None
@@ -48,7 +48,7 @@ class RequestWatch:
         self._warned = False
 
     def look(self) -> None:
-        """Check for a new command and run it in another thread. Never raises.
+        """Check for a new command, and run it in another thread. Never raises.
 
         The first call discards commands that were sent to the previous run.
         """
@@ -64,11 +64,11 @@ class RequestWatch:
                 return
             wish = self._open_wish(self._requests.lines())
             self._seen = files
-        except Exception as error:  # the next check may find them
+        except Exception as error:  # the next check may succeed
             self._could_not(error)
             return
         if wish is not None:
-            # Not a daemon: Python waits for it at exit.
+            # Not a daemon thread, so Python waits for it at exit.
             threading.Thread(target=self._carry_out, args=(wish,), name="pillarbox request", daemon=False).start()
 
     def end(self) -> None:

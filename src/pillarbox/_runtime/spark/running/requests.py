@@ -1,14 +1,14 @@
 """Commands to a running query, as files in a folder next to its checkpoint, which both sides can access.
 
-Each file contains one line, a JSON object, and is never changed or removed.
+Each file is one JSON object in one line, and is never changed or removed.
 
-To stop a query, a command writes the :class:`DesiredState`, and the driver the :class:`ObservedState`; the highest
-generation is current. To get a savepoint or recording, a command writes a :class:`QueryRequest`, and the driver a
-:class:`RequestStatus` for each step.
+To stop a query, a command writes the :class:`DesiredState`, and the driver writes the :class:`ObservedState`; the
+highest generation is current. To get a savepoint or recording, a command writes a :class:`QueryRequest`, and the driver
+writes a :class:`RequestStatus` for each step.
 
-Before the driver acts, it writes that it has taken the request, and then checks that the command has not withdrawn the
-request. When the query ends, the driver answers all open requests. When a query starts, earlier requests are marked as
-over. If a command is killed, it can be run again, and finds its request or the outcome.
+Before the driver acts, it writes that it has taken the request, and then checks that the request was not withdrawn.
+When the query ends, the driver answers all open requests. When a query starts, earlier requests are marked as over. A
+killed command can be run again, and finds its request or the outcome.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPEN, TAKEN, DONE, FAILED, WITHDRAWN, OVER, LOST = "open", "taken", "done", "fai
 
 @dataclass(frozen=True)
 class DesiredState:
-    """The state that a command requests for the query.
+    """The state that a command requests for a query.
 
     Attributes:
         state: ``stopped``, or ``running`` to withdraw the request.
@@ -50,7 +50,7 @@ class DesiredState:
 
 @dataclass(frozen=True)
 class ObservedState:
-    """The query's state, as its driver reports it.
+    """A query's state, as its driver reports it.
 
     Attributes:
         state: ``stopping``, ``stopped``, or ``running`` if the query was started again or could not be stopped.
@@ -98,7 +98,7 @@ class RequestStatus:
 
 
 class RequestOutcome(NamedTuple):
-    """The outcome of a command: a status, or ``open`` until there is one, or ``lost`` if the driver ended before."""
+    """The outcome of a command: its last status, ``open`` without a status, or ``lost`` if the driver ended before."""
 
     status: str
     error: str = ""
@@ -121,7 +121,6 @@ class RequestLog:
 
     @property
     def is_to_stop(self) -> bool:
-        """Whether a command wants to stop the query, and no driver has answered."""
         return self.desired.state == STOPPED and self.desired.desired > self.newest.observed
 
     def outcome(self, wish: DesiredState | QueryRequest) -> RequestOutcome:
@@ -161,7 +160,7 @@ def _all(kind: type[T], lines: Sequence[dict[str, Any]]) -> list[T]:
 
 
 class Requests:
-    """The folder with the requests to a checkpoint's query."""
+    """The folder with the requests to a query."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._folder = session_of(spark).folder(f"{checkpoint.rstrip('/')}/pillarbox/requests")
@@ -178,6 +177,6 @@ class Requests:
     def make_folder(self) -> None:
         """Create the folder, with an empty observed state.
 
-        Polling a missing folder costs more in object stores, and logs a stack trace under Spark Connect.
+        Polling a missing folder would cost more in object stores, and would log a stack trace under Spark Connect.
         """
         self.write(ObservedState(0, RUNNING))

@@ -1,4 +1,4 @@
-"""``run``: ends a query between two epochs when its process receives a signal."""
+"""``run``: ends a query between two epochs on a signal."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
     For a program that runs as a service: Kubernetes, systemd and Ctrl-C send these signals. After the first signal, no
     epoch begins, and the query ends when the running epoch is committed, so the next start repeats nothing. If the
     epoch takes longer than ``grace``, or a second signal arrives, the query stops immediately, and the next start
-    repeats the epoch, with correct results. In all cases, the functions' ``close()`` is called.
+    repeats the epoch, with correct results. The functions' ``close()`` is called in all cases.
 
-    In a terminal, a line on standard error shows the progress of a query that has ``trigger(availableNow=True)`` or
-    lags behind its input.
+    In a terminal, a line on standard error shows a query's progress while it lags behind its input, and always with
+    ``trigger(availableNow=True)``.
 
-    Only the main thread receives signals, so in another thread, ``run`` just waits for the end. It restores the
-    previous signal handlers on return, and on a second signal.
+    Only the main thread receives signals; in another thread, ``run`` just waits for the end. It restores the previous
+    signal handlers on return, and on a second signal.
 
     Args:
         query: a query from :func:`pillarbox.start`.
-        grace: how long the running epoch may take to end. Allow the process a few seconds more, with
+        grace: time for the running epoch to end. Allow the process a few seconds more, with
             ``terminationGracePeriodSeconds`` in Kubernetes or ``TimeoutStopSec`` in systemd.
-        recordings: a folder on this machine, or None. If a task makes the query fail, this records it there, as
-            :func:`pillarbox.record` does, in at most ten minutes and with at most 1 GiB of input. A failure to record
-            is logged.
+        recordings: a folder on this machine, or None. If a task makes the query fail, the task is recorded there, as by
+            :func:`pillarbox.record`, in at most ten minutes and with at most 1 GiB of input. A failure to record is
+            logged.
 
     Raises:
         StreamingQueryException: the query has failed.
@@ -114,9 +114,9 @@ def _end(started: StartedQuery, seconds: float, signals: _Signals) -> None:
 
 
 class _Signals:
-    """Counts termination signals, if created in the main thread.
+    """Counts termination signals. Does nothing outside of the main thread.
 
-    The handler does nothing else, because it may run during a call to Java, or while any lock is held.
+    The handler only counts, because it may run during a call to Java, or while any lock is held.
     """
 
     def __init__(self) -> None:
@@ -137,10 +137,10 @@ class _Signals:
         self.count += 1
         self.name = signal.Signals(number).name
         if self.count > 1:
-            self._restore()  # a third signal gets the previous handler
+            self._restore()  # so that a third signal calls the previous handler
 
     def _restore(self) -> None:
         while self._before:
             number, handler = self._before.popitem()
-            # None: not installed from Python
+            # None means that the handler was not installed from Python.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

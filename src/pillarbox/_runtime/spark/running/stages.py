@@ -28,7 +28,7 @@ class Stage:
 def stages_of(spark: SparkSession, run: str, levels: int = 0) -> list[Stage]:
     """Return the stages of a query's running jobs, or [] under Spark Connect. Thread-safe.
 
-    ``levels`` is the program's number of levels, or 0 if the query has several programs.
+    ``levels`` is the number of the program's levels, or 0 for several programs.
     """
     jobs = session_of(spark).running_jobs(run)
     if not jobs:

@@ -26,7 +26,7 @@ _log = logging.getLogger("pillarbox")
 
 # Seconds.
 DEFAULT_TIMEOUT = 600.0
-# Seconds between starts of a query without input.
+# Seconds between two starts of a query without input.
 _TRY_EVERY = 2.0
 
 
@@ -36,20 +36,19 @@ def stop_with_savepoint(
     """Stop a query between two epochs, and write a savepoint of its state after the last epoch.
 
     The running epoch completes first. A query that starts from the savepoint resumes right after this query's last
-    output. If :func:`pillarbox.start` started the query, its ``awaitTermination()`` returns after the savepoint is
-    written.
+    output. If :func:`pillarbox.start` started the query, ``awaitTermination()`` returns after the savepoint is written.
 
     With ``drain``, the query first completes all pending work (Flink's ``--drain``). One more epoch reads the available
     input, then event time ends: all windows and event-time timers fire, carried requests are answered, and the sink
     receives the output. As in Flink, processing-time timers that are not due stay in the savepoint. All later input is
-    late, so do not drain a query if you want to continue from its state. Spark only runs an epoch if a source has
-    input, so this call waits for input.
+    late, so do not drain a query if you want to continue from its state. This call waits for input, because Spark runs
+    an epoch only if a source has input.
 
     Args:
         query: a query with a program of pillarbox, started by this process.
         directory: a new directory for the savepoint, as in :func:`pillarbox.savepoint`.
         drain: whether to end event time before the savepoint.
-        timeout: maximum time (seconds), without the time to write the savepoint.
+        timeout: maximum seconds, not counting the time to write the savepoint.
 
     Raises:
         SavepointError: the query was not stopped, or the savepoint is incomplete. The message explains which, and how
@@ -95,8 +94,6 @@ def stop_with_savepoint(
 
 
 class _Stop:
-    """Stops one query with a savepoint."""
-
     def __init__(self, started: StartedQuery, deadline: float) -> None:
         self._started = started
         self._spark = started.start.spark
@@ -138,7 +135,7 @@ class _Stop:
         return time.monotonic() <= self._deadline
 
     def _drain(self) -> None:
-        """Run the last epoch. With several programs, continues until each has had input in a last epoch."""
+        """Run the last epoch. With several programs, repeat this until each has had input in a last epoch."""
         every, ended = set(_uids(self._started)), set[str]()
         while True:
             number = Checkpoint(self._spark, self._checkpoint).note_last_epoch()
@@ -146,13 +143,13 @@ class _Stop:
                 with last_epoch(number):
                     progress = self._run_at_input(number, sorted(every - ended) if ended else [])
             finally:
-                # An epoch that has begun stays the last one, also when repeated.
+                # Does nothing if the epoch has begun: it remains the last epoch when it is repeated.
                 Checkpoint(self._spark, self._checkpoint).forget_last_epoch()
             if progress is None or progress["batchId"] != number:
                 return
             just_now = {report.uid for report in metrics(progress) if report.watermark == MAX_WATERMARK}
             if not just_now:
-                # A source's new part had no rows.
+                # The new part of a source had no rows.
                 Checkpoint(self._spark, self._checkpoint).forget_last_epoch(number)
             ended |= just_now
             if every <= ended:

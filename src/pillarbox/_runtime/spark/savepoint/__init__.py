@@ -1,5 +1,5 @@
-"""Writes savepoints (from a checkpoint, a DataFrame or a Spark query), reads and restores them.
+"""Writes, reads and restores savepoints.
 
-Start with `savepoint.py`, then `restore_host.py`, which converts their tables to state logs. Weak spot: a savepoint
-without a manifest is incomplete, so every reader must check for it first.
+Start with `savepoint.py`, then `restore_host.py`. Weak spot: a savepoint without a manifest is incomplete, so every
+reader must first check for the manifest.
 """

@@ -1,4 +1,4 @@
-"""``adopt``: converts the state of a query that ran without pillarbox to a savepoint."""
+"""``adopt``: converts the state of a query without pillarbox to a savepoint."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Spark's operators of Python programs: with rows, with pandas frames, and with a GroupState.
+# Spark's operators for Python functions on rows, on pandas frames, and with a GroupState.
 _FRAMES = "transformWithStateInPandasExec"
 _PROCESSORS = ("transformWithStateInPySparkExec", _FRAMES)
 _GROUP_STATE = "applyInPandasWithState"
@@ -51,10 +51,10 @@ _KINDS = {"ValueState": ("value", "value"), "ListState": ("list", "list_value"),
 def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: StatefulProcessor | None = None) -> None:
     """Write a savepoint of a Spark query that used ``transformWithState`` or similar, without pillarbox.
 
-    First stop the query. The same program, with ``pillarbox.group_by`` and ``env.from_savepoint(directory)``, then
-    resumes as Spark would: with the state variables, timers, times-to-live, watermark and source positions of the last
-    committed micro-batch. An uncommitted micro-batch is repeated. The query's checkpoint is not changed, so the query
-    can still resume without pillarbox.
+    First stop the query. After this call, the same program with ``pillarbox.group_by`` and
+    ``env.from_savepoint(directory)`` resumes as Spark would, with the state variables, timers, times-to-live, watermark
+    and source positions of the last committed micro-batch. An uncommitted micro-batch is repeated. The checkpoint is
+    not changed, so the query can still resume without pillarbox.
 
     If the call is interrupted, repeat it: it overwrites the incomplete savepoint.
 
@@ -89,8 +89,6 @@ def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: State
 
 
 class _SparkState:
-    """A Spark query's state after its last committed micro-batch."""
-
     def __init__(self, query: CheckpointState) -> None:
         self._query = query
         metadata = self._readable("the operators", lambda: query.state_operators().collect())
@@ -119,7 +117,7 @@ class _SparkState:
         declare(processor, handle)
         declarations = handle.declarations
         stored = {variable["stateName"]: variable for variable in self._properties["stateVariables"]}
-        names = [name for name in stored if not name.startswith("$")]  # Spark's own
+        names = [name for name in stored if not name.startswith("$")]  # names of Spark's own state
         undeclared = sorted({*names} - declarations.variables.keys() - declarations.deleted)
         if undeclared:
             raise self._refused(

@@ -1,8 +1,8 @@
-"""Converts a savepoint's tables to state logs of the new subtasks, in a query's first epoch.
+"""Converts a savepoint's tables to the new subtasks' state logs, in a query's first epoch.
 
-In that epoch, Spark passes ``initialState`` rows to a stateful operator by grouping key. Each subtask gets its rows of
-the tables as Arrow batches, then its operator states. Each new log is opened once as a test, so that state that does
-not fit the program fails before the query's first own epoch.
+Spark passes ``initialState`` rows to a stateful operator by grouping key. Each subtask gets its rows of the tables as
+Arrow batches, then its operator state. Each new log is opened once, so that state that does not fit the program fails
+in this epoch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pillarbox._state.savepoint.manifest import FileDigest, OperatorTable
 from pillarbox._state.savepoint.own_state import OwnState
 from pillarbox._state.savepoint.table import Table
 
-#: A level's state rows: subtask code, kind (0 for a share of the table, `COMMON`, `LAST`) and payload.
+#: A level's state rows: subtask code (number), kind (0 for a share of the table, `COMMON`, `LAST`) and payload.
 STATE_SCHEMA = "target LONG, number LONG, payload BINARY"
 COMMON = 1
 LAST = 2
@@ -43,13 +43,13 @@ _FIELDS = pa.schema([("target", pa.int64()), ("number", pa.int64()), ("payload",
 
 # Rows that are routed together.
 _ROUTED_ROWS = 1 << 14
-# A share is sent at the first size, all shares when they reach the second.
+# A share is sent when it reaches the first size, all shares when they reach the second size.
 _SHARE_BYTES = 2 * 1024 * 1024
 _WAITING_BYTES = 32 * 1024 * 1024
 
 
 class Router:
-    """Distributes an operator's table over the new subtasks. Each input row has a file's path and content."""
+    """Distributes an operator's table over the new subtasks. An input row has a file's path and content."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Router:
         self._shipped = shipped
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the subtasks' shares of the table, in a few large rows, because Spark is slow with small rows."""
+        """Yield the subtasks' shares in a few large rows, because Spark is slow with small rows."""
         loads = classes_of(self._shipped.load())
         table = Table(self._table)
         shares = _Shares(self._codes)
@@ -77,8 +77,6 @@ class Router:
 
 
 class _Shares:
-    """Buffers the table rows of each subtask until there are many."""
-
     def __init__(self, codes: list[int]) -> None:
         self._codes = codes
         self._waiting: defaultdict[int, list[pa.RecordBatch]] = defaultdict(list)
@@ -103,7 +101,7 @@ class _Shares:
 
 
 def _rows_of_files(batches: Iterable[pa.RecordBatch], digests: Mapping[str, FileDigest]) -> Iterator[pa.RecordBatch]:
-    """Yield the table rows in the files. Arrow reads them many times faster than Spark."""
+    """Read the files' rows with Arrow, which is many times faster than Spark."""
     for batch in batches:
         for path, content in zip(batch.column("path").to_pylist(), batch.column("content")):
             digest = FileDigest(len(content.as_buffer()), hashlib.sha256(content.as_buffer()).hexdigest())
@@ -114,7 +112,7 @@ def _rows_of_files(batches: Iterable[pa.RecordBatch], digests: Mapping[str, File
 
 
 class RestoringHost(TaskHost):
-    """Restores the state of a level's subtasks, in an epoch without input."""
+    """Restores the state of a level, in an epoch without input."""
 
     def __init__(
         self,
@@ -144,7 +142,7 @@ class RestoringHost(TaskHost):
                 self._common[code] = bytes(payload)
             else:
                 self._arrived[code].append(bytes(payload))
-        # Spark retains a subtask's frames until the last.
+        # Frees memory: Spark retains a subtask's frames until the last frame.
         rows.drop(rows.index, inplace=True)
         if last is not None:
             self._restore(code, last, watermark if self._follows_watermark else now)
@@ -163,14 +161,14 @@ class RestoringHost(TaskHost):
             shares = (batch_from_bytes(payload) for payload in _drained(self._arrived.pop(code, [])))
             table, log = Table(self._tables[number]), MemoryChunkStore()
             build_log(log, table, vertex.log_identity(subtask), shares, own, as_it_is())
-            # Detects state that does not fit. The query's tasks live in homes.
+            # Detects state that does not fit. The query later creates its own tasks.
             with short_lived(vertex, subtask) as task:
                 task.restore(log)
                 wakes_up = task.next_wake_up
         for chunk, content in log.chunks.items():
             self._store.put(chunk, content)
         if self._timers and wakes_up is not None:
-            # The timer fires in a later batch, since this batch's output is not the query's.
+            # The timer fires in a later batch, because this batch's output is not used.
             self._handle.registerTimer(max(wakes_up, now + 1))
 
 

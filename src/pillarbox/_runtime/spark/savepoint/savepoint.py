@@ -1,4 +1,4 @@
-"""Writes and reads savepoints, using only Spark's readers and writers.
+"""Writes and reads savepoints with Spark's readers and writers.
 
 The manifest is written last, and makes a savepoint complete (docs/savepoint-format.md).
 """
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _STATE = "state"
 _TASKS = "tasks"
-# Limits of a data file, whose bytes may be in memory several times.
+# Limits of a data file. Its bytes may be in memory several times.
 _BYTES_IN_FILE = 64 * 1024 * 1024
 _ROWS_IN_FILE = 200_000
 
@@ -59,8 +59,8 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
     """Write a savepoint: a query's state as plain Parquet files (docs/savepoint-format.md).
 
     A query can start from it at any parallelism. Reads one committed epoch from the checkpoint of a running or stopped
-    query, without the program and its classes. All state is read and verified once; a Spark task holds one subtask's
-    state log in memory.
+    query, and needs neither the program nor its classes. All state is verified. A Spark task holds one subtask's state
+    log in memory.
 
     If the call is interrupted, repeat it: it overwrites the incomplete savepoint.
 
@@ -68,12 +68,12 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
         spark: the session that reads the checkpoint and writes the savepoint.
         checkpoint: the ``checkpointLocation`` of the query.
         directory: a new directory, on any file system that Spark can write to.
-        epoch: the number of a micro-batch whose state Spark retains, or None for the last committed one.
+        epoch: a micro-batch whose state Spark retains, or None for the last committed micro-batch.
 
     Raises:
-        CheckpointMismatchError: the checkpoint or epoch does not exist or cannot be read, Spark has removed the epoch,
-            or the directory is not empty.
-        ProgramError: ``epoch`` is not a number of a micro-batch.
+        CheckpointMismatchError: the checkpoint or epoch does not exist, was removed or cannot be read, or the directory
+            is not empty.
+        ProgramError: ``epoch`` is not a micro-batch number.
 
     Example:
         >>> savepoint(spark, "/checkpoints/flights", "/savepoints/flights-1")  # doctest: +SKIP
@@ -91,7 +91,7 @@ def _write(directory: str, files: CheckpointState) -> None:
             f"checkpoint {files} contains no pillarbox state: does it belong to a query without pillarbox?"
         )
     check_new(spark, directory)
-    # Before the tables: Spark removes old offsets, too.
+    # Before the tables, because Spark also removes old offsets.
     programs, sources = files.checkpoint.programs_at(files.epoch), sources_at(spark, files.checkpoint, files.epoch)
     with unwrapped_failures():
         begin(spark, directory)
@@ -127,14 +127,14 @@ def check_new(spark: SparkSession, directory: str) -> None:
 
 def begin(spark: SparkSession, directory: str) -> None:
     if text_of(spark, f"{directory}/{STARTED}") is None:
-        # Overwriting would remove the file first, and a crash leave the others unmarked.
+        # Not overwritten: that would first remove the file, and a crash would leave the other files unmarked.
         _write_text(spark, BEGUN, f"{directory}/{STARTED}")
-    # Overwriting removes an incomplete earlier savepoint.
+    # This removes an incomplete earlier savepoint.
     _write_text(spark, "a folder for each operator", f"{directory}/{_STATE}")
 
 
 def write_table(rows: DataFrame, directory: str, uid: str) -> None:
-    """Write an operator's table. If a file is too large, writes smaller files."""
+    """Write an operator's table. If a file gets too large, write smaller files."""
     path, most = f"{directory}/{table_folder(uid)}", _ROWS_IN_FILE
     while True:
         rows.write.mode("overwrite").option("maxRecordsPerFile", str(most)).parquet(path)
@@ -149,7 +149,7 @@ def write_table(rows: DataFrame, directory: str, uid: str) -> None:
 def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
     """Write the manifest with the digests of all files.
 
-    Keeps digests that the manifest already has, so that later damage is detected.
+    Keeps the manifest's present digests, so that later damage is detected.
     """
     tasks = f"{_TASKS}/"
     digests = {name: digest for name, digest in manifest.files.items() if not name.startswith(tasks)}
@@ -184,7 +184,7 @@ def _write_tables(
 
 
 def table_of_logs(logs: DataFrame, heads: Sequence[LogHead]) -> tuple[OperatorTable, DataFrame]:
-    """Convert the state logs of an operator's subtasks to a table: returns (description, rows)."""
+    """Convert the state logs of an operator's subtasks to a table, as (description, rows)."""
     table = Table(OperatorTable.of(heads))
     if parts_slot(table.operator.layout, table.operator.space_layout) is not None:
         table = Table(OperatorTable.of(heads, _parts(logs)))
@@ -230,7 +230,6 @@ def _write_text(spark: SparkSession, text: str, folder: str) -> None:
 
 
 def sources_at(spark: SparkSession, checkpoint: Checkpoint, epoch: int) -> Sources:
-    """Return the offsets of the sources, and Spark's watermark, after a committed epoch."""
     entry = checkpoint.offsets([epoch])[epoch]
     if not entry.lines:
         raise removed(str(checkpoint), epoch)
@@ -238,13 +237,13 @@ def sources_at(spark: SparkSession, checkpoint: Checkpoint, epoch: int) -> Sourc
     last = max(entry.files.values(), default=None)
     if last is None:
         return Sources(entry.lines, watermark=watermark)
-    # A source that is read twice has two lines and one folder, and only the program knows which.
+    # A source that is read twice has two lines and one folder. Only the program shows which lines these are.
     seen = {name: _files_seen(spark, f"{checkpoint}/sources/{name}", last) for name in entry.sources}
     return Sources(entry.lines, {name: log for name, log in seen.items() if log}, watermark)
 
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
-    """Return the lines of a file source's log up to batch ``last``, without the repetitions in compacted files."""
+    """Return a file source's log up to batch ``last``, without the repetitions in compacted files."""
     rows: list[Any] = unless_missing(
         lambda: reader(spark).text(folder).where("value LIKE '{%'").distinct().collect(), []
     )
@@ -290,7 +289,7 @@ def _is_empty(spark: SparkSession, directory: str) -> bool:
 
 
 def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
-    """Open a savepoint. Files are only checked when they are read."""
+    """Open a savepoint. Data files are checked when they are read."""
     directory = directory.rstrip("/")
     text = text_of(spark, f"{directory}/{MANIFEST}")
     if text is None:
@@ -305,9 +304,9 @@ def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
 
 
 class OpenSavepoint:
-    """A savepoint that can be read with Spark.
+    """A savepoint to read with Spark.
 
-    Methods raise CheckpointMismatchError for an operator without state and for damaged files.
+    Methods raise CheckpointMismatchError for damaged files, and for an operator without state.
     """
 
     def __init__(self, spark: SparkSession, directory: str, manifest: Manifest) -> None:
@@ -325,12 +324,11 @@ class OpenSavepoint:
         return reader(self._spark).schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
 
     def rows(self, uid: str) -> int:
-        """Return the number of rows of an operator's table, according to the manifest."""
         read = reader(self._spark).schema(spark_schema(self.table(uid).schema))
         return unless_missing(lambda: read.parquet(f"{self.directory}/{table_folder(uid)}").count(), 0)
 
     def contents(self, uid: str) -> tuple[DataFrame, dict[str, FileDigest]]:
-        """Return an operator's unchecked files, as a DataFrame with ``path`` and ``content``, and their digests."""
+        """Return an operator's unchecked files (a DataFrame with ``path`` and ``content``), and their digests."""
         folder = table_folder(uid)
         digests = {
             name.rsplit("/", 1)[1]: file for name, file in self.manifest.files.items() if _folder(name) == folder

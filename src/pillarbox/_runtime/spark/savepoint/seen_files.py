@@ -14,14 +14,13 @@ from pillarbox._errors import CheckpointMismatchError
 
 # Special characters in Hadoop's globs.
 _SPECIAL = re.compile(r"([{}\[\]*?,\\])")
-# Scheme and authority, and path.
+# (scheme and authority, path)
 _PLACE = re.compile(r"((?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://[^/]*)?)(/.*)", re.DOTALL)
-# Maximum files per alternative: Hadoop's automaton grows with the names.
+# Maximum files per alternative, because Hadoop's automaton grows with the names.
 _TOGETHER = 10_000
 
 
 def paths_seen(lines: Iterable[str], last: int) -> list[str]:
-    """Return the paths in a file source's log, up to batch ``last``."""
     entries = map(json.loads, lines)
     return [unquote(str(line["path"])) for line in entries if line.get("batchId", 0) <= last]
 
@@ -29,8 +28,8 @@ def paths_seen(lines: Iterable[str], last: int) -> list[str]:
 def glob_of(paths: Iterable[str]) -> str:
     """Return a glob that matches exactly these files.
 
-    Alternatives are nested, ``{folder/{file,file},...}``, because Hadoop looks up each alternative with a slash, but
-    lists a folder only once for all alternatives without a slash.
+    Alternatives are nested, ``{folder/{file,file},...}``: Hadoop looks up each alternative with a slash, but for
+    alternatives without a slash, it lists the folder once.
     """
     places: set[str] = set()
     files: set[str] = set()
@@ -47,7 +46,7 @@ def glob_of(paths: Iterable[str]) -> str:
         files.add(match[2])
     if len(places) != 1:
         raise CheckpointMismatchError(f"the files that one source has read are in {' and '.join(sorted(places))}")
-    # One level up, so that each alternative has a slash.
+    # The parent folder, so that each alternative has a slash.
     folders = {os.path.dirname(path) for path in files}
     above = os.path.dirname(os.path.commonpath(folders)).rstrip("/")
     escaped = _escaped if folders == {"/"} else _twice_escaped

@@ -1,8 +1,8 @@
 """The source positions of a query that starts from a savepoint.
 
-In the first epoch on a new checkpoint, each source is replaced by one that makes Spark write the savepoint's position
-into its logs, and whose rows are not used. The replacement is the source in ``worker/position.py``, or for a file
-source, Spark's own source over exactly the files that were read.
+In the first epoch on a new checkpoint, each source is replaced with a source that makes Spark write the savepoint's
+position into its logs. This is the source in ``worker/position.py``, or for a file source, Spark's own source over
+exactly the files that were read. Its rows are not used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HINT = 'say where they begin: positions="none", or a position for each'
 # A file source that has read nothing.
 BEGINNING = {"logOffset": -1}
 
-# With a wildcard, Spark accepts a source without files.
+# Because of the wildcard, Spark accepts a source without files.
 _NO_FILES = "file:///pillarbox/_none/*"
 
 # Since this version, Spark has source names.
@@ -43,7 +43,7 @@ _TITLES_SINCE = (4, 2)
 _TITLE = re.compile(r'name="(\w+)"')
 
 _RELATIONS = ("StreamingRelation", "StreamingRelationV2")
-# Steps that keep state for streaming input.
+# Plan nodes that keep state for streaming input.
 _STATEFUL = frozenset(
     {
         "Aggregate",
@@ -62,13 +62,13 @@ _STATEFUL = frozenset(
 
 @dataclass(frozen=True)
 class PlannedSource:
-    """A source in a query's plan. It corresponds to a line in each entry of Spark's offset log.
+    """A source in a query's plan. Each entry of Spark's offset log has a line for it.
 
     Attributes:
-        number: Spark's number for the source's metadata. A source that occurs twice in the plan has one number.
+        number: Spark's number for the source's metadata. A source that occurs twice in the plan has a single number.
         title: the name set with ``DataStreamReader.name`` (Spark's source evolution), or None.
-        known_as: the name of the program's source that reads only this Spark source, or None.
-        has_beginning: whether its initial offset is known before it is read.
+        known_as: the name of the program's source that reads this and no other Spark source, or None.
+        has_beginning: whether the initial offset is known before the source is read.
     """
 
     name: str
@@ -130,7 +130,6 @@ def _cleans(step: Any) -> bool:
 
 
 def stateful_steps(df: DataFrame) -> list[str]:
-    """Return the stateful streaming operators in a classic DataFrame's plan."""
     steps = []
     for step in plan_steps(df):
         name, children = step.nodeName(), step.children()
@@ -144,9 +143,9 @@ class FoundPositions(NamedTuple):
     """Where each source of a starting query begins to read.
 
     Attributes:
-        positions: for each source: an offset as JSON, ``SeenFiles``, or None to start as in a new query.
-        places: for each source: its index among the savepoint's sources, or None if it is new. None instead of a list
-            if a source of either program does not read exactly one Spark source.
+        positions: by source: an offset as JSON, ``SeenFiles``, or None to start as in a new query.
+        places: by source: its index among the savepoint's sources, or None for a new source. None instead of a list if
+            a source of either program does not read exactly one Spark source.
     """
 
     positions: list[Any]
@@ -158,8 +157,6 @@ class FoundPositions(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A line of Spark's offset log."""
-
     id: str
     title: str | None
     text: str
@@ -168,7 +165,6 @@ class _Line(NamedTuple):
 def find_positions(
     start: SavepointStart, noted: Sources, names: Sequence[str] | None, planned: Sequence[PlannedSource]
 ) -> FoundPositions:
-    """Find the savepoint's position for each source."""
     requested = start.positions
     if requested == NONE or (isinstance(requested, str) and not noted.offsets):
         return _checked([None] * len(planned), planned)
@@ -196,7 +192,7 @@ def find_positions(
             [], [f"it has positions of {len(lines)} sources, and the program reads {_named(planned)}: {_HINT}"]
         )
     places = [_savepoint_index(index, match.places, planned) for index in range(len(planned))]
-    # Only then the program determines which lines are of the same source.
+    # Only in this case, the program determines which lines belong to the same source.
     in_order = not has_titles and places == [*range(len(lines))]
     positions: list[Any] = []
     for line_index, source in zip(places, planned):
@@ -280,8 +276,8 @@ def _named(planned: Sequence[PlannedSource]) -> str:
 def placeholder_sources(
     spark: SparkSession, positions: Sequence[Any], planned: Sequence[PlannedSource], checkpoint: str
 ) -> DataFrame:
-    """Return a streaming DataFrame that has no rows, and one source for each position."""
-    # Spark runs an epoch only if a source has a new position.
+    """Return a streaming DataFrame without rows, with one source for each position."""
+    # Spark runs an epoch only if a source's position changes.
     begins = any(position is not None and not isinstance(position, SeenFiles) for position in positions)
     first = None
     if not begins and not any(source.is_files for source in planned):
@@ -335,5 +331,5 @@ def _existing_files(spark: SparkSession, position: SeenFiles | None) -> str | No
 
 
 def _files(reader: DataFrameReader | DataStreamReader, path: str) -> DataFrame:
-    # Otherwise folders such as day=1 would become columns.
+    # Without this option, folders such as day=1 would become columns.
     return reader.schema("value STRING").option("recursiveFileLookup", "true").text(path)

@@ -41,23 +41,23 @@ def write_state(
 ) -> None:
     """Write a DataFrame as an operator's state in a savepoint, for ``env.from_savepoint(directory)``.
 
-    A query can then begin with state from another system, or from a batch job over past data. ``df`` has a row for each
-    key. If ``directory`` contains a savepoint, the operator is added to it.
+    A query can begin with state from another system, or from a batch job over past data. ``df`` has a row for each key.
+    If ``directory`` contains a savepoint, the operator is added to it.
 
-    With ``like``, ``df`` contains rows of the same operator in another savepoint, perhaps filtered or changed: from
-    that savepoint's folder ``state/UID`` (docs/savepoint-format.md), or from :func:`read_state`. A test can then use,
-    for example, one key of a production savepoint.
+    With ``like``, ``df`` contains rows of the same operator in another savepoint, perhaps filtered or changed, from
+    that savepoint's folder ``state/UID`` (docs/savepoint-format.md) or from :func:`read_state`. For example, a test can
+    use one key of a production savepoint.
 
     Args:
         df: a batch DataFrame.
         directory: the new or existing savepoint.
         uid: the operator's uid, as set with ``.uid("count")``.
         key: the key's column or columns. The program must key by columns of these names, or by a function that returns
-            the column's value (for several, a tuple).
-        states: the operator's states. The column with a state's name has its values: an ARRAY for a list state, a MAP
-            for a map state. By default, every other column is a value state.
-        timers: the column with a key's timers, for a ``KeyedProcessFunction``: an ARRAY of STRUCTs with ``domain``
-            (``event`` or ``processing``) and ``timestamp`` (Unix time in ms).
+            the column's value (a tuple for several columns).
+        states: the operator's states. Each reads the column of its name: an ARRAY for a list state, a MAP for a map
+            state. By default, every other column is a value state.
+        timers: the column with the timers of a ``KeyedProcessFunction``: an ARRAY of STRUCTs with ``domain`` (``event``
+            or ``processing``) and ``timestamp`` (Unix time in ms).
         like: the other savepoint, instead of ``key``, ``states`` and ``timers``.
 
     Raises:

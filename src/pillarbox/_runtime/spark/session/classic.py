@@ -1,4 +1,4 @@
-"""Accesses classic sessions, whose driver runs in a JVM that belongs to this process."""
+"""Accesses classic sessions, whose driver is this process's JVM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pillarbox._runtime.spark.session.spark_names import JOB_GROUP
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Settings that may differ between a session and its application.
+# Settings whose values may differ between a session and its application.
 _SESSION_SETTINGS = (
     "spark.pillarbox.homes",
     "spark.sql.shuffle.partitions",
@@ -31,12 +31,12 @@ _SESSION_SETTINGS = (
 
 
 class ClassicSession(Session):
-    """A session whose driver runs in this process's JVM."""
+    """A classic session."""
 
     has_jvm = True
 
     def settings(self) -> dict[str, str]:
-        # One string: a call to Java for each setting would take too long.
+        # A single string, because a call to Java for each setting would take too long.
         lines = self.spark.sparkContext.getConf().toDebugString().splitlines()
         settings = {name: value for name, _, value in (line.partition("=") for line in lines)}
         own = {name: self.spark.conf.get(name, None) for name in _SESSION_SETTINGS}
@@ -78,7 +78,7 @@ class ClassicSession(Session):
         running = set(tracker.getActiveJobsIds())
         if not running:
             return []
-        # Spark retains a thousand ended jobs. One string: each number of a Java array would be a call.
+        # A single string, because each number of a Java array would take a call. Spark retains a thousand ended jobs.
         numbers = java_class(self.spark, "java.util.Arrays").toString(tracker._jtracker.getJobIdsForGroup(group))
         return sorted(running.intersection(json.loads(numbers)))
 
@@ -92,7 +92,7 @@ class ClassicSession(Session):
         return plan_steps(df)
 
     def aliases(self, df: DataFrame) -> str:
-        # The plan's own string is truncated.
+        # The string of the whole plan is truncated.
         return "\n".join(step.simpleString(1) for step in plan_steps(df) if step.nodeName() == "SubqueryAlias")
 
     def analyzed_now(self, df: DataFrame) -> DataFrame:

@@ -1,6 +1,6 @@
-"""Checks that Spark has the private names that a query needs.
+"""Checks that Spark has all private names that a query needs.
 
-Names that are only used in workers are not checked (``homes/worker_environment.py``, ``rows/arrow_frame.py``).
+Names that only workers use are not checked (``homes/worker_environment.py``, ``rows/arrow_frame.py``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from pillarbox._runtime.spark.session.spark_names import BATCH_ID, PROVIDER_KEY,
 
 
 class _Requirement(NamedTuple):
-    """A private name of Spark."""
-
     name: str
     of_java: bool
     is_met: Callable[[Any], bool]
@@ -60,7 +58,6 @@ REQUIREMENTS = (
 
 
 def check_compatibility(spark: Any) -> None:
-    """Check that a session's Spark has all required private names. Runs no job."""
     missing = [requirement.name for requirement in REQUIREMENTS if not _is_met(requirement, spark)]
     if missing:
         raise ConfigurationError(

@@ -27,24 +27,22 @@ _LONGEST = 500
 
 
 class Configuration(NamedTuple):
-    """A query's settings and versions, with secrets masked."""
+    """A query's settings and versions. Secrets are masked."""
 
     settings: dict[str, str]
     versions: dict[str, str]
 
 
 def configuration_of(spark: SparkSession, **of_query: str) -> Configuration:
-    """Return the configuration of a query. Runs no job, and does not access storage."""
+    """Return a query's configuration. Runs no job, and does not access storage."""
     return Configuration({**settings_of(spark), **of_query}, versions_of(spark))
 
 
 def masked(name: str, value: str) -> str:
-    """Replace secrets in a setting's value."""
     return _MASK if _SECRET.search(name) else _IN_URL.sub(_MASK, value)[:_LONGEST]
 
 
 def settings_of(spark: SparkSession) -> dict[str, str]:
-    """Return the session's settings for a query, with secrets masked."""
     settings = session_of(spark).settings()
     cores = cores_of(spark, settings.get)
     if cores is not None:

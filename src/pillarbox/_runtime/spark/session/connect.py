@@ -1,4 +1,4 @@
-"""Accesses Spark Connect sessions, whose driver is a server that only accepts plans."""
+"""Accesses Spark Connect sessions, whose driver is a server that accepts only plans."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _PLAN_LENGTH = "spark.sql.maxPlanStringLength"
-# The longest Java array.
+# Maximum length of a Java array.
 _WHOLE = str(2**31 - 1 - 15)
 
 
 class ConnectSession(Session):
-    """A session of Spark Connect."""
+    """A Spark Connect session."""
 
     has_jvm = False
 
@@ -60,7 +60,7 @@ class ConnectSession(Session):
         return None
 
     def aliases(self, df: DataFrame) -> str:
-        # The full text: only the server resolves views.
+        # Needs the full text, because only the server resolves views.
         is_whole = self.spark.conf.get(_PLAN_LENGTH, _WHOLE) == _WHOLE
         with session_settings(self.spark, {} if is_whole else {_PLAN_LENGTH: _WHOLE}):
             plans = str(df._explain_string(mode="extended"))  # type: ignore[operator]

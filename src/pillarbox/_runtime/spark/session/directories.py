@@ -1,4 +1,4 @@
-"""Directories of checkpoints and savepoints. Spark must not interpret wildcards in their paths."""
+"""Checks and creates directories of checkpoints and savepoints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ _ESCAPED = re.compile(r"""[\x00-\x1f\x7f\s"#%<>?\[\\\]^`{|}]""")
 
 
 def check_session(spark: Any, asked_by: str) -> None:
-    """Raise ProgramError unless ``spark`` is a Spark session."""
     if not hasattr(spark, "readStream"):
         raise ProgramError(f"{asked_by} takes a SparkSession as its first argument, not {shorten(spark)}")
 
@@ -36,9 +35,9 @@ def checked_directory(directory: Any, what: str) -> str:
 
 @contextmanager
 def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
-    """Create a folder to write within the block. Overwrites an incomplete folder. Needs a classic session.
+    """Create a folder for the block to fill. Overwrites an incomplete folder. Needs a classic session.
 
-    A marker file marks the folder as incomplete until the block has ended without an error.
+    A file marks the folder as incomplete until the block ends without an error.
     """
     path, begun = path_class(spark)(folder), path_class(spark)(folder, _BEGUN)
     files = file_system(spark, path)

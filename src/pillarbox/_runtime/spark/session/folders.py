@@ -29,7 +29,6 @@ def reader(spark: SparkSession) -> DataFrameReader:
 
 
 def unless_missing(read: Callable[[], T], otherwise: T) -> T:
-    """Call ``read()``. If the path does not exist, return ``otherwise``."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -45,7 +44,7 @@ def unless_missing(read: Callable[[], T], otherwise: T) -> T:
 
 
 def text_of(spark: SparkSession, path: str) -> str | None:
-    """Return the text of a file, or of the only file in a folder. Returns None if there is no file."""
+    """Return the text of a file, or of the only file in a folder, or None if there is no file."""
     rows: list[Any] = unless_missing(lambda: reader(spark).text(path, wholetext=True).collect(), [])
     return next((row[0] for row in rows if row[0]), None)
 
@@ -65,11 +64,11 @@ class Folder(ABC):
 
     @abstractmethod
     def lines(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
-        """Return ``(file name, line)`` pairs of the named files, or of all files."""
+        """Return (file name, line) pairs of the named files, or of all files."""
 
     @abstractmethod
     def add_line(self, text: str) -> None:
-        """Write a line into a new file, atomically. Several applications may write concurrently."""
+        """Write a line into a new file. Atomic, even if several applications write concurrently."""
 
 
 class DataFrameFolder(Folder):
@@ -90,7 +89,7 @@ class DataFrameFolder(Folder):
         return [(name, line) for name, line in rows]
 
     def add_line(self, text: str) -> None:
-        # Base64 needs neither quoting nor parameters.
+        # Base64 avoids quoting and parameters.
         encoded = base64.b64encode(text.encode()).decode()
         line = self._spark.sql(f"SELECT CAST(unbase64('{encoded}') AS STRING) AS value")
         line.coalesce(1).write.mode("append").option("compression", "none").text(self.path)
@@ -102,7 +101,7 @@ class DataFrameFolder(Folder):
 
 
 class HadoopFolder(Folder):
-    """A folder that is accessed through Hadoop's ``FileSystem``, without jobs."""
+    """A folder that is accessed with Hadoop's ``FileSystem``."""
 
     def __init__(self, spark: Any, path: str) -> None:
         self.path = path
@@ -131,7 +130,7 @@ class HadoopFolder(Folder):
         self._files.delete(self._path(name), False)
 
     def _write(self, name: str, text: str) -> None:
-        # Readers never see half a file.
+        # Hidden and then renamed, so that readers never see half a file.
         hidden, path = self._path(f".{name}.tmp"), self._path(name)
         stream = self._files.create(hidden, False)
         try:

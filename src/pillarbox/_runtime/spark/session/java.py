@@ -1,7 +1,7 @@
-"""Accesses Java objects of a classic session, such as its DataFrames and file systems.
+"""Accesses a classic session's Java objects, such as its DataFrames and file systems.
 
-Any version of Spark may rename their methods. `compatibility.py` checks some of the names when a query starts. No
-function runs a job.
+Any version of Spark may rename their methods; `compatibility.py` checks some when a query starts. No function runs a
+job.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ def jvm(spark: Any) -> Any:
 
 
 def java_class(spark: Any, name: str) -> Any:
-    """Return a Java class by its full name. Calls Java once, instead of once for each package."""
+    """Return a Java class by its full name, with a single call to Java instead of a call for each package."""
     return getattr(jvm(spark), name)
 
 
 def java_session(spark: Any) -> Any:
-    """Return the Java session. A session without this private attribute counts as a Spark Connect session."""
+    """Return the Java session. Without this private attribute, a session counts as a Spark Connect session."""
     return spark._jsparkSession
 
 
@@ -45,7 +45,7 @@ def repartition(spark: Any, checkpoint: str, partitions: int) -> None:
 
 
 def sink_log(spark: Any, folder: str, version: int) -> tuple[Any, Any]:
-    """Return (log of a file sink, empty Java array of log entries). Creates the log's folder. Needs Spark 4.1."""
+    """Return (a file sink's log, empty Java array of log entries). Creates the log's folder. Needs Spark 4.1."""
     sinks = jvm(spark).org.apache.spark.sql.execution.streaming.sinks
     log = sinks.FileStreamSinkLog(version, java_session(spark), folder, jvm(spark).scala.Option.empty())
     return log, spark.sparkContext._gateway.new_array(sinks.SinkFileStatus, 0)
@@ -68,7 +68,7 @@ def plan_steps(df: Any) -> list[Any]:
 
 
 def python_pattern(spark: Any) -> Any:
-    """Return Spark's marker of Python functions in plans. If it is missing, assume that every query has some."""
+    """Return Spark's marker of Python functions in plans. Without it, assume that every query has Python functions."""
     return java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern").PYTHON_UDF()
 
 
@@ -95,5 +95,5 @@ def hosts_of_running_tasks(spark: Any, stage: int, attempt: int) -> list[str]:
         store = spark.sparkContext._jsc.sc().statusStore()
         tasks = store.taskList(stage, attempt, 0, _TASKS_WITH_HOSTS, v1.TaskSorting.ID, running)
         return sorted({str(tasks.apply(index).host()) for index in range(tasks.size())})
-    except Py4JError:  # Spark has forgotten the stage
+    except Py4JError:  # Spark no longer retains the stage
         return []

@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: str) -> SparkSession:
-    """Return a local Spark session for examples, tests and experiments with pillarbox.
+    """Return a local Spark session for examples, tests and experiments.
 
     Args:
         cores: number of concurrent tasks.
-        settings: further Spark settings, with ``__`` for each dot, as in ``spark__driver__memory="4g"``.
+        settings: Spark settings, with ``__`` for each dot, as in ``spark__driver__memory="4g"``.
 
     Raises:
         ConfigurationError: Java or a Python package is missing or has a wrong version.
     """
     check_count(cores, "local_session(): cores")
     check_text(app_name, "local_session(): app_name")
-    # So workers find the program's modules, as the driver does.
+    # Lets workers find the program's modules.
     script_folders = [folder for folder in sys.path[:1] if os.path.isdir(folder)]
     paths = [*script_folders, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     merged = {
-        # Modules that the daemon has imported are shared by workers.
+        # Workers share the modules that this daemon has imported.
         **({"spark.python.daemon.module": "pillarbox.daemon"} if _daemon_finds_pillarbox() else {}),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -46,7 +46,6 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
 
 
 def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
-    """Return a classic session with a local master and these settings."""
     check_packages()
     check_java()
     from pyspark.sql import SparkSession
@@ -63,10 +62,10 @@ def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
 
 
 def _daemon_finds_pillarbox() -> bool:
-    """Return whether the daemon that forks Python workers can import pillarbox.
+    """Return whether PySpark's daemon can import pillarbox.
 
-    The daemon sees installed packages and ``PYTHONPATH``, but not ``--py-files``. After ``spark-submit``, the JVM's
-    ``PYTHONPATH`` may differ from this process's.
+    The daemon can import installed packages and modules on ``PYTHONPATH``, but not from ``--py-files``. Under
+    ``spark-submit``, the daemon's ``PYTHONPATH`` is the JVM's, which may differ from this process's.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return False

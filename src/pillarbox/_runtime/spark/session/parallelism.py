@@ -1,4 +1,4 @@
-"""Computes how many Spark tasks can run concurrently, without running a job."""
+"""Computes how many Spark tasks can run concurrently. Runs no job."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 #: Returns a setting's value, or None.
 Get = Callable[[str], "str | None"]
 
-# Each partition has a state store and may have a home.
+# Limited, because each partition has a state store and may have a process.
 _MOST_BY_DEFAULT = 16
-# `spark.sql.shuffle.partitions` may be set for a whole cluster's batch jobs.
+# Limited, because `spark.sql.shuffle.partitions` may be set for a whole cluster's batch jobs.
 _MOST_PARTITIONS = 128
 
 
 def cores_of(spark: SparkSession, get: Get | None = None) -> int | None:
-    """Return how many tasks can run concurrently when all executors have started, or None if unknown."""
+    """Return how many tasks can run concurrently after all executors have started, or None if unknown."""
     get = get or (lambda name: spark.conf.get(name, None))
     executors = get("spark.executor.instances")
     if (get("spark.dynamicAllocation.enabled") or "").lower() == "true":
-        # Executors are added with work.
+        # Further executors are added when there is work.
         return _in_executors(get("spark.dynamicAllocation.maxExecutors"), get)
     # Executors may still be starting.
     counts = [session_of(spark).default_parallelism(), _in_executors(executors, get)]
@@ -49,10 +49,10 @@ def local_cores(get: Get) -> int | None:
 
 
 def default_parallelism(spark: SparkSession) -> tuple[int, str]:
-    """Return (default parallelism, reason). The reason is the end of a message.
+    """Return (default parallelism, reason). The reason ends a message.
 
-    The default is ``spark.sql.shuffle.partitions`` (at most 128) if it is set, otherwise the number of cores (at most
-    16, because each subtask makes each epoch longer).
+    The default is ``spark.sql.shuffle.partitions`` (at most 128) if set, otherwise the number of cores (at most 16,
+    because each subtask makes each epoch longer).
     """
     setting = spark.conf.get(SHUFFLE_PARTITIONS, None)
     partitions = int(setting) if setting is not None and setting.isdigit() else 0
@@ -67,7 +67,6 @@ def default_parallelism(spark: SparkSession) -> tuple[int, str]:
 
 
 def task_slots(spark: SparkSession) -> int:
-    """Return Spark's default number of partitions, without running a job."""
 
     def get(name: str) -> str | None:
         return spark.conf.get(name, None)

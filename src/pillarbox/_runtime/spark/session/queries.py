@@ -1,4 +1,4 @@
-"""Accesses private parts of a running query, such as its Java object and progress reports."""
+"""Accesses private parts of a running query."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 def execution_of(query: Any) -> Any:
-    """Return the Java object that runs a classic query, or None under Spark Connect.
+    """Return the Java object that runs a query, or None under Spark Connect.
 
     Without this object, a query can only be ended with ``stop()``, which interrupts the running epoch.
     """
@@ -18,7 +18,7 @@ def execution_of(query: Any) -> Any:
 
 
 def pinned_jvm() -> Any:
-    """Return the JVM. Raises RuntimeError unless each Python thread has a JVM thread of its own, as locks require."""
+    """Return the JVM. Raises RuntimeError unless each Python thread has its own JVM thread, as locks require."""
     from py4j.clientserver import ClientServer
     from pyspark import SparkContext
 
@@ -34,7 +34,7 @@ _NOT_COMMITTED = "STATE_STORE_COMMIT_VALIDATION_FAILED"
 class StateCommits:
     """Checks whether all partitions of a classic query with ``foreachBatch`` have committed their state.
 
-    Spark's own check only works once. Keeps Java objects, so that a batch only takes three calls to Java.
+    Spark's own check works only once. Java objects are cached, so that a batch takes only three calls to Java.
     """
 
     def __init__(self, query: Any) -> None:
@@ -71,10 +71,10 @@ _INTERRUPTIONS = (
 
 
 def with_short_interruptions(function: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
-    """Wrap a ``foreachBatch`` function so that ``query.stop()`` finds a short error if it interrupts the function.
+    """Wrap a ``foreachBatch`` function so that its error is short if ``query.stop()`` interrupts it.
 
-    Spark searches the error's text for an interruption, with a regular expression that recurses for each character. A
-    Java stack trace in the text overflows the stream thread's stack.
+    Spark searches the error's text with a regular expression that recurses for each character, so a Java stack trace in
+    the text would overflow the stream thread's stack.
     """
 
     @wraps(function)
@@ -104,7 +104,7 @@ def _interruption(text: str) -> list[str]:
 
 
 class ProgressMark(NamedTuple):
-    """Identifies a progress report. A batch id does not, because several reports may have the same batch id."""
+    """Identifies a progress report. The batch id is not enough, because several reports may share it."""
 
     batch: int
     timestamp: str
@@ -117,7 +117,7 @@ class ProgressMark(NamedTuple):
 def new_progress(query: Any, seen: ProgressMark | None) -> list[Any]:
     """Return the progress reports of a query after ``seen``, oldest first.
 
-    In a classic session, only fetches new reports, because ``recentProgress`` would convert all hundred.
+    In a classic session, fetches only new reports, because ``recentProgress`` would convert all hundred reports.
     """
     if hasattr(query, "_jsq"):
         recent = query._jsq.recentProgress()

@@ -1,6 +1,6 @@
-"""Checks Spark, Java and Python packages before a program runs.
+"""Checks Spark, Java and Python packages.
 
-Functions named ``...problem`` return an error message or None. ``pillarbox doctor`` also calls them.
+Functions named ``...problem`` return an error message or None, and are also called by ``pillarbox doctor``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pillarbox._runtime.spark.session.session import session_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Settings with the values that a streaming program needs.
+#: Settings that a streaming program needs.
 NEEDED = {"spark.speculation": "false", "spark.shuffle.push.enabled": "false", "spark.python.use.daemon": "true"}
 
 
@@ -46,14 +46,13 @@ def pandas_problem(version: str) -> str | None:
 
 
 def speculation_problem(settings: Mapping[str, str]) -> str | None:
-    """Return a message if Spark may start second attempts of slow tasks, or None."""
     if not _is_true(settings, "spark.speculation"):
         return None
     return "spark.speculation is true: 2 attempts of one task would work on the same state, so set it to false"
 
 
 def push_based_shuffle_problem(settings: Mapping[str, str]) -> str | None:
-    """Return a message if shuffles are push-based, because Spark then cannot compare two attempts' output."""
+    """Check that shuffles are not push-based, because Spark could not compare two attempts' output."""
     if not _is_true(settings, "spark.shuffle.push.enabled"):
         return None
     return (
@@ -63,7 +62,6 @@ def push_based_shuffle_problem(settings: Mapping[str, str]) -> str | None:
 
 
 def daemon_problem(settings: Mapping[str, str]) -> str | None:
-    """Return a message if Spark starts Python workers without a daemon, or None."""
     if _is_true({"spark.python.use.daemon": "true", **settings}, "spark.python.use.daemon"):
         return None
     return (
@@ -77,12 +75,11 @@ def _is_true(settings: Mapping[str, str], name: str) -> bool:
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """Raise if a setting is unsuitable for streaming programs."""
     _refuse(speculation_problem(settings) or push_based_shuffle_problem(settings) or daemon_problem(settings))
 
 
 def check_packages() -> None:
-    """Raise if a package that Spark's stateful Python API requires is missing or too old."""
+    """Raise if a package that Spark's stateful Python API needs is missing or too old."""
     for module, package in (
         ("pandas", "pandas<3"),
         ("pyarrow", "pyarrow"),
@@ -112,7 +109,7 @@ def check_java() -> None:
 def check_python(worker: str) -> None:
     """Raise if the workers' Python (a path or command) lacks packages that this process has."""
     path = shutil.which(worker)
-    # Environments may share a base Python, or have several paths.
+    # Environments may share a base Python, or an environment may have several paths.
     if path is None or (path != sys.executable and _prefix(path) != sys.prefix):
         raise ConfigurationError(
             f"Spark's Python workers run {path or worker}, and this program runs {sys.executable}: set"
@@ -121,11 +118,10 @@ def check_python(worker: str) -> None:
 
 
 def check_requirements(spark: SparkSession, *, streaming: bool) -> None:
-    """Raise if the Spark application does not meet a program's requirements."""
     check_packages()
     if streaming:
         check_settings({name: str(spark.conf.get(name, default)) for name, default in NEEDED.items()})
-    # Elsewhere the path may differ.
+    # On other machines, the path may differ.
     worker = session_of(spark).worker_python()
     if worker is not None and re.match(r"local(\[|$)", spark.conf.get("spark.master", "") or ""):
         check_python(worker)

@@ -1,4 +1,4 @@
-"""The interface of a Spark session, implemented by ``classic.py`` and ``connect.py``."""
+"""The interface of Spark sessions, which ``classic.py`` and ``connect.py`` implement."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Session(ABC):
 
     @abstractmethod
     def local_executor(self) -> int | None:
-        """If the driver's JVM is the only executor, return its pid, otherwise None."""
+        """Return the pid of the driver's JVM if that is the only executor, otherwise None."""
 
     @property
     @abstractmethod
@@ -45,7 +45,7 @@ class Session(ABC):
 
     @abstractmethod
     def job_group(self, description: str) -> AbstractContextManager[None]:
-        """If the block raises, cancel the jobs that this thread started in it. No effect under Spark Connect."""
+        """If the block raises, cancel the jobs that this thread started in it. Does nothing under Spark Connect."""
 
     @abstractmethod
     def running_jobs(self, group: str) -> list[int] | None: ...
@@ -66,7 +66,7 @@ class Session(ABC):
 
     @abstractmethod
     def aliases(self, df: DataFrame) -> str:
-        """Return text that contains all aliases in a plan, including the plans of views."""
+        """Return text that contains all aliases in a plan and in its views' plans."""
 
     @abstractmethod
     def analyzed_now(self, df: DataFrame) -> DataFrame: ...
@@ -82,7 +82,7 @@ class Writer(ABC):
     """Reads the options of a ``DataStreamWriter``, which has no getters.
 
     Attributes:
-        passes_settings: whether tasks receive the settings that the session has when the query starts.
+        passes_settings: whether tasks receive the session's settings at the query's start.
     """
 
     passes_settings: bool
@@ -122,13 +122,12 @@ def spark_of(writer: Any) -> Any:
 
 
 def dataframe_of(query: Any) -> DataFrame:
-    """Return a ``DataStreamWriter``'s DataFrame. A DataFrame is returned itself."""
+    """Return a ``DataStreamWriter``'s DataFrame. Returns a DataFrame unchanged."""
     if hasattr(type(query), "writeStream"):
         return query  # type: ignore[no-any-return]
     return session_of(spark_of(query)).writer(query).dataframe
 
 
 def check_classic(spark: Any, refusal: str) -> None:
-    """Raise a ConfigurationError with message ``refusal`` if this is a Spark Connect session."""
     if not session_of(spark).has_jvm:
         raise ConfigurationError(refusal)

@@ -14,7 +14,7 @@ from pillarbox._runtime.spark.session.spark_names import PROVIDER, PROVIDER_KEY,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A starting query's settings are on the session, so no other query may start.
+# While a query starts, the session has its settings, so no other query may start.
 _starting = threading.RLock()
 _STARTING_SECONDS = 600.0
 
@@ -23,9 +23,9 @@ _STARTING_SECONDS = 600.0
 def session_settings(
     spark: SparkSession, settings: dict[str, str], before: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Change a session's settings within the block.
+    """Change the session's settings within the block.
 
-    ``before``: the current settings, if the caller has read them (each takes a call to Java).
+    ``before`` are the current settings, if the caller has read them. Each takes a call to Java.
     """
     if before is None:
         before = spark.conf.getAll if settings else {}
@@ -42,7 +42,7 @@ def session_settings(
 
 
 def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
-    """Return a new session with a classic session's settings and further settings."""
+    """Return a new session with a classic session's settings and these settings."""
     from pyspark.errors import AnalysisException
 
     own = spark.newSession()
@@ -51,7 +51,7 @@ def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
         if fresh.get(name) != value:
             try:
                 own.conf.set(name, value)
-            except AnalysisException:  # a setting of the whole application
+            except AnalysisException:  # can be set only for the whole application
                 continue
     for name, value in settings.items():
         own.conf.set(name, value)
@@ -73,18 +73,16 @@ def without_setting(spark: SparkSession, name: str) -> Iterator[None]:
 
 
 def spark_version(spark: SparkSession) -> tuple[int, ...]:
-    """Return Spark's (major, minor) version."""
     return tuple(map(int, re.findall(r"\d+", spark.version)[:2]))
 
 
 def time_zone(spark: SparkSession) -> str:
-    """Return a session's time zone, which applies to naive datetimes."""
     return spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within the block, make other threads wait before they start queries."""
+    """Keep other threads from starting queries within the block."""
     if not _starting.acquire(timeout=_STARTING_SECONDS):
         raise ConfigurationError(
             f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and a process with pillarbox"
@@ -98,14 +96,13 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
-    """Within the block, apply the settings that Spark needs when it plans to read a checkpoint's state.
+    """Apply the settings that Spark needs when it plans to read a checkpoint's state, within the block.
 
-    Other threads cannot start queries meanwhile, so do not run a job in the block.
+    Other threads cannot start queries during the block, so do not run a job in it.
     """
     with alone(), session_settings(spark, settings_of_state(state_format)):
         yield
 
 
 def settings_of_state(state_format: str) -> dict[str, str]:
-    """Return the settings for reading or rewriting a checkpoint's state."""
     return {PROVIDER_KEY: PROVIDER, STATE_FORMAT: state_format}

@@ -1,4 +1,4 @@
-"""``Start``: a call of a writer's ``start`` or ``toTable``, with the writer's options."""
+"""``Start``: a call to a writer's ``start`` or ``toTable``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 
-# The writer's attribute with that function.
+# The writer's attribute with the ``foreachBatch`` function.
 _FUNCTION = "_pillarbox_batch_function"
 
 
@@ -27,7 +27,7 @@ def note_batch_function(writer: Any, function: Callable[..., Any]) -> None:
 
 
 class Start:
-    """A repeatable start of a query: a call of a writer's ``start`` or ``toTable``, with its arguments."""
+    """A repeatable call to a writer's ``start`` or ``toTable``, with its arguments and the writer's options."""
 
     def __init__(self, writer: Any, method: str, /, *arguments: Any, **options: Any) -> None:
         self.writer = writer
@@ -67,7 +67,7 @@ class Start:
         return self.trigger == "OneTimeTrigger"
 
     def one_batch(self) -> AbstractContextManager[None]:
-        """Within the block, make each start run a single micro-batch: the uncommitted one, if any."""
+        """Within the block, make each start run a single micro-batch: the uncommitted micro-batch, if any."""
         return self._writer.one_batch()
 
     @property

@@ -1,4 +1,4 @@
-"""Cleans up after a query: ends its homes (processes that run tasks), and closes source tasks in workers."""
+"""Cleans up after a query: ends its home processes (which run tasks), and closes source tasks in workers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from pillarbox._runtime.spark.starting.started import StartedQuery
 
-# Seconds for the `close()` of an ended query's functions.
+# Maximum seconds for the `close()` of an ended query's functions.
 _CLOSE_SECONDS = 5.0
 
 _log = logging.getLogger("pillarbox")
 
-# Tasks of the job that asks the starters, if slots are unknown.
+# Tasks of the job that asks the starters, if the number of slots is unknown.
 _TASKS = 32
 
 
@@ -42,7 +42,7 @@ def _end_here(request: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> Ite
 
 def _end(executor: int, request: dict[str, Any]) -> None:
     for daemon in daemons_of(executor):
-        # A dead daemon's homes are dead, too.
+        # The homes of a dead daemon have also ended.
         with suppress(OSError, NoHomesError):
             keeper = StarterConnection(executor, daemon)
             keeper.ask("end", starts=False, timeout=2 * _CLOSE_SECONDS, within=_CLOSE_SECONDS, **request)
@@ -60,7 +60,7 @@ def close_ended_queries(ended: Sequence[StartedQuery]) -> None:
 
 
 def close_started(started: StartedQuery) -> None:
-    """Close an ended query's functions on the executors. Never raises. A second call does nothing."""
+    """Close an ended query's functions on the executors, once. Never raises."""
     if started.is_closed:
         return
     started.is_closed = True
@@ -74,9 +74,8 @@ def close_started(started: StartedQuery) -> None:
 def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
     """Close the functions of an ended run on the executors, in at most five seconds.
 
-    On a cluster, this runs a Spark job, which may miss busy executors. Homes there end after an idle time.
-
-    ``secrets`` (of the run's programs) identify homes without a run id.
+    On a cluster, this runs a Spark job, which may miss busy executors, whose home processes end after an idle time.
+    ``secrets`` (of the run's programs) identify home processes without a run id.
     """
     request = {"run": run, "secrets": list(secrets)}
     executor = session_of(spark).local_executor()

@@ -1,8 +1,8 @@
-"""Makes a restarted query run a first micro-batch even without input.
+"""Makes a restarted query run a micro-batch without input.
 
-Spark only plans a micro-batch without input if the run's previous micro-batch reported due work, so after a restart,
-timers would wait for input. But Spark repeats a micro-batch that has begun and is not committed. So starting a query
-begins one, by appending a copy of the offset log's last entry, with the current time.
+Spark plans a micro-batch without input only if the run's previous micro-batch reported due work, so after a restart,
+timers would wait for input. But Spark repeats a micro-batch that has begun and is not committed. So the start begins a
+micro-batch, by appending a copy of the offset log's last entry with the current time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _log = logging.getLogger("pillarbox")
 def begin_batch_without_input(
     start: Start, checkpoint: Checkpoint, programs: Sequence[PlannedProgram], now: float | None = None
 ) -> bool:
-    """If timers may be due and no micro-batch is uncommitted, begin a micro-batch. Returns whether it began.
+    """If timers may be due and no micro-batch is uncommitted, begin a micro-batch. Returns whether one began.
 
-    Does nothing under Spark Connect, or with ``trigger(once=True)``, whose only micro-batch must read the input.
+    Does nothing under Spark Connect, and with ``trigger(once=True)``, whose only micro-batch must read input.
     """
     last = checkpoint.last_committed
     timed = any(program.summary.uses_processing_time for program in programs)
@@ -44,7 +44,7 @@ def begin_batch_without_input(
     following = entry.at(max(entry.time + 1, int(1000 * (time.time() if now is None else now))))
     try:
         offsets.add(str(last + 1), "\n".join(following.lines))
-    except Exception as error:  # it can wait for input
+    except Exception as error:  # timers can wait for input
         _log.warning("checkpoint %s: due timers wait for input: %s", checkpoint, describe(error))
         return False
     return True

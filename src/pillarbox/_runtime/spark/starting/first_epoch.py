@@ -1,8 +1,8 @@
-"""Starts a query from a savepoint: runs an epoch on the new checkpoint before the query's own first epoch.
+"""Starts a query from a savepoint, by running an epoch on the new checkpoint before the query's own first epoch.
 
 This epoch, micro-batch 0, has the query's stateful plan. It writes the savepoint's state (``restore_host.py``), and has
 sources without rows, at the savepoint's positions (``source_positions.py``). The query continues with micro-batch 1. If
-this epoch is interrupted, a note in the checkpoint ensures that only the same start can continue it.
+the epoch is interrupted, only the same start can continue it, because of a note in the checkpoint.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# A row of state may have some megabytes, a file some more.
+# A row of state may have some megabytes, and a file more.
 _BATCHES = {BATCH_BYTES: str(8 * 1024 * 1024)}
 
 
 def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkpoint: Checkpoint | None) -> bool:
-    """If the program starts from a savepoint and the checkpoint is new, run the epoch. Returns whether it ran."""
+    """Run the epoch if the program starts from a savepoint and the checkpoint is new. Returns whether it ran."""
     asked = next((program.summary.begins for program in planned if program.summary.begins is not None), None)
     if checkpoint is None:
         if asked is not None:
@@ -246,7 +246,7 @@ class _SavepointStarter:
             rows = plan_first_epoch(program, spark, first)
             of = [PlannedProgram.of(program)]
             settings = program_settings(spark, of, layouts)
-            # So that the query does not keep these settings.
+            # Restored afterwards, so that the query does not keep these settings.
             with settings, session_settings(spark, _BATCHES):
                 query = (
                     rows.writeStream.format("noop")
@@ -265,7 +265,6 @@ class _SavepointStarter:
 def restored(
     rows: Mapping[str, int], renamed: Mapping[str, str], sources: Sequence[PlannedSource], positions: Sequence[Any]
 ) -> str:
-    """Return a message about the restored operators and source positions."""
     parts = [
         f"operator {uid!r}{f' as {renamed[uid]!r}' if uid in renamed else ''} ({number:,} row{'s' * (number != 1)})"
         for uid, number in rows.items()
@@ -282,7 +281,6 @@ def restored(
 
 
 def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple[list[int], int, bytes]]:
-    """Yield the subtasks' operator state, as rows for :class:`RestoringHost`."""
     common: dict[bytes, list[int]] = {}
     for code, state in zip(codes, states):
         shared = {name: value for name, value in state.row.items() if not name.startswith(LIST)}

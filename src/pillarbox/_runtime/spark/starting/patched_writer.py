@@ -1,9 +1,9 @@
 """Patches ``start``, ``toTable`` and ``foreachBatch`` of PySpark's ``DataStreamWriter``.
 
-A starting query takes its state store, state partitions and settings from the session. With Spark's own ``start``, a
-keyed program would fail with ``STORE_BACKEND_NOT_SUPPORTED_FOR_TWS`` and leave a broken checkpoint. Queries without a
-program start as before, but one at a time. The patched ``foreachBatch`` only remembers its function, which writers do
-not expose.
+A query takes its state store, state partitions and settings from the session. With Spark's own ``start``, a keyed
+program would fail with ``STORE_BACKEND_NOT_SUPPORTED_FOR_TWS`` and leave a broken checkpoint. Queries without a program
+start as before, but one at a time. The patched ``foreachBatch`` only remembers its function, which writers do not
+expose.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from pillarbox._runtime.spark.starting.start import start_query
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_lock = threading.Lock()  # guards the writers' methods and `_checked`
+_lock = threading.Lock()  # guards the patching and `_checked`
 
 _PATCHED = "_pillarbox_patched"
-# Classes whose Spark has passed the check.
+# Writer classes whose Spark has passed the check.
 _checked: set[type[Any]] = set()
 
 
 def patch_writer(spark: SparkSession) -> None:
-    """Patch the writer class of a session. A second call does nothing."""
     writer = session_of(spark).writer_class()
     with _lock:
         if writer not in _checked:

@@ -1,4 +1,4 @@
-"""Settings that a session has while a query starts: requirements of its programs, and parameters of its tasks."""
+"""Settings that a session has while a query starts: its programs' requirements, and parameters for its tasks."""
 
 from __future__ import annotations
 
@@ -44,14 +44,15 @@ def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> di
         **dict(layout_setting(program.id, layout) for program, layout in zip(programs, layouts)),
         STATE_PARTITIONS: str(parallelism),
         PROVIDER_KEY: PROVIDER,
-        # Changes of the state store, not files.
+        # Uploads the state store's changes, not its files.
         CHANGELOG: "true",
-        # If a level runs again, the next level reads the last attempt's output. Format 1 commits that attempt's state.
+        # If a level runs again, the next level reads the last attempt's output. Format 1 also commits that attempt's
+        # state.
         STATE_FORMAT: "1",
-        # Spark 4.1 compares a repeated task's output only with this setting.
+        # Without it, Spark 4.1 does not compare a repeated task's output.
         SHUFFLE_CHECKSUMS: "true",
         SHUFFLE_RETRY: "true",
-        # Whether a foreachBatch function has read its batch.
+        # Shows whether a foreachBatch function has read its batch.
         COMMITS_CHECKED: "true",
     }
 
@@ -64,7 +65,7 @@ def program_settings(
     *,
     other_python: bool = False,
 ) -> Iterator[None]:
-    """Within the block, apply the programs' settings to the session. Other queries cannot start meanwhile."""
+    """Apply the programs' settings to the session within the block. Other queries cannot start in this time."""
     needed = _needed(programs, layouts)
     with alone():
         if not needed:
@@ -74,7 +75,7 @@ def program_settings(
         present = spark.conf.getAll
         needed |= batch_settings(spark, present, are_narrow=are_narrow and not other_python)
         if CHECKSUMS not in present:
-            # The state log verifies itself. Checksum files cost 22 requests per partition and epoch.
+            # The state log verifies itself, and checksum files take 22 requests per partition and epoch.
             needed[CHECKSUMS] = "false"
         with session_settings(spark, needed, present):
             yield
@@ -82,7 +83,7 @@ def program_settings(
 
 @contextmanager
 def last_epoch(number: int) -> Iterator[None]:
-    """Within the block, make queries that this thread starts end their event time in micro-batch ``number``."""
+    """Make queries that this thread starts within the block end their event time in micro-batch ``number``."""
     token = _last_epoch.set(number)
     try:
         yield
@@ -91,7 +92,7 @@ def last_epoch(number: int) -> Iterator[None]:
 
 
 def drain_setting(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the setting for a query that runs or repeats its last micro-batch (is drained), otherwise {}."""
+    """Return the setting for a query that runs or repeats its last micro-batch, otherwise {}."""
     number = _last_epoch.get()
     try:
         if number is None and checkpoint.last_epoch_begun is None:

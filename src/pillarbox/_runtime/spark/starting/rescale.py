@@ -1,7 +1,7 @@
-"""Rescales a stopped query, by letting Spark repartition its state.
+"""Rescales a stopped query. Spark repartitions its state.
 
-Spark commits the repartitioning as a batch without input. After an interruption, the query cannot start until the same
-repartitioning has completed.
+The repartitioning is committed as a batch without input. If it is interrupted, it must complete before the query can
+start.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _SINCE = (4, 2)
 def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     """Change how many tasks of a stopped query run concurrently, by repartitioning its state.
 
-    Then start the same program with ``set_parallelism(parallelism)``. It resumes exactly where it stopped. Subtasks are
-    spread over the new partitions. The number of subtasks, the max parallelism, does not change after the first start.
-    Spark reads and writes all state once. If the call is interrupted, repeat it, because no query can start on the
-    checkpoint before it has completed.
+    Afterwards, start the same program with ``set_parallelism(parallelism)``. It resumes exactly where it stopped.
+    Subtasks are spread over the new partitions; their number, the max parallelism, is fixed by the first start. Spark
+    reads and writes all state once. If the call is interrupted, repeat it: no query can start on the checkpoint until
+    it completes.
 
     Args:
         spark: a classic session, of Spark 4.2 or newer.
         checkpoint: the ``checkpointLocation`` of the query, which must not be running.
-        parallelism: the new parallelism, from 1 up to the max parallelism.
+        parallelism: from 1 to the max parallelism.
 
     Returns:
-        Whether anything was changed.
+        Whether the parallelism changed.
 
     Raises:
         CheckpointMismatchError: the checkpoint does not exist, the query is running, its last epoch is not committed, a

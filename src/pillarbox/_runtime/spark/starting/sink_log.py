@@ -1,7 +1,7 @@
-"""Fills gaps in a file sink's log, after rescaling, a start from a savepoint, or a change of the sink.
+"""Fills the gaps that a rescaling, a start from a savepoint, or a new sink leaves in a file sink's log.
 
-Spark's file sinks list their files in ``_spark_metadata`` in their folder, with an entry for each micro-batch. Some
-micro-batches never reach the sink. If an entry is missing, Spark can neither read the folder nor compact the log.
+A file sink lists its files in ``_spark_metadata`` in its folder, with an entry for each micro-batch. Some micro-batches
+never reach the sink. Without their entries, Spark can neither read the folder nor compact the log.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pillarbox")
 
 _METADATA = "_spark_metadata"
-_VERSION = 1  # of the sink's log
-_FAR = 20  # successive rescalings at most
+_VERSION = 1  # version of the log's format
+_FAR = 20  # maximum number of successive rescalings
 
 
 def complete_sink_log(start: Start, checkpoint: Checkpoint) -> None:
-    """Add an entry to a file sink's log for each micro-batch that the sink did not receive."""
+    """Add entries to a file sink's log for micro-batches that the sink did not receive."""
     folder = start.files if checkpoint.last_committed >= 0 else None
     if folder is None:
         return
@@ -55,7 +55,7 @@ class SinkLog:
 
     @property
     def last(self) -> int | None:
-        # Spark's class would create the folder.
+        # Checked first, because Spark's class would create the folder.
         last = self._opened()[0].getLatestBatchId() if self.exists else None
         return int(last.get()) if last is not None and last.isDefined() else None
 

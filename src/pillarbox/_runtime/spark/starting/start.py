@@ -1,7 +1,7 @@
-"""Starts queries. The user's session only has the programs' settings while a query starts.
+"""Starts queries. The user's session has the programs' settings only while a query starts.
 
-Spark clones the session of a starting query, and notes the state partitions and state store in the offset log. So a
-program can run in the user's own session without affecting other queries.
+Spark clones a starting query's session, and notes the state partitions and state store in the offset log. So a program
+can run in the user's own session without affecting other queries.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# Whether this thread's starts refuse changes, and whether the caller watches the queries.
+# Whether starts in this thread refuse changes, and whether the caller watches the queries.
 _refusing: ContextVar[bool] = ContextVar("pillarbox_refusing", default=False)
 _watched: ContextVar[bool] = ContextVar("pillarbox_watched", default=False)
 
 
 @contextmanager
 def changes_refused(*, watched: bool = False) -> Iterator[None]:
-    """Within the block, refuse to start a program in this thread if its checkpoint's notes rule out resuming.
+    """Refuse to start a program in this thread, within the block, if its checkpoint's notes rule out resuming.
 
-    ``watched``: whether the caller watches the queries and calls the tools' hooks for them.
+    With ``watched``, the caller watches the queries and calls the tools' hooks for them.
     """
     tokens = _refusing.set(True), _watched.set(watched)
     try:
@@ -70,7 +70,7 @@ def changes_refused(*, watched: bool = False) -> Iterator[None]:
 
 
 def start_query(start: Start, method: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Start a query, with its programs' settings if it has programs. ``method`` is the writer's own ``start``."""
+    """Start a query with its programs' settings, if any. ``method`` is the writer's own ``start``."""
     programs = _programs_to_start(start)
     if programs:
         return _Starter(start, programs).run(method)
@@ -79,14 +79,17 @@ def start_query(start: Start, method: Callable[[], StreamingQuery]) -> Streaming
 
 
 def _programs_to_start(start: Start) -> list[PlannedProgram]:
-    """Return a starting query's programs. Raises if the query may contain a program, but its plan is unreadable."""
+    """Return the programs of a query that is starting.
+
+    Raises if the plan cannot be read, unless it cannot contain a program.
+    """
     try:
         return programs_of(start.writer)
     except ProgramError:
         raise
     except Exception as error:
         if is_one_unstarted(start.spark):
-            raise  # it may be in this query, and would run without its settings
+            raise  # a program in this query would run without its settings
         _log.warning(
             "the query's programs cannot be determined, so it starts without pillarbox's settings: %s", describe(error)
         )
@@ -100,14 +103,14 @@ class _Starter:
         self._programs = programs
         self._run_id = uuid.uuid4().hex
         self._layouts: list[Layout] = []
-        # Settings for the last epoch's tasks.
+        # Settings for tasks of the last epoch.
         self._drain: dict[str, str] = {}
         self._other_python = True
 
     def run(self, method: Callable[[], StreamingQuery]) -> StreamingQuery:
         start, spark, programs = self._start, self._spark, self._programs
         settings_of(lambda name: spark.conf.get(name, None))  # raises before anything runs
-        # Even for a refused query.
+        # Noted even if the query is refused.
         note_start(spark)
         # Before a function of ``foreachBatch`` is wrapped.
         self._other_python = runs_other_python(start)
@@ -124,12 +127,12 @@ class _Starter:
             set_query(query)
         if spent is not None:
             spent.belongs_to(query)
-        # While Spark prepares the first epoch.
+        # Done while Spark prepares the first epoch.
         configuration = self._configuration(checkpoint)
         started = StartedQuery(
             *(query, start, programs, self._run_id, configuration, self._layouts), is_watched=_watched.get()
         )
-        # Unwatched queries end unnoticed.
+        # Nothing else notices the end of unwatched queries.
         close_ended_queries(remember(started))
         tools = installed_tools()
         if tools is not None:
@@ -156,7 +159,7 @@ class _Starter:
             yield
 
     def _prepared(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Check the checkpoint, note the programs in it, and fill its gaps. Returns the updated checkpoint."""
+        """Check the checkpoint, record the programs in it, and add missing entries. Returns the updated checkpoint."""
         start, programs = self._start, self._programs
         check_logs(self._spark, checkpoint)
         if any(program.parallelism for program in programs):
@@ -175,12 +178,12 @@ class _Starter:
         compiled = [program.layout for program in self._programs]
         try:
             noted = checkpoint.layouts(compiled, lambda: _layouts_in_state(self._spark, checkpoint, self._programs))
-        except Exception as error:  # tasks detect a difference
+        except Exception as error:  # tasks will detect a difference
             if _refusing.get() and isinstance(error, CheckpointMismatchError):
                 raise
             _log.warning("checkpoint %s: its subtasks cannot be determined: %s", checkpoint, describe(error))
             return [layout._replace(codes=CODES) for layout in compiled]
-        # The user's max parallelism applies.
+        # A max parallelism that the user has set takes precedence.
         return [
             layout
             if layout.subtasks == program.layout.subtasks or not program.sets_max_parallelism
@@ -221,7 +224,7 @@ def _layouts_in_state(
 
 
 def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
-    """For tasks that cannot receive a layout, raise if the checkpoint's layout differs from the program's."""
+    """Raise if the checkpoint's layout differs from the program's. For tasks that cannot receive a layout."""
     for program, layout in zip(planned, layouts):
         if program.parallelism and layout != program.layout._replace(codes=CODES):
             what, how = "is laid out in another way than the program", ""
@@ -235,7 +238,7 @@ def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], la
 
 
 def _notify_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> None:
-    """Notify the user of default parallelisms, because the checkpoint makes them permanent."""
+    """Notify the user of default parallelisms, which the checkpoint makes permanent."""
     stateful = [program for program in planned if program.parallelism]
     if stateful and wanted_parallelism(stateful) is None:
         notify(

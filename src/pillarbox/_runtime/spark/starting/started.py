@@ -1,4 +1,4 @@
-"""A registry of the queries with programs that this process has started."""
+"""A registry of the queries that this process has started and that run a pillarbox program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class End(NamedTuple):
-    """The end of a query: the error that ended it, or None."""
+    """A query's end, with the error that ended it, or None."""
 
     failure: Exception | None
 
@@ -34,9 +34,9 @@ class StartedQuery:
     """A query that this process has started.
 
     Attributes:
-        checkpoint: its checkpoint location, or None for a temporary one, which cannot be resumed.
+        checkpoint: its checkpoint location, or None if that is temporary (so the query cannot be resumed).
         is_closed: whether its functions on the executors are closed or being closed.
-        await_end: Spark's own ``awaitTermination``, which does not wait until no thread holds the query.
+        await_end: Spark's own ``awaitTermination``, which does not wait for threads that hold the query.
     """
 
     hooks: Hooks | None = None
@@ -62,7 +62,7 @@ class StartedQuery:
         self.configuration = configuration
         self.is_watched = is_watched
         self.is_closed = False
-        # Threads wait for the counter to be 0.
+        # Notified when no thread holds the query.
         self._changed = threading.Condition()
         self._holding = 0
         self.await_end: Any = getattr(query, "awaitTermination", None)
@@ -70,7 +70,7 @@ class StartedQuery:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the query: threads that wait for its end also wait for the end of the block. Thread-safe."""
+        """Make threads that wait for the query's end also wait for the end of the block. Thread-safe."""
         with self._changed:
             self._holding += 1
         try:
@@ -112,8 +112,8 @@ class StartedQuery:
     def hold_end(self, closing: Callable[[], None] = lambda: None) -> None:
         """Patch the query's ``awaitTermination()`` to wait until no thread holds the query.
 
-        When ``awaitTermination()`` returns, programs usually exit, and Spark with them. Before that, a savepoint may
-        have to be written, and functions closed. If the query failed, the raised error ends with the task's message.
+        When it returns, programs usually exit, and Spark with them. Before that, a savepoint may have to be written and
+        functions closed. If the query failed, the raised error ends with the task's message.
         """
 
         def held_termination(timeout: float | None = None) -> bool | None:
@@ -158,7 +158,7 @@ _queries: dict[str, StartedQuery] = {}
 
 
 def remember(started: StartedQuery) -> list[StartedQuery]:
-    """Register a started query. Also removes ended queries, and returns these."""
+    """Register a started query. Removes and returns ended queries."""
     query: Any = started.query
     query._pillarbox_started = started
     started.hold_end()
@@ -181,7 +181,6 @@ def find(query: StreamingQuery) -> StartedQuery | None:
 
 
 def running() -> list[str]:
-    """Return the ids of this process's running queries."""
     with _lock:
         return [number for number, started in _queries.items() if started.is_running]
 

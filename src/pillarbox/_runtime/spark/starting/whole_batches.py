@@ -1,6 +1,6 @@
-"""Completes micro-batches that a ``foreachBatch`` function only reads in part. For classic sessions.
+"""Completes micro-batches that a ``foreachBatch`` function reads only in part. For classic sessions.
 
-A partition's state is only committed when a task has computed all rows of the partition. So Spark fails a query whose
+A partition's state is committed only if a task computes all rows of the partition. So Spark fails a query whose
 function reads only some rows.
 """
 
@@ -26,9 +26,9 @@ _log = logging.getLogger("pillarbox")
 
 
 class WholeBatches:
-    """Replaces a query's ``foreachBatch`` function in one run, and ensures that each batch is computed completely.
+    """Replaces a query's ``foreachBatch`` function for one run, and ensures that batches are computed completely.
 
-    The first batch that the function only reads in part is computed again; later batches are persisted.
+    The first batch that the function reads only in part is computed again; later batches are persisted.
     """
 
     def __init__(self, function: Callable[[DataFrame, int], Any], interrupted: int | None) -> None:
@@ -77,7 +77,7 @@ def _compute(batch: DataFrame) -> None:
 
 @contextmanager
 def whole_batches(start: Start, checkpoint: Checkpoint | None) -> Iterator[Callable[[StreamingQuery], None]]:
-    """Compute each batch of a query completely. Start the query in the block, and pass it to the yielded function."""
+    """Compute a query's batches completely. Start the query in the block, and pass it to the yielded function."""
     function = start.batch_function
     if function is None or not session_of(start.spark).has_jvm:
         yield _ignore

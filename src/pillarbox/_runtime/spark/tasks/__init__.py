@@ -1,5 +1,5 @@
-"""Runs tasks in a home (process) or a Spark worker.
+"""Runs tasks in a home process or a Spark worker.
 
-Start with `residency.py`, then `level_tasks.py`. Only `channel.py` is thread-safe. Weak spot: tasks receive their
-parameters as settings of the query, which are untyped strings (`task_info.py`).
+Start with `residency.py`, then `level_tasks.py`. Only `channel.py` is thread-safe. Weak spot: tasks receive parameters
+as the query's settings, which are untyped strings (`task_info.py`).
 """

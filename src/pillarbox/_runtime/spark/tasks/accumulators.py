@@ -1,7 +1,7 @@
-"""Makes Spark accumulators work in functions that stay open across epochs.
+"""Makes Spark accumulators work in functions that stay open between epochs.
 
-Spark only reports accumulators that the current task has unpickled. So values are summed by accumulator number, and at
-the end of an epoch, the sums are added to accumulators of the worker.
+Spark reports only accumulators that the current task has unpickled. So values are summed by accumulator number, and the
+sums are added to the worker's accumulators at the end of an epoch.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class _Collector:
     def __init__(self) -> None:
         self.is_on = False
         self._is_installed = False
-        # Each state partition of a shared home has its own sums.
+        # State partitions that share a home process have separate sums.
         self._thread = threading.local()
         self._user_thread_sums: _Sums = {}
-        # An unpickled accumulator's value is its zero.
+        # The zeros are the values of newly unpickled accumulators.
         self._zeros: WeakKeyDictionary[Accumulator[Any], bytes] = WeakKeyDictionary()
         self._lock = threading.RLock()
 
@@ -95,7 +95,7 @@ _collector = _Collector()
 
 
 def collect_for_this_thread() -> None:
-    """From now on, sum values that the calling thread adds to accumulators separately from other threads'."""
+    """From now on, sum the calling thread's values separately from other threads' values."""
     _collector.install()
     _collector.use_own_sums()
     _collector.is_on = True
@@ -103,7 +103,7 @@ def collect_for_this_thread() -> None:
 
 @contextmanager
 def collecting() -> Iterator[None]:
-    """Sum the values added to accumulators within the block. Pass the sums to Spark unless the block raises."""
+    """Sum the values added to accumulators within the block. Passes the sums to Spark unless the block raises."""
     _collector.install()
     _collector.is_on = True
     try:
@@ -116,7 +116,7 @@ def collecting() -> Iterator[None]:
 
 
 def take_sums() -> bytes | None:
-    """Return and reset the calling thread's pickled sums. Returns None without sums."""
+    """Return and reset the calling thread's pickled sums, or return None if there are no sums."""
     sums = _collector.take_sums()
     if not sums:
         return None
@@ -125,12 +125,10 @@ def take_sums() -> bytes | None:
 
 
 def drop() -> None:
-    """Discard the calling thread's sums, after a failed epoch."""
     _collector.drop()
 
 
 def add(added: bytes | None) -> None:
-    """Add sums from a home to this worker's accumulators."""
     if added is None:
         return
     with _as_users_error(None, "unpickling values"):

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 _LENGTH = struct.Struct("!Q")
 
-# Smaller messages share a packet.
+# Messages smaller than this share a packet.
 _SMALL = 1 << 14
 
 
@@ -26,7 +26,7 @@ def close_in_forks(private: socket.socket) -> None:
 
 def _close_sockets() -> None:
     for private in list(_sockets):
-        number = private.detach()  # a file from it would keep it open
+        number = private.detach()  # a file object of the socket would keep it open
         if number >= 0:
             os.close(number)
 
@@ -54,7 +54,7 @@ class Channel:
         self._socket = connected
         close_in_forks(connected)
         self._writing = threading.Lock()
-        # Sent with the next message.
+        # Messages to send with the next message.
         self._posted: list[bytes] = []
         self._asking = threading.Lock()
 
@@ -97,7 +97,7 @@ class Channel:
         return pickle.loads(self.receive_bytes())
 
     def receive_bytes(self, most: int | None = None) -> bytes:
-        """Return the next message as bytes. Raises `LostError` if it is longer than ``most``."""
+        """Return the next message as bytes. Raises `LostError` if it is longer than ``most`` bytes."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         if most is not None and length > most:
             raise self._lost(f"{length} bytes instead of at most {most}")

@@ -1,4 +1,4 @@
-"""Ends a process in an orderly way after it has run user functions."""
+"""Ends a process that has run user functions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _log = logging.getLogger("pillarbox")
 
 
 def forget_inherited_exit_handlers() -> None:
-    """Drop exit handlers that were inherited from the parent process, which runs them itself."""
+    """Drop exit handlers that a fork has inherited, because the parent process runs them."""
     atexit._clear()
     atexit.register(logging.shutdown)
 
 
 def run_exit_handlers() -> None:
-    """Run Python's exit steps, because homes and PySpark workers exit with ``os._exit``, which skips these steps."""
+    """Run Python's exit steps, which ``os._exit`` skips."""
     try:
         _end_children()
         atexit._run_exitfuncs()
@@ -34,7 +34,7 @@ def _end_children() -> None:
 
 
 def flush_output() -> None:
-    """Flush standard output and standard error, even if they were replaced."""
+    """Flush standard output and standard error, including replaced streams."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -18,13 +18,13 @@ from pillarbox._task.lifecycle import TaskState
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.vertex import Vertex
 
-# Characters of a clock log in errors.
+# Maximum characters of a clock log in an error.
 _LOGGED_CLOCK = 2_000
 
 
 @contextmanager
 def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTask]:
-    """Create a task for the block. Closes the task afterwards, or cancels it if the block raises."""
+    """Create a task for the block. Closes it at the end, or cancels it if the block raises."""
     task = MultipleInputStreamTask(vertex, subtask)
     try:
         yield task
@@ -49,9 +49,9 @@ class LevelTasks:
         buffers: Iterable[Iterable[Buffer]],
         chunks: ChunkStore,
     ) -> Generator[list[Buffer], None, int | None]:
-        """Run an epoch of the subtask at ``address`` (vertex, subtask). Yields its output in parts.
+        """Run an epoch of the subtask ``address`` (vertex, subtask). Yields its output in parts.
 
-        Returns the time when another epoch must run even without input (Unix time in ms), or None if never.
+        Returns when the next epoch must run even without input (Unix time in ms), or None.
         """
         number, subtask = address
         shipped = self._vertices[number]

@@ -1,4 +1,4 @@
-"""A hook that runs a recorder instead of a task, to record the task's input."""
+"""A hook that runs a recorder instead of a task."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any, Protocol
 from pillarbox._runtime.spark.tasks.task_info import local_property
 from pillarbox._state.chunks.store import ChunkStore
 
-#: The setting with (``module:Class``, arguments), as JSON.
+#: The setting that contains (``module:Class``, arguments) as JSON.
 REPLACEMENT = "spark.pillarbox.replacement"
 
 
 class Replacement(Protocol):
-    """Replaces one task in a repeated epoch. Its upstream tasks run as usual."""
+    """Replaces one task in a repeated epoch. Upstream tasks run as usual."""
 
     def is_task(self, program: str, number: int, subtask: int) -> bool: ...
 
     def is_left_out(self, program: str, number: int) -> bool:
-        """Return whether to skip a vertex, because none of its output reaches the replaced task."""
+        """Return whether to skip a vertex because the replaced task gets none of its output."""
 
     def clock(self, program: str, number: int, subtask: int) -> bytes | None:
         """Return the recorded clock of an upstream task, or None."""
 
     def send(self, facts: dict[str, Any], portions: Iterable[Any], store: ChunkStore | None = None) -> None:
-        """Record the replaced task's input: buffers as tuples, or for a source, Arrow batches as bytes."""
+        """Record the replaced task's input: buffers as tuples, or a source's Arrow batches as bytes."""
 
 
 def replacement_here() -> Replacement | None:

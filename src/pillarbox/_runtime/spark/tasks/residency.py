@@ -1,7 +1,7 @@
-"""Keeps tasks in a process (home or Spark worker) between epochs. Such tasks are *resident*.
+"""Keeps tasks in a process (home process or Spark worker) between epochs. Such tasks are *resident*.
 
 Spark chooses the subtasks that a worker runs, so a worker may have any number of resident tasks, and closes unused
-ones. Only the main thread may use this module; it is the mailbox thread of all resident tasks.
+tasks. Use this module only in the main thread, which is the mailbox thread of all resident tasks.
 """
 
 from __future__ import annotations
@@ -39,14 +39,13 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS = 600.0
 
-# Seconds to close an ending worker's residents.
+# Maximum seconds to close an ending worker's residents.
 _CLOSING_SECONDS = 10.0
 
-# Share of processor time for full garbage collections. With a share of wall-clock time, a worker would pay for its
-# waiting.
+# Maximum share of processor time for full garbage collections. Not of wall-clock time, so that waiting does not count.
 _COLLECTING_SHARE = 0.01
 
-# With fewer objects, a full collection takes few milliseconds.
+# With fewer objects, a full collection takes only a few milliseconds.
 _MANY_OBJECTS = 50_000
 
 # Young collections between two full collections.
@@ -62,8 +61,7 @@ class Residency:
     """The resident tasks of one process.
 
     Args:
-        stay: whether a subtask always runs in this process, as in a home. If False, Spark chooses a worker for each
-            epoch.
+        stay: whether a subtask always runs in this process. If False, Spark chooses a worker for each epoch.
         resting: returns a context manager that a task enters while it waits for mail.
     """
 
@@ -82,18 +80,18 @@ class Residency:
         self._resting = resting
         self._worked = worked
         self._residents: dict[_Key, StreamTask] = {}
-        # Shared by a vertex's tasks in one partition.
+        # Resources that a vertex's tasks in one partition share.
         self._shared: WeakValueDictionary[_Key, SharedResources] = WeakValueDictionary()
         self._of_thread = SharedResources(stay=stay, resting=resting)
-        # Ordered by time.
+        # In order of time.
         self._last_used: dict[_Key, float] = {}
-        # End and duration of the last full collection (processor time). The first can wait: a cold start creates no
-        # cycles.
+        # End and duration (processor time) of the last full collection. The first collection can wait, because a cold
+        # start creates no cycles.
         self._collected_at = worked()
         self._collecting_seconds = 1.0
         # Whether a task has ended since the last collection.
         self._has_ended = False
-        # Whether this process has frozen objects after its fork.
+        # Whether this process has frozen objects since its fork.
         self._has_frozen = False
         # ``{run: query}``.
         self._queries: dict[str, str] = {}
@@ -101,7 +99,7 @@ class Residency:
         self.closes_later = False
 
     def source_task(self, shipped: ShippedVertex, facts: TaskInfo) -> SourceStreamTask:
-        """Return this worker's task for a source. It serves all partitions."""
+        """Return this worker's task for all partitions of a source."""
 
         def make() -> SourceStreamTask:
             vertex = loaded(shipped, facts.layout)
@@ -123,7 +121,7 @@ class Residency:
         return (facts.run, shipped.digest, facts.layout, subtask) in self._residents
 
     def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore, facts: TaskInfo) -> MultipleInputStreamTask:
-        """Return the task of a subtask, with the version of the state that ``store`` has."""
+        """Return a subtask's task, with the state version that ``store`` has."""
         key = (facts.run, shipped.digest, facts.layout, subtask)
 
         def make() -> MultipleInputStreamTask:
@@ -139,7 +137,7 @@ class Residency:
         try:
             if task.restore(store):
                 return task
-            # The task ran an epoch that Spark did not commit.
+            # The task has run an epoch that Spark did not commit.
             self.discard(task)
             task = self._resident(key, facts.query, make)
             if not task.restore(store):
@@ -191,7 +189,6 @@ class Residency:
         task.close()
 
     def discard(self, task: StreamTask) -> None:
-        """Drop a task that has failed or has uncommitted changes."""
         self._forget(task)
         self._collecting_seconds = 0.0
         task.cancel()
@@ -226,16 +223,16 @@ class Residency:
         )
 
     def spare_the_collector(self) -> None:
-        """Keep garbage collections short, so that an epoch's time depends only on the objects that it uses.
+        """Keep garbage collections short, so that an epoch's time depends only on the objects that the epoch uses.
 
-        State rarely has cycles, so full collections may only take a small share of the time. PySpark collects after
-        each task, which takes a second for a million keys, so a worker with many objects freezes them. Homes and small
-        workers keep inherited objects frozen, because a collection would copy their memory pages.
+        State rarely has cycles, so full collections get only a small share of the time. PySpark collects after each
+        task, which takes a second for a million keys, so a worker with many objects freezes them. Home processes and
+        small workers keep inherited objects frozen, because a collection would copy their memory pages.
         """
         if self._worked() - self._collected_at >= self._collecting_seconds / _COLLECTING_SHARE:
             self._collect()
         else:
-            # Garbage is young, except of an ended task.
+            # Garbage is young, unless a task has ended.
             gc.collect(2 if self._has_ended else 1)
             self._has_ended = False
         if self._stay:
@@ -259,7 +256,7 @@ def _clock_of(facts: TaskInfo) -> ReplayedClock | None:
 
 
 def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
-    """Unpickle a vertex, and apply the checkpoint's numbers of subtasks."""
+    """Unpickle a vertex, and apply the checkpoint's layout (numbers of subtasks)."""
     vertex = shipped.load()
     lay_out(vertex, layout)
     return vertex
@@ -267,7 +264,6 @@ def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
 
 @cache
 def _collect_young_objects_only() -> None:
-    """Disable full garbage collections, except in :meth:`Residency.spare_the_collector`."""
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
 
@@ -279,17 +275,17 @@ atexit.register(here.close_all)
 
 @cache
 def _close_before_leaving() -> None:
-    """When Spark ends this worker, close resident tasks and run exit handlers.
+    """Close resident tasks and run exit handlers when Spark ends this worker.
 
     PySpark's daemon ends idle workers with ``os._exit``, which skips exit handlers.
     """
     worker, leave = os.getpid(), os._exit
 
     def close_and_leave(status: int) -> NoReturn:
-        # Not in a child forked by a function, nor in the middle of an epoch.
+        # Neither in a child that a function has forked, nor in the middle of an epoch.
         leaves = os.getpid() == worker and threading.current_thread() is threading.main_thread()
         if leaves and not here.is_at_work:
-            # For a close() that never returns, and for other threads.
+            # In case a close() or another thread never ends.
             last_moment = threading.Timer(_CLOSING_SECONDS, leave, (status,))
             last_moment.daemon = True
             last_moment.start()

@@ -1,7 +1,7 @@
-"""The data about a query that a Spark task reads when it begins.
+"""Data about a query that a Spark task reads at its beginning.
 
-The checkpoint's layout (numbers of subtasks) is only known when the query starts, after planning. So the start puts it
-and other parameters into the session's settings, which Spark passes to tasks as local properties.
+The checkpoint's layout (numbers of subtasks) is known only after planning, when the query starts. So the start puts the
+layout and other parameters into the session's settings, which Spark passes to tasks as local properties.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ DRAIN = "spark.pillarbox.drain"
 
 
 def layout_setting(program: str, layout: Layout) -> tuple[str, str]:
-    """Return the setting (name, value) with the layout of a program's checkpoint, for its tasks."""
     return _name(program), json.dumps(layout)
 
 
@@ -33,7 +32,6 @@ def _name(program: str) -> str:
 
 
 def local_property(name: str) -> str | None:
-    """Return a local property of the current Spark task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -65,12 +63,12 @@ class TaskInfo(NamedTuple):
     Attributes:
         batch: the number of the micro-batch, or None in a batch query.
         is_last: whether this is the query's last micro-batch, which ends event time.
-        partitions: the number of state partitions, or None if it is as compiled.
+        partitions: the number of state partitions, or None if it is the program's.
         task: the Spark task's number, higher for later attempts. None outside of Spark tasks.
-        attempt: the number of the Spark task's attempt, from 0. None outside of Spark tasks.
+        attempt: the Spark task's attempt, from 0. None outside of Spark tasks.
         time: the micro-batch's time (Unix time in ms), if known.
-        clock: the recorded clock, in a repeated epoch. None to use the system clock.
-        fallback: why the task runs in a worker instead of a home, or None if it runs in a home.
+        clock: the recorded clock in a repeated epoch, or None for the system clock.
+        fallback: why the task runs in a worker, or None if it runs in a home process.
         watermark: Spark's watermark in the micro-batch (Unix time in ms), or -1 if unknown.
     """
 
@@ -100,7 +98,7 @@ class TaskInfo(NamedTuple):
         return TaskInfo(
             layout=program.compiled if layout is None else Layout(*json.loads(layout)),
             query=local_property(QUERY_ID) or "",
-            # The job group identifies a run, unless a function sets another group.
+            # The job group identifies the run, unless a function sets another group.
             run=local_property(RUN) or local_property(JOB_GROUP) or "",
             batch=None if batch is None else int(batch),
             is_last=batch is not None and batch == local_property(DRAIN),

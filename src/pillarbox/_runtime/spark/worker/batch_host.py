@@ -1,6 +1,6 @@
-"""Runs the tasks of a level after a shuffle in batch mode, in partitions of ``mapInArrow``.
+"""Runs a level's tasks after a shuffle in batch mode, in partitions of ``mapInArrow``.
 
-A batch is a single epoch, so state is not stored. A subtask's task is closed after the subtask's rows.
+A batch is a single epoch, so no state is stored. A task is closed after its subtask's rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 
 
 class BatchTaskHost:
-    """The function for ``mapInArrow``. A partition contains buffers, ordered by target."""
+    """The function for ``mapInArrow``. Its partitions contain buffers, ordered by target."""
 
     def __init__(
         self, vertices: dict[int, ShippedVertex], addresses: dict[int, tuple[int, int]], output: Output

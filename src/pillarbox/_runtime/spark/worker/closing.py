@@ -1,6 +1,6 @@
 """Closes a worker's source tasks when their query ends.
 
-The worker's main thread waits for Spark, so the starter (see `homes`) interrupts it with a signal.
+The starter (see `homes`) sends a signal, because the worker's main thread waits for Spark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pillarbox._runtime.spark.tasks.task_info import TaskInfo, local_property
 
 
 def hold(facts: TaskInfo) -> None:
-    """Register the running query, so that its tasks are closed when it ends. Does not wait for an acknowledgement."""
+    """Register the running query, so that its tasks are closed when it ends. Does not wait for the starter's answer."""
     is_main = threading.current_thread() is threading.main_thread()
     if not facts.run or not is_main or settings_of(local_property) is None:
         return
@@ -30,14 +30,14 @@ def _announce(run: str) -> None:
     try:
         of_this_worker().ask("holds", run=run, pid=os.getpid())
     except (NoHomesError, OSError):
-        return  # the tasks close with the worker
+        return  # the tasks are closed with the worker
     if residency.here.closes_later:  # the run ended while this thread used the connection
         os.kill(os.getpid(), SIGNAL)
 
 
 @contextmanager
 def working() -> Iterator[None]:
-    """Within the block, delay `close_ended`."""
+    """Delay `close_ended` within the block."""
     residency.here.is_busy = True
     try:
         yield
@@ -48,7 +48,7 @@ def working() -> Iterator[None]:
 
 
 def close_ended() -> None:
-    """Close the tasks of ended runs, immediately or when they are no longer in use."""
+    """Close the tasks of ended runs, now or when they are no longer in use."""
     keeper = of_this_worker()
     residency.here.closes_later = residency.here.is_busy or keeper.is_asked
     if residency.here.closes_later:

@@ -1,4 +1,4 @@
-"""Identifies the Spark executor that a worker belongs to, for task reports."""
+"""Identifies a worker's executor, for task reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pillarbox._runtime.spark.homes.sockets import executor_pid
 
 @cache
 def executor_here() -> int | None:
-    """Return the pid of this worker's executor, or None if unknown."""
     try:
         return executor_pid()
     except (OSError, ValueError, subprocess.SubprocessError):

@@ -1,6 +1,6 @@
-"""A streaming source without rows, which only has a position.
+"""A streaming source that has a position but no rows.
 
-Spark writes the position into its offset log, and the query's real source then resumes from there. Spark requests the
+Spark writes the position into its offset log, and the query's real source later resumes there. Spark requests the
 position in a Python process without the application's files, so these classes are pickled by value and do not refer to
 pillarbox.
 """

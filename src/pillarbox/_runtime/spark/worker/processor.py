@@ -1,6 +1,6 @@
-"""The ``StatefulProcessor`` of a program's level, which can be loaded without importing pillarbox.
+"""The ``StatefulProcessor`` of a level, which loads without pillarbox.
 
-When a query starts, Spark asks for the declared states in a Python process without the application's files
+When a query starts, Spark requests the declared states in a Python process without the application's files
 (``--py-files``). So this class is pickled by value, and unpickles its ``TaskHost`` only in a worker that has rows.
 """
 
@@ -20,7 +20,7 @@ from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 if TYPE_CHECKING:
     from pillarbox._operators.frame.captured import BroadcastReferences
 
-# A worker would ask the JVM to parse type strings in each epoch.
+# Not a string, which workers would send to the JVM for parsing in each epoch.
 _NUMBER = StructType([StructField("chunk", LongType())])
 _CHUNK = StructType([StructField("payload", BinaryType())])
 
@@ -33,7 +33,7 @@ class Processor(StatefulProcessor):
         self._broadcasts = broadcasts
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Acknowledge received TCP data before PySpark waits for rows."""
+        """Unpickle, and acknowledge TCP data before PySpark waits for rows."""
         self.__dict__.update(state)
         acknowledge_at_once()
 

@@ -61,7 +61,7 @@ class SourceHost:
             if is_new and not self._bounded:
                 hold(facts)
             if facts.is_last:
-                # In the last epoch, all subtasks run.
+                # In the last epoch, every subtask runs, even without input.
                 codes = self._layout.codes(facts.layout)
                 yield from self._output(Buffer(code, WAKE_CHANNEL, 0, b"") for code in codes)
             try:
@@ -76,7 +76,7 @@ class SourceHost:
                         residency.here.discard(task)
                         return
                 if self._bounded and any(operator.has_close for operator in task.chain.operators):
-                    # A task with nothing to release serves the next partition, too.
+                    # A task with nothing to release can also serve the next partition.
                     residency.here.end(task)
                 residency.here.spare_the_collector()
             except BaseException:

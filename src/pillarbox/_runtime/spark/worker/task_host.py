@@ -1,7 +1,7 @@
-"""Runs the tasks of a level after a shuffle in streaming mode, in ``transformWithStateInPandas``.
+"""Runs a level's tasks after a shuffle in streaming mode, in ``transformWithStateInPandas``.
 
-The grouping key is a subtask's code, so Spark makes one call per subtask and epoch. The state log is a map state, which
-Spark commits with the micro-batch. Tasks stay in homes, or in the worker if there are no homes.
+The grouping key is the subtask code (number), so Spark makes one call per subtask and epoch. The state log is a map
+state, which Spark commits with the micro-batch. Tasks stay in home processes, or without homes in the worker.
 """
 
 from __future__ import annotations
@@ -55,10 +55,7 @@ class _SparkChunkStore:
 
 
 class TaskHost:
-    """Runs the subtasks of a level (the vertices between two shuffles) for one partition and epoch, in a worker.
-
-    Pickled inside a ``Processor``.
-    """
+    """Runs a level's subtasks for one partition and epoch, in a worker. Pickled inside a ``Processor``."""
 
     def __init__(
         self,
@@ -95,17 +92,17 @@ class TaskHost:
         return None if address is None or address[0] not in self._vertices else address
 
     def run(self, code: int, rows: Iterator[pd.DataFrame], now: int, watermark: int = -1) -> Iterator[pd.DataFrame]:
-        """Run an epoch of the subtask with this code. For another level's code, forward the buffers.
+        """Run an epoch of subtask ``code`` (its number). If it belongs to another level, forward its buffers.
 
-        ``now`` and ``watermark`` are Unix times in ms. If Spark's timers are off, ``now`` is ignored, because ``rows``
-        contain the time of the batch.
+        ``now`` and ``watermark`` are Unix times in ms. If Spark's timers are off, the time in ``rows`` is used instead
+        of ``now``.
         """
         address = self._decode(code)
         for buffers in _buffers(rows) if address is None else self._run(code, address, rows, now, watermark):
             yield from map(arrow_frame, self._output(buffers))
 
     def run_on_timer(self, code: int, now: int, watermark: int = -1) -> Iterator[pd.DataFrame]:
-        """Run an epoch of a subtask without input, unless it has already run in this batch."""
+        """Run an epoch of a subtask without input, unless the subtask has already run in this batch."""
         address = self._decode(code)
         if address is not None and code not in self._ran:
             for buffers in self._run(code, address, iter(()), now, watermark):
@@ -152,10 +149,10 @@ class TaskHost:
         return self._tasks
 
     def _set_timer(self, wake_up: int | None, now: int) -> None:
-        """Set Spark's timer to the time when the task next has work.
+        """Set Spark's timer to the task's next wake-up.
 
-        Spark fires all timers up to the batch's time and then deletes them, even if they were registered again
-        meanwhile. So timers up to that time are never registered: such work waits for the next batch.
+        Spark fires all timers up to the batch's time and then deletes them, even if they were registered again in
+        between. So no timer up to that time is registered, and such work waits for the next batch.
         """
         due = None if wake_up is None else max(wake_up, now + 1)
         present = [timestamp for timestamp in self._handle.listTimers() if timestamp >= now]

@@ -1,7 +1,7 @@
 """Acknowledges TCP data from Spark immediately.
 
-Java sends a task in small pieces, and Linux delays acknowledging them by 40 ms. This happens in nearly every source
-task. Unix sockets (``spark.python.unix.domain.socket.enabled``) have no delay.
+Java sends a task in small pieces, whose acknowledgements Linux delays by 40 ms in nearly every source task. Unix
+sockets (``spark.python.unix.domain.socket.enabled``) have no delay.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Callable
 
 from pyspark import cloudpickle
 
-# Functions may hold thousands of connections.
+# Limited, because functions may hold thousands of connections.
 _LOOKED_AT = 128
 
 
 def acknowledge_at_once() -> None:
-    """Turn off delayed TCP acknowledgements. Linux turns them on again when the worker sends data."""
+    """Turn off delayed TCP acknowledgements, until the worker next sends data."""
     set_option = _set_option()
     if set_option is None:
         return
     try:
         open_files = sorted(map(int, os.listdir("/proc/self/fd")))
-    except OSError:  # without /proc
+    except OSError:  # no /proc
         return
     if len(open_files) > 2 * _LOOKED_AT:
         # The worker's sockets are first, the task's last.
@@ -34,9 +34,9 @@ def acknowledge_at_once() -> None:
 
 
 def _set_option() -> Callable[[int], object] | None:
-    """Return a function that sets the option on a socket's file descriptor, or None on systems other than Linux.
+    """Return a function that sets the option on a file descriptor, or None outside of Linux.
 
-    It calls C's `setsockopt`, because creating a Python socket object may make the descriptor non-blocking.
+    It calls C's `setsockopt`, because a Python socket object may make the descriptor non-blocking.
     """
     option = getattr(socket, "TCP_QUICKACK", None)  # only on Linux
     if option is None:
