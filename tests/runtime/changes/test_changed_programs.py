@@ -230,6 +230,28 @@ def test_the_key(tmp_path: Path) -> None:
         Changed(only_sums, paid("a"), tmp_path / "savepoint").from_savepoint(by("n"))
 
 
+@pytest.mark.parametrize("path", ["checkpoint", "savepoint"])
+def test_a_key_type_that_is_declared_later(tmp_path: Path, path: str) -> None:
+    """Otherwise, no record would find its key's state."""
+
+    def by(key_type: Any = None) -> Any:
+        return lambda env, paid: {"sum": paid.key_by("card", key_type=key_type).process(Sum()).uid("sum")}
+
+    then = Changed(by(), paid("a", "1"), tmp_path / "texts")
+    resume = then.goes_on if path == "checkpoint" else then.from_savepoint
+    assert resume(by(Types.STRING()), *paid("a")) == {"sum": [("a", 2)]}
+    with pytest.raises(
+        CheckpointMismatchError,
+        match=r"'sum': the checkpoint contains the key '(a|1)' \(str\), but the program declares keys of another.* int",
+    ):
+        resume(by(Types.LONG()), row(card=1, n=1, at=1_000))
+
+    then = Changed(by(), [row(card=card, n=1, at=1_000) for card in (1, 2.0, None)], tmp_path / "numbers")
+    resume = then.goes_on if path == "checkpoint" else then.from_savepoint
+    numbers = [row(card=card, n=1, at=2_000) for card in (1, 2, None)]
+    assert resume(by(Types.LONG()), *numbers) == {"sum": [(1, 2), (2, 2), (None, 2)]}
+
+
 def test_dead_letters_come_and_go(tmp_path: Path) -> None:
     class Picky(Sum):
         def process_element(self, value, ctx):

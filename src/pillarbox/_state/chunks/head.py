@@ -11,6 +11,7 @@ import pickle
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
+from numbers import Number
 from typing import Any, NamedTuple
 
 from pillarbox._errors import CheckpointMismatchError, advice_on_version, describe, place_of_task, shorten
@@ -347,13 +348,29 @@ def _check_change(change: tuple[bool, str] | None, mine: LogIdentity, refusal: s
 
 
 def check_classes_of_keys(keys: Iterable[Any], classes: tuple[type, ...], mine: LogIdentity) -> None:
-    """Refuse keys of other classes than those in the checkpoint, where these are known."""
-    if all(issubclass(kind, (*classes, type(None))) for kind in set(map(type, keys))):
-        return
-    for key in keys:
-        if not isinstance(key, (*classes, type(None))):
-            raise CheckpointMismatchError(
-                f"operator {mine.operator!r}: the key {shorten(key)} ({type(key).__name__}) is none of the type of"
-                f" those in the checkpoint, which are {classes[0].__name__}: old and new keys would mix in one state;"
-                " let the key function return such keys, or start from a new checkpoint"
-            )
+    """Refuse keys of other classes than the checkpoint's keys."""
+    for key in _of_other_classes(keys, classes):
+        raise CheckpointMismatchError(
+            f"operator {mine.operator!r}: the key {shorten(key)} ({type(key).__name__}) is none of the type of"
+            f" those in the checkpoint ({_format_classes(classes)}): old and new keys would mix in one state;"
+            " let the key function return such keys, or start from a new checkpoint"
+        )
+
+
+def check_loaded_keys(keys: Iterable[Any], classes: tuple[type, ...], identity: LogIdentity) -> None:
+    """Refuse a checkpoint with keys of other classes than the program declares."""
+    equal = (*classes, Number) if int in classes else classes  # NumPy's numbers are equal to Python's
+    for key in _of_other_classes(keys, equal):
+        raise CheckpointMismatchError(
+            f"operator {identity.operator!r}: the checkpoint contains the key {shorten(key)} ({type(key).__name__}), but"
+            f" the program declares keys of another type ({_format_classes(classes)}), which would never find its"
+            " state: declare the type of the checkpoint's keys, or start from a new checkpoint"
+        )
+
+
+def _of_other_classes(keys: Iterable[Any], classes: tuple[type, ...]) -> Iterator[Any]:
+    return (key for key in keys if not isinstance(key, (*classes, type(None))))
+
+
+def _format_classes(classes: tuple[type, ...]) -> str:
+    return ", ".join(kind.__name__ for kind in classes)

@@ -99,10 +99,10 @@ def family_of(said: str) -> str:
     return "" if scalar is None else scalar.family
 
 
-def classes_of_keys(then: KeyNote | None, now: KeyNote | None) -> tuple[type, ...]:
-    """Return the classes that keys must be of, where those in a checkpoint are, and the program's are not declared."""
-    types = (then or {}).get("types") or []
-    if len(types) != 1 or now is None or now.get("types") or "inputs" in now:
+def classes_of_keys(declared: KeyNote | None, undeclared: KeyNote | None) -> tuple[type, ...]:
+    """Return the classes of keys of the declared type, if only one of two notes declares a type; otherwise ()."""
+    types = (declared or {}).get("types") or []
+    if len(types) != 1 or undeclared is None or undeclared.get("types") or "inputs" in undeclared:
         return ()
     # (Rows of a key that is a tuple are those of several columns.)
     family = family_of(types[0])

@@ -25,6 +25,7 @@ from pillarbox._state.chunks.head import (
     LogIdentity,
     check_dependence,
     check_key,
+    check_loaded_keys,
     read_head,
     refused,
     unreadable,
@@ -115,6 +116,9 @@ class StateLog:
         check_dependence(head, contents.identity)
         evolution = evolution_of(contents, head)
         LogReader(contents, store, head, evolution).load()
+        declared = classes_of_keys(contents.identity.key, head.key)
+        if declared:
+            check_loaded_keys(contents.backend.get_keys(), declared, contents.identity)
         self._take_over(head, payload)
         evolution.task_state(self.task_state)
         return Sync.LOADED
