@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from pillarbox import KeyedProcessFunction, ProgramError, StreamExecutionEnvironment
+from pillarbox._operators.frame.captured import load
+from pillarbox._runtime.shipping import main_classes
 
 
 class Session:
@@ -18,6 +21,18 @@ class Session:
 
 
 Session.__module__, Session.__name__ = "pyspark.sql.session", "SparkSession"
+
+
+class ConnectSession:
+    def __reduce__(self) -> Any:
+        return _active_session, ()
+
+
+ConnectSession.__module__, ConnectSession.__name__ = "pyspark.sql.connect.session", "SparkSession"
+
+
+def _active_session() -> Any:
+    raise RuntimeError("[NO_ACTIVE_SESSION] No active Spark session found")
 
 
 class Client:
@@ -77,11 +92,27 @@ def run(function: Callable[[Any], Any]) -> None:
         (of_an_attribute, r"self\.session"),
     ],
 )
-def test_a_session_is_named(function_of: Callable[[Any], Callable[[Any], Any]], name: str) -> None:
+@pytest.mark.parametrize("session", [Session, ConnectSession])
+def test_a_session_is_named(
+    function_of: Callable[[Any], Callable[[Any], Any]], name: str, session: Callable[[], Any]
+) -> None:
     with pytest.raises(
         ProgramError, match=rf"operator 'op' cannot be .*: it refers to {name}, a SparkSession, .*collect\(\)"
     ):
-        run(function_of(Session()))
+        run(function_of(session()))
+
+
+def test_a_class_of_main_with_a_session_is_not_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker could not load it, nor any function shipped with it."""
+    session: Any = ConnectSession()
+
+    class Report:
+        def rows(self) -> Any:
+            return session.table("t")
+
+    Report.__module__, Report.__qualname__ = "__main__", "Report"
+    monkeypatch.setattr(sys.modules["__main__"], "Report", Report, raising=False)
+    assert "Report" not in load(main_classes().payload)
 
 
 def test_a_connection_is_named_with_the_attribute_that_cannot_travel() -> None:

@@ -21,11 +21,16 @@ copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
 class _Pickler(cloudpickle.Pickler):
-    """A pickler that collects Spark's broadcast variables, because Spark sends their values separately."""
+    """A pickler that collects Spark's broadcast variables, because Spark sends their values separately.
+
+    It refuses sessions of Spark Connect, whose pickles can be loaded only where the session is active.
+    """
 
     broadcasts: dict[int, Any]
 
     def reducer_override(self, obj: Any) -> Any:
+        if type(obj).__name__ == "SparkSession" and type(obj).__module__.startswith("pyspark.sql.connect."):
+            raise pickle.PicklingError("only the driver has the SparkSession")
         if isinstance(obj, Captured):
             if obj.pickled is not None:
                 self.broadcasts.update(obj.pickled.broadcasts)
