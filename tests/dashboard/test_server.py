@@ -24,9 +24,9 @@ def test_one_server_shows_all_queries(dashboard: Dashboard) -> None:
 @pytest.mark.parametrize(
     ("host", "port", "token", "message"),
     [
-        ("127.0.0.1", 1, "s3cret", r"is open on port \d+, so it cannot open on port 1:"),
-        ("0.0.0.0", 0, "s3cret", "is open on host 127.0.0.1, so it cannot open on host 0.0.0.0:"),
-        ("no.such.host.invalid", 0, None, "is open on host 127.0.0.1, so"),
+        ("127.0.0.1", 1, "s3cret", r"is already open on port \d+, so it cannot open on port 1:"),
+        ("0.0.0.0", 0, "s3cret", "is already open on host 127.0.0.1, so it cannot open on host 0.0.0.0:"),
+        ("no.such.host.invalid", 0, None, "is already open on host 127.0.0.1, so"),
         ("127.0.0.1", 0, "another", "is open with another token, so it cannot open with this token:"),
     ],
 )

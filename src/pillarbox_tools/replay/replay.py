@@ -110,7 +110,7 @@ def _run(
         if debug and stop is None:
             look_back(failure)
         if any(isinstance(cause, ModuleNotFoundError) for cause in causes_of(error)):
-            result.reasons.append("a module is missing: put its folder on PYTHONPATH")
+            result.reasons.append("a module is missing: add its folder to PYTHONPATH")
         result.failure = Failure.of(failure, facts.subtask, Attempt(facts.number, facts.epoch, None))
 
     make = partial(Rerun, recording, clock=clock, allow_calls=allow_calls)

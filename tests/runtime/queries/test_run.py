@@ -110,7 +110,9 @@ def test_another_signal_ends_it_at_once_and_a_third_one_is_not_pillarbox_s(query
     with caplog.at_level(logging.WARNING, "pillarbox"):
         pillarbox.run(query)
     assert (query.stops, handlers) == (1, ["SIGINT"])
-    assert "query q: its epoch was interrupted, as SIGINT came again; the next start repeats it" in caplog.text
+    assert (
+        "query q: its epoch was interrupted, because a second SIGINT arrived. The next start repeats it" in caplog.text
+    )
 
 
 def test_an_epoch_has_the_grace_period_and_no_more(query, caplog):

@@ -136,7 +136,7 @@ def test_another_shape_is_refused(task):
 
     with ProgramTestHarness(build) as harness:
         other = next(vertex for vertex in harness._job._shipped if vertex.load().uid == "adds")
-    with pytest.raises(ConfigurationError, match="operator 'adds' has 2 inputs in the other program, and 1 in the"):
+    with pytest.raises(ConfigurationError, match="operator 'adds' has 2 inputs in the other program, but 1 in the"):
         compare_programs(read_recording(task), other)
 
 
@@ -298,7 +298,7 @@ def test_a_module_that_the_recording_lacks_is_refused(tmp_path, modules):
     task = bills(tmp_path / "recordings", modules.write(1, more))
     sources = task / "sources.json"
     sources.write_text(sources.read_text().replace('"later_of_test"', '"another"'))
-    with pytest.raises(ConfigurationError, match="has no source of the module later_of_test, which the recorded"):
+    with pytest.raises(ConfigurationError, match="has no source code of the module later_of_test, which the recorded"):
         compare(task, modules.write(1, more))
 
 
@@ -315,7 +315,7 @@ def test_a_module_that_is_missing_is_asked_for(tmp_path, modules, monkeypatch):
     task = bills(tmp_path / "recordings", modules.write(1))
     modules.forget()
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(modules.folder)])
-    with pytest.raises(ConfigurationError, match=r"No module named 'bills_of_test'; put the .* on PYTHONPATH"):
+    with pytest.raises(ConfigurationError, match=r"No module named 'bills_of_test'\. Add the .* to PYTHONPATH"):
         replay(read_recording(task))
 
 
@@ -326,4 +326,4 @@ def test_a_module_that_a_function_imports_later_is_asked_for(tmp_path, modules):
     (modules.folder / "later_of_test.py").unlink()
     rerun = replay(read_recording(task), diff=True)
     assert rerun.differs == ["the task failed in the replay, but not in the epoch"]
-    assert "a module is missing: put its folder on PYTHONPATH" in rerun.reasons
+    assert "a module is missing: add its folder to PYTHONPATH" in rerun.reasons
