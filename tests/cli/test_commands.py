@@ -244,7 +244,7 @@ def test_a_checkpoint_for_people():
         "refused: another key",
         "doubtful: a source",
         "carried out: a state is new",
-        "operator 'count': its state names shop.model:Order",
+        "operator 'count': its state contains objects of shop.model:Order",
     ):
         assert words in text
     text = shown(

@@ -71,7 +71,7 @@ def test_a_table_more_and_a_table_less(shop: Shop, caplog: pytest.LogCaptureFixt
     paid = [*shop.pay("payments"), *shop.pay("more")]
     shop.pay("gone")
     changed = {name: shop.read(name) for name in ("more", "payments")}
-    with pytest.raises(CheckpointMismatchError, match="it has positions of the sources 'gone', which the program does"):
+    with pytest.raises(CheckpointMismatchError, match="it has positions of the sources 'gone', but the program does"):
         shop.run("second", shop.environment(2, "savepoint"), changed)
     with caplog.at_level(logging.INFO, "pillarbox"):
         shop.run("second", shop.environment(2, "savepoint", allow_non_restored_state=True), changed)

@@ -242,7 +242,7 @@ BROKEN: list[tuple[str, Snapshot, str]] = [
     (
         "falling_behind",
         facts(running(settings={**SETTINGS, "trigger": "ProcessingTimeTrigger(500)"})),
-        r"takes 1\.0 s, and the trigger's interval is 0\.5 s: raise the parallelism",
+        r"takes 1\.0 s, but the trigger's interval is 0\.5 s: raise the parallelism",
     ),
     (
         "hung_epoch",

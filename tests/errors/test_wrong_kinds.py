@@ -244,10 +244,10 @@ WRONG_PLACES: list[tuple[Callable[[Any], Any], str]] = [
         lambda wrong: pillarbox.read_state(_Session(), "from", wrong),
         r"read_state\(\): uid= must be a non-empty string",
     ),
-    (pillarbox.local_session, r"local_session\(\): cores must be a positive integer, not"),
+    (pillarbox.local_session, r"local_session\(\): cores= must be a positive integer, not"),
     (
         lambda wrong: pillarbox.local_session(app_name=wrong),
-        r"local_session\(\): app_name must be a non-empty string, not",
+        r"local_session\(\): app_name= must be a non-empty string, not",
     ),
 ]
 

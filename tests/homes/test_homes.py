@@ -211,7 +211,9 @@ def test_rows_are_not_lost_where_a_home_was_lost_and_no_other_can_be_had(
     os.kill(executor.homes.pop(), signal.SIGKILL)
     with monkeypatch.context() as patch:
         patch.setattr(executor.keeper, "ask", refuse)
-        with pytest.raises(OperatorError, match="was lost, and no other one responds: no process can be started here"):
+        with pytest.raises(
+            OperatorError, match="was lost, and no other home process responded: no process can be started here"
+        ):
             query.run_batch([1])
     assert [row[2] for row in query.run_batch([1])] == [2]
 

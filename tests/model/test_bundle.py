@@ -175,7 +175,9 @@ def test_a_file_that_is_no_archive_is_one_sentence(tmp_path: Path, content: byte
 def test_a_later_version_is_named(tmp_path: Path) -> None:
     path = tmp_path / "b.zip"
     _zip(path, snapshot={"format": FORMAT + 1})
-    with pytest.raises(ConfigurationError, match=f"has format {FORMAT + 1}, this version of pillarbox reads format"):
+    with pytest.raises(
+        ConfigurationError, match=f"has format {FORMAT + 1}, but this version of pillarbox reads format"
+    ):
         read_bundle(path)
 
 

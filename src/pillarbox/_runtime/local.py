@@ -108,7 +108,9 @@ class LocalJob:
         self._clock = clock
         self._epoch_time: int | None = None
         if program.batch and savepoint:
-            raise ProgramError("a program in batch mode starts without state, so it cannot start from a savepoint")
+            raise ProgramError(
+                "a program in batch mode starts without state: drop the savepoint, or use streaming mode"
+            )
         if savepoint is None and program.savepoint is not None:
             from pillarbox._runtime.savepoint_stores import stores_from_savepoint
 

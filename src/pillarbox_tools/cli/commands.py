@@ -153,7 +153,9 @@ _EPOCH = click.option(
 @pillarbox.command()
 @CHECKPOINT
 @_EPOCH
-@click.option("--top", default=5, show_default=True, type=click.IntRange(0), help="Number of largest keys to show.")
+@click.option(
+    "--top", default=5, show_default=True, type=click.IntRange(0), help="Number of keys to show, largest first."
+)
 @click.option(
     "--against",
     metavar="CHECKPOINT",
@@ -216,7 +218,7 @@ def state(
     """Show the state of the operator UID in CHECKPOINT, or in a savepoint.
 
     There is a row for each key and each of its windows. The columns are key, namespace (a window's start and end), each
-    state, timers and subtask. A column of unknown type is a VARIANT, to be compared as in --where "seen::long > 10".
+    state, timers and subtask. A column of unknown type is a VARIANT: compare it as in --where "seen::long > 10".
     'pillarbox inspect' shows the uids and their states. The query may be running. Your classes are neither needed nor
     run.
 
@@ -283,7 +285,7 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
     """Change the parallelism of CHECKPOINT's query, which must be stopped.
 
     The state is moved to N Spark partitions. Then start the same program with set_parallelism(N). It resumes exactly
-    where it stopped. N is at most the max parallelism, which the first start has fixed.
+    where it stopped. N is at most the max parallelism, which the first start fixed.
 
     If the command is interrupted, no query starts on the checkpoint until you run the command again. The command needs
     Spark 4.2 or newer; afterwards, the query may run on an older version.

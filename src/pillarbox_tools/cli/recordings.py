@@ -94,9 +94,9 @@ def record(
     with pillarbox.start(...). If the query has ended, pass its script as --program, with ARGUMENTS. The script creates
     its own Spark session.
 
-    By default, the task that made the query fail is recorded. The sources are read again, and earlier levels run again
-    on a copy of the checkpoint. Nothing is written to the sink or to CHECKPOINT. 'pillarbox replay DIRECTORY' runs the
-    task again.
+    By default, the task that made the query fail is recorded. The sources are read again, and operators before
+    the task run again on a copy of the checkpoint. Nothing is written to the sink or to CHECKPOINT. 'pillarbox replay
+    DIRECTORY' replays the task.
     """
     if program is None:
         from pillarbox._runtime.spark.running.asking import request_record

@@ -48,7 +48,7 @@ class _Timestamp(click.ParamType[int]):
 @click.option(
     "--diff", is_flag=True, help="Compare the state with the checkpoint's, or the failure with the recorded one."
 )
-@click.option("--allow-calls", is_flag=True, help="Allow calls to services, and to other programs.")
+@click.option("--allow-calls", is_flag=True, help="Allow calls to services, and starting other programs.")
 @click.option("--seed", type=int, help="Seed of random numbers in your code.")
 @click.option(
     "--clock",
@@ -75,7 +75,7 @@ def replay(
     arguments: tuple[str, ...],
     **how: Any,
 ) -> None:
-    """Run a recorded task again, without Spark and Java. This runs code from DIRECTORY.
+    """Replay a recorded task, without Spark and Java. This runs code from DIRECTORY.
 
     The task runs up to the record that failed, or to the end of the epoch. It stops at its first call of a service,
     unless you pass --allow-calls. With --diff, the exit code is 1 if the result differs from the recorded result.

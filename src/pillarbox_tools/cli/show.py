@@ -127,7 +127,9 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
         if reason := operator.get("reason_for_pickles"):
             console.print(_text(f"operator {operator['uid']!r}: its states are pickled: {reason}"))
         if operator.get("classes"):
-            console.print(_text(f"operator {operator['uid']!r}: its state names {', '.join(operator['classes'])}"))
+            console.print(
+                _text(f"operator {operator['uid']!r}: its state contains objects of {', '.join(operator['classes'])}")
+            )
         for uid, count in operator["carried"].items():
             if count:
                 console.print(_text(f"operator {uid!r}: {counted(count, 'request')} {_are(count)} pending"))

@@ -29,7 +29,7 @@ _LOOK_EVERY = 0.5
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
-    "--token", help="Token that the browser must send. Default: random, or no token if only this machine can connect."
+    "--token", help="Token that browsers must send. Default: random, or no token if only this machine can connect."
 )
 @with_spark
 def dashboard(what: str, port: int, host: str, token: str | None, open_session: Any) -> None:
@@ -103,7 +103,8 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
 def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
     """Show the memory that each executor of CHECKPOINT's query needs, and the setting for it.
 
-    The command prints the formula in docs/operations.md with the query's numbers, and the measured memory of the homes.
+    The command prints the formula in docs/operations.md with the query's numbers, and the measured memory of the home
+    processes.
     If the query is running, the numbers are at most a minute old. The last line is the setting, with a third to spare.
     """
     from dataclasses import asdict

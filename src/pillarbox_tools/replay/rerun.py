@@ -162,6 +162,6 @@ def _edges(recording: Recording, other: Vertex) -> dict[int, int]:
     if len(recorded) != len(others):
         raise ConfigurationError(
             f"operator {recording.facts.uid!r} has {len(others)} inputs in the other program, but {len(recorded)} in"
-            " the recording: both must be equal, to run on the recorded input"
+            " the recording: the numbers must be equal, because both programs run on the recorded input"
         )
     return dict(zip(recorded, others))

@@ -284,7 +284,9 @@ def test_a_folder_that_cannot_be_read_does_not_end_the_watch(folder, watch, call
         watch.look()
         watch.look()
         watch.end()
-    assert [record.getMessage() for record in caplog.records] == ["requests to query q: OSError: no route to host"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "requests to query q could not be read or answered: OSError: no route to host"
+    ]
     ask(folder)
     watch.look()
     assert calls
@@ -568,7 +570,7 @@ def test_a_query_does_not_stop_for_what_was_desired_before_its_start(folder, sta
     )
     first, second = (record.getMessage() for record in caplog.records)
     assert first.startswith("query q: the request to stop the query is older than this start, and is ignored")
-    assert ", to stop the query with a savepoint in /sp, is ignored" in second
+    assert "to stop the query with a savepoint in /sp is older than this start, and is ignored" in second
     started()
     assert len(folder.of(RequestStatus)) == len(folder.of(ObservedState)) == 1, "it is said once"
 

@@ -160,8 +160,8 @@ def test_a_difference_after_long_text_is_found_and_named(tmp_path):
     first = compare(task, Bills(1000)).first
     assert first is not None
     assert sorted(first.parts) == [
-        "output.prices['all'] is 1 in the recorded program, and 1000 in the other",
-        "state total[0].prices['all'] is 1 in the recorded program, and 1000 in the other",
+        "output.prices['all'] is 1 in the recorded program, but 1000 in the other",
+        "state total[0].prices['all'] is 1 in the recorded program, but 1000 in the other",
     ]
 
 
@@ -286,8 +286,8 @@ def test_each_program_has_its_own_version_of_a_module(tmp_path, modules):
     first = compare(task, modules.write(1000)).first
     assert first is not None
     assert sorted(first.parts) == [
-        "output.price is 3 in the recorded program, and 3000 in the other",
-        "state last.price is 3 in the recorded program, and 3000 in the other",
+        "output.price is 3 in the recorded program, but 3000 in the other",
+        "state last.price is 3 in the recorded program, but 3000 in the other",
     ]
     assert sys.modules["prices_of_test"].TIMES == 1000  # as it was before
 

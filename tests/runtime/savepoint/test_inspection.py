@@ -134,4 +134,4 @@ def test_an_operator_that_keeps_records_has_its_reason() -> None:
     (batch,) = inspection._summary(1, 0, store)
     facts = json.loads(batch.to_pylist()[0]["facts"])
     assert facts["summary"]["carried"] == {"ask": 1}
-    assert facts["reason_for_pickles"].startswith("an operator chained to it keeps records of its own")
+    assert facts["reason_for_pickles"].startswith("another operator of its chain stores records")

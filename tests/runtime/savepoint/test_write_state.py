@@ -55,8 +55,8 @@ def frame(schema: StructType = SCHEMA, *, streaming: bool = False) -> Any:
         ({"timers": "due"}, "there is no column 'due' for operator 'count'"),
         (
             {"states": [SEEN], "timers": "times"},
-            "the column 'times' is array<bigint>, but timers= must name an"
-            " array<struct<domain:string,timestamp:bigint>>",
+            "the column 'times' is array<bigint>, but timers= must name a column of"
+            " type array<struct<domain:string,timestamp:bigint>>",
         ),
         (
             {"states": [SEEN], "timers": "seen"},
@@ -90,7 +90,7 @@ TABLE = StructType().add("key", StringType()).add("seen", LongType())
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        (SCHEMA, "have a column 'card', which the table of operator 'count' in the savepoint has not; its columns are"),
+        (SCHEMA, "have a column 'card', which the table of operator 'count' in the savepoint lacks; its columns are"),
         (StructType().add("seen", LongType()), "have no column 'key', which the table of operator 'count' in the"),
         (
             StructType().add("key", StringType()).add("seen", VariantType()),

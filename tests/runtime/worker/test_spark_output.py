@@ -111,7 +111,7 @@ def test_a_missing_or_doubled_row_is_reported():
     assert list(rows.take(list(zip(second)))) == [(1, 5, 3, b"12345")]
     # A repeated part of a complete buffer begins a new, incomplete buffer.
     assert list(rows.take(list(zip(second)))) == []
-    with pytest.raises(ExchangeError, match="only 1 of 3"):
+    with pytest.raises(ExchangeError, match="1 of 3 rows"):
         rows.end()
 
 

@@ -232,7 +232,7 @@ def test_programs_of_a_plan_are_found_behind_views_and_unions(user, files):
         programs_of(frame)
     assert programs_of(both) == result, "of programs that are in use none is forgotten"
     other = counts(files, 3).select("key")
-    with pytest.raises(ProgramError, match="the query contains programs of parallelism 2 and 3, and"):
+    with pytest.raises(ProgramError, match="the query contains programs of parallelism 2 and 3, but"):
         both.unionAll(other).writeStream.format("noop").start()
 
 

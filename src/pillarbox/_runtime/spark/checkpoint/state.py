@@ -61,8 +61,9 @@ class CheckpointState:
         if not is_readable_by_spark(checkpoint):
             raise CheckpointMismatchError(
                 f"checkpoint {checkpoint}: its path contains a space or one of \"#%<>?[\\]^`{{|}}. Spark's queries"
-                " accept such a path, but its state readers cannot find it: stop the query, copy the whole checkpoint"
-                " to another path, and continue there. On a local disk, a symbolic link is enough"
+                " accept such a path, but Spark's state readers cannot find it: stop the query, copy the whole"
+                " checkpoint to another path, and continue there. On a local disk, a symbolic link at another path is"
+                " enough"
             )
         if epoch is not None and epoch > last:
             raise CheckpointMismatchError(

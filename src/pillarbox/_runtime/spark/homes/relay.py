@@ -164,7 +164,9 @@ class Relay:
             ) from None
         except NoHomesError as error:
             # Spark's input cannot be read again, so the task fails.
-            raise OperatorError(f"{prefix} {self._pid} was lost, and no other one responds: {error}") from None
+            raise OperatorError(
+                f"{prefix} {self._pid} was lost, and no other home process responded: {error}"
+            ) from None
         except BaseException:
             # A task with uncommitted changes may remain: the next epoch checks its version.
             self._channel.close()
@@ -248,7 +250,7 @@ class Relay:
             elif kind is Kind.FAILED:
                 raise remote_error(*fields)
             elif kind is Kind.LATE:
-                raise OperatorError("a newer attempt of this Spark task has reached the home process")
+                raise OperatorError("a newer attempt of this Spark task has replaced this one")
             kind, *fields = self._channel.receive()
 
     def _complete(self, elapsed: float, taking: float, report: TaskReport) -> TaskReport:

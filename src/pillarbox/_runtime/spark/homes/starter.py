@@ -188,7 +188,7 @@ class _Starter:
         if spawned is not None:
             code = spawned.poll()
         elif home.is_adopted:
-            return "with an unknown exit code" if home.process.has_ended() else None
+            return "unknown exit code" if home.process.has_ended() else None
         else:
             ended, status = os.waitpid(pid, os.WNOHANG)
             code = os.waitstatus_to_exitcode(status) if ended else None

@@ -92,7 +92,7 @@ def key_life(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[
     if isinstance(text, str):
         check_text(text, "key_history(): key=")
     if not _reading.acquire(blocking=False):
-        raise ProgramError("the state of another key is being read: try again when that has finished")
+        raise ProgramError("the state of another key is being read: try again when it has finished")
     try:
         began = time.monotonic()
         with unwrapped_failures(), session_of(spark).job_group(f"pillarbox: the life of a key of {uid}"):
@@ -238,7 +238,7 @@ def _requests(entries: list[tuple[Any, ...]], keys: list[Any]) -> Iterator[dict[
     for entry in entries:
         if entry[0] == "request":
             records, asked = entry[1], entry[-1]
-            waits = "capacity, or a rate limit" if asked is None else "its result"
+            waits = "capacity, or a rate limit" if asked is None else "the result"
             for record in records:
                 if any(_contains_key(record, key) for key in keys):
                     text = _as_text(record)

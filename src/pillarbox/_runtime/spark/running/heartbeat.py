@@ -146,14 +146,14 @@ class _Files:
             if before is not None:
                 self._folder.remove(before)
         except Exception as error:
-            _log.debug("heartbeat in %s: %s", self._folder.path, describe(error))
+            _log.debug("the heartbeat in %s could not be updated: %s", self._folder.path, describe(error))
 
     def remove(self) -> None:
         try:
             if self._name is not None:
                 self._folder.remove(self._name)
         except Exception as error:  # Spark has ended
-            _log.debug("heartbeat in %s: %s", self._folder.path, describe(error))
+            _log.debug("the heartbeat in %s could not be updated: %s", self._folder.path, describe(error))
 
     def read(self) -> dict[str, Heartbeat]:
         return _read(self._folder)

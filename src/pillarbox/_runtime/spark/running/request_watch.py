@@ -87,7 +87,9 @@ class RequestWatch:
 
     def _could_not(self, error: Exception) -> None:
         quiet = self._warned or not self._started.is_running
-        (_log.debug if quiet else _log.warning)("requests to query %s: %s", self._name, describe(error))
+        (_log.debug if quiet else _log.warning)(
+            "requests to query %s could not be read or answered: %s", self._name, describe(error)
+        )
         self._warned = True
 
     @property

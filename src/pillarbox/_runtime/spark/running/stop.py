@@ -164,7 +164,7 @@ class _Stop:
             if Checkpoint(self._spark, self._checkpoint).last_committed >= number:
                 return progress
             if time.monotonic() + _TRY_EVERY > self._deadline:
-                which = f" of {', '.join(map(repr, left))} (the other operators have ended)" if left else ""
+                which = f" of {', '.join(map(repr, left))} (the other operators had input)" if left else ""
                 raise self._aborted(
                     f"no input arrived for the last epoch{which} within the timeout, but Spark runs no epoch without"
                     " input: add a record to a source; the program may drop it"

@@ -46,7 +46,8 @@ def glob_of(paths: Iterable[str]) -> str:
         files.add(match[2])
     if len(places) != 1:
         raise CheckpointMismatchError(
-            f"the files that a source has read are on several file systems: {' and '.join(sorted(places))}"
+            "a source can resume after files on only one file system, but it has read files on"
+            f" {' and '.join(sorted(places))}"
         )
     # The parent folder, so that each alternative has a slash.
     folders = {os.path.dirname(path) for path in files}

@@ -128,8 +128,8 @@ def _new(
         )
     if timers is not None and not _are_timers(types[timers]):
         raise ProgramError(
-            f"write_state(): the column {timers!r} is {types[timers].simpleString()}, but timers= must name an"
-            " array<struct<domain:string,timestamp:bigint>>"
+            f"write_state(): the column {timers!r} is {types[timers].simpleString()}, but timers= must name a column of"
+            " type array<struct<domain:string,timestamp:bigint>>"
         )
     keys = {name: types[name].simpleString() for name in names}
     return NewTable.of(uid, keys, states, timers, DEFAULT_MAX_PARALLELISM), columns

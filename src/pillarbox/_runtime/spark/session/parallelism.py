@@ -76,6 +76,6 @@ def task_slots(spark: SparkSession) -> int:
     if slots is None:
         raise ConfigurationError(
             "the source's tasks share job_rate_limit= or a budget, but their number is unknown: set"
-            " spark.sql.leafNodeDefaultParallelism to it, or use rate_limit=, which applies to each task"
+            " spark.sql.leafNodeDefaultParallelism to that number, or use rate_limit=, which applies to each task"
         )
     return slots

@@ -100,7 +100,7 @@ class Channel:
         """Return the next message as bytes. Raises `LostError` if it is longer than ``most`` bytes."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         if most is not None and length > most:
-            raise self._lost(f"a message has {length} bytes, more than {most}")
+            raise self._lost(f"a message has {length} bytes, but the maximum is {most}")
         return self._read(length)
 
     def _read(self, size: int) -> bytes:
