@@ -169,7 +169,7 @@ def shorten(value: object, limit: int = 80) -> str:
         text = _shown(value, limit)
     except Exception as error:  # a user's __repr__ may raise
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return encodable(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
 def _shown(value: Any, limit: int) -> str:
@@ -217,7 +217,12 @@ def describe(error: BaseException) -> str:
     message += _fields_of(error)
     if len(message) > _MESSAGE_LIMIT:
         message = message[: _MESSAGE_LIMIT - 3] + "..."
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return encodable(f"{type(error).__name__}: {message}" if message else type(error).__name__)
+
+
+def encodable(text: str) -> str:
+    """Escape lone surrogates, which a column or Spark's error report would refuse."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def _fields_of(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from asyncio import base_events
 from importlib.util import find_spec
 from types import TracebackType
 
-from pillarbox._errors import causes_of
+from pillarbox._errors import causes_of, encodable
 
 
 def _plumbing() -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def _bounded(parts: list[str]) -> str:
     lines = [line if len(line) <= _WIDTH else line[: _WIDTH - 3] + "..." for line in "".join(parts).splitlines()]
     if len(lines) > _LINES:
         lines[_LINES // 2 : -_LINES // 2] = ["  ..."]
-    return "\n".join(lines)
+    return encodable("\n".join(lines))
 
 
 def is_user_code(filename: str) -> bool:

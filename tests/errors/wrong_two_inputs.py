@@ -127,6 +127,9 @@ class Rules(BroadcastProcessFunction):
         self.other(ctx)
 
 
+async def wait(key: Any, state: Any) -> None: ...
+
+
 class KeyedRules(HasState, KeyedBroadcastProcessFunction):
     __init__ = Rules.__init__
     process_element = Rules.process_element
@@ -183,6 +186,7 @@ TWO_INPUT_RUNS = [
     Run("broadcast, a timer of the broadcast side", lambda s: ruled(s, KeyedRules(other=lambda ctx: ctx.timer_service())), ("timer_service() is not available here: a record of the broadcast stream has no key", "apply_to_keyed_state(...)"), "process_broadcast_element", ProgramError),
     Run("broadcast, all keys of the keyed side", lambda s: ruled(s, KeyedRules(lambda ctx: ctx.apply_to_keyed_state(None, print))), ("apply_to_keyed_state() is not available here: use it in process_broadcast_element()", "key 'k'"), "process_element", ProgramError),
     Run("broadcast, a method that is none", lambda s: ruled(s, Rules(lambda ctx: ctx.get_state())), ("operator 'op' failed at the record", "AttributeError: a context of 'op' has no attribute 'get_state'"), "process_element"),
+    Run("broadcast, an async def for all keys", lambda s: ruled(s, KeyedRules(other=lambda ctx: ctx.apply_to_keyed_state(ValueStateDescriptor("other"), wait))), ("apply_to_keyed_state() got", "whose wait is an async def, which"), "process_broadcast_element", ProgramError),
     Run("broadcast, a state that is not declared", lambda s: ruled(s, KeyedRules(other=lambda ctx: ctx.apply_to_keyed_state(ValueStateDescriptor("other"), print))), ("operator 'op' asks for the state 'other' while records are processed: declare all states in open()",), "process_broadcast_element", ProgramError),
     *(
         Run(f"partitioner, {value!r}", lambda s, value=value: spread(s, lambda key, n: value), ("the partitioner failed at the record", FIRST, f"it returned {value!r}, but there are 2 subtasks: return a number from 0 to 1"))

@@ -404,6 +404,11 @@ class AsksMany(AsyncFunction):
         return [exploding(value)]
 
 
+class GivesUpLater(AsksMany):
+    async def timeout(self, value: Any) -> Any:
+        return []
+
+
 class AsksYielding(AsyncFunction):
     async def async_invoke(self, value: Any) -> Any:
         yield value
@@ -636,6 +641,13 @@ def _progress_behind_a_shuffle(env: StreamExecutionEnvironment) -> Any:
     return rows(env).rebalance().assign_timestamps_and_watermarks(strategy).execute_and_collect()
 
 
+def _idle_part_of_a_source(env: StreamExecutionEnvironment) -> Any:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("id").with_idleness("1 minute")
+    source = rows(env)
+    part = source.filter(lambda row: False).assign_timestamps_and_watermarks(strategy)
+    return source.assign_timestamps_and_watermarks(strategy).union(part).map(exploding).execute_and_collect()
+
+
 def _unshippable() -> Callable[[Any], Any]:
     lock = threading.Lock()
     return lambda value: lock
@@ -710,6 +722,7 @@ BUILDS = [
     *(Build(f"idle for {value!r}", _duration(_idle, value), ("with_idleness()", repr(value))) for value in ("-1 second", 0, "soon", None)),
     *(Build(f"progress after {value!r}", _duration(_progress, value), ("with_wall_clock_progress()", repr(value))) for value in ("-1 second", 0, "soon", None)),
     Build("progress behind a shuffle", _progress_behind_a_shuffle, ("with_wall_clock_progress() detects idle sources", "before the first key_by(...)")),
+    Build("idle part of a source", _idle_part_of_a_source, ("the silence of a part of a source is not detected", "after union(...)", "rebalance()")),
     Build("assigner 42", lambda env: timed(rows(env), 42), ("42 is not a timestamp assigner", "a column name")),
     Build("assigner ''", lambda env: timed(rows(env), ""), ("the timestamp column name is empty",)),
     Build("assigner of three", lambda env: timed(rows(env), lambda a, b, c: 1), ("must take (value) or (value, record_timestamp)",)),
@@ -746,6 +759,7 @@ BUILDS = [
     *(Build(f"state {value!r}", lambda env, value=value: ValueStateDescriptor(value), ("state's name is a non-empty string", repr(value))) for value in ("", 5, None)),
     # async
     *(Build(f"map_async {value!r}", lambda env, value=value: rows(env).map_async(value), ("map_async() got", repr(value))) for value in (42, None)),
+    Build("async, a timeout() that waits", lambda env: AsyncDataStream.unordered_wait(rows(env), GivesUpLater(), 60_000), ("unordered_wait() got", "whose timeout is an async def, which")),
     Build("map_async of an AsyncFunction", lambda env: rows(env).map_async(AsksMany()), ("AsksMany, an AsyncFunction", "AsyncDataStream")),
     *(
         Build(f"{option} {value!r}", lambda env, option=option, value=value: rows(env).map_async(asking, **{option: value}), ("map_async()", option, repr(value)))

@@ -84,6 +84,10 @@ class Waits(Processes):
         return []
 
 
+class ClearsLater(EventTimeTrigger):
+    async def clear(self, window: Any, ctx: Any) -> None: ...
+
+
 class ClearsBadly(Processes):
     def clear(self, context: Any) -> None:
         raise LookupError("nothing there")
@@ -98,6 +102,11 @@ class Counts(AggregateFunction):
 
     def get_result(self, accumulator: Any) -> Any:
         return accumulator
+
+
+class CountsLater(Counts):
+    async def add(self, value: Any, accumulator: Any) -> Any:
+        return accumulator + 1
 
 
 class Forgets(Counts):
@@ -251,6 +260,8 @@ WINDOW_BUILDS = [
     Build("aggregate with a lambda", lambda env: windows(env).aggregate(Counts(), max), ("aggregate(window_function=...) of WindowedStream takes a WindowFunction",)),
     Build("aggregate that cannot merge", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).aggregate(Counts()), ("merges windows, but Counts cannot merge accumulators: define merge()",)),
     Build("reduce by 'sum'", lambda env: windows(env).reduce("sum"), ("reduce() got 'sum': pass a function or ReduceFunction",)),
+    Build("an aggregate function that waits", lambda env: windows(env).aggregate(CountsLater()), ("aggregate() got", "whose add is an async def, which")),
+    Build("a trigger that waits", lambda env: windows(env).trigger(ClearsLater()), ("trigger() got", "whose clear is an async def, which")),
     Build("a window function that waits", lambda env: windows(env).process(Waits()), ("process() got", "whose process is an async def, which")),
 ]
 

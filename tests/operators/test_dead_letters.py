@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import pickle
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +49,7 @@ from pillarbox import (
     count_,
 )
 from pillarbox._elements import ArrowRecords, Records
+from pillarbox._errors import ConfigurationError
 from pillarbox._operators.dead_letters.dead_letter import sort_out
 from pillarbox.testing import ProgramTestHarness, harness_for
 
@@ -354,6 +356,15 @@ def test_a_letter_comes_of_any_error_with_its_causes():
     assert "KeyError: 'k'" in letter.traceback and "direct cause" in letter.traceback
 
 
+def test_a_letter_as_text_fits_a_column() -> None:
+    with harness_for(Raises(ValueError("half of a pair: \ud83d")), on_error=BAD) as harness:
+        harness.push("\ud83d")
+        (letter,) = harness.get_side_output(BAD)
+    assert letter.error == "ValueError: half of a pair: \\ud83d"
+    for text in letter.as_text():
+        assert text is None or text.encode()
+
+
 # -- which errors are letters --
 
 
@@ -365,7 +376,27 @@ class Raises(MapFunction):
         raise self.error
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), MemoryError(), ProgramError("mine")])
+def group_of(*errors: Exception) -> Exception:
+    """Return what ``asyncio.TaskGroup`` raises, or before Python 3.11 an error with the same attribute."""
+    group: Any = getattr(builtins, "ExceptionGroup", None)
+    error: Any = RuntimeError("tasks") if group is None else group("tasks", errors)
+    if group is None:
+        error.exceptions = errors
+    assert isinstance(error, Exception)
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyboardInterrupt(),
+        SystemExit(3),
+        MemoryError(),
+        ProgramError("mine"),
+        group_of(ValueError("bad"), group_of(ConfigurationError("no journal"))),
+    ],
+    ids=repr,
+)
 def test_some_errors_fail_the_task_nevertheless(error):
     with harness_for(Raises(error), on_error=BAD) as harness:
         with pytest.raises(
@@ -373,6 +404,13 @@ def test_some_errors_fail_the_task_nevertheless(error):
         ):
             harness.push(1)
         assert harness.get_side_output(BAD) == []
+
+
+def test_a_group_of_errors_of_the_record_is_a_letter() -> None:
+    with harness_for(Raises(group_of(ValueError("bad"), KeyError("k"))), on_error=BAD) as harness:
+        harness.push(1)
+        (letter,) = harness.get_side_output(BAD)
+    assert "ValueError: bad; KeyError: 'k'" in letter.error
 
 
 class SetsNoTimer(ProcessFunction):

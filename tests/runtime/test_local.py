@@ -291,6 +291,19 @@ def test_collections_are_run_to_their_end(capsys):
     assert capsys.readouterr().out == "big> 4\n"
 
 
+def test_functions_do_not_change_the_collection_they_read():
+    cart = ["ann"]
+
+    def add(items):
+        items.append("tea")
+        return items
+
+    carts = StreamExecutionEnvironment().from_collection([cart, cart]).map(add)
+    for _ in range(2):
+        assert carts.execute_and_collect() == [["ann", "tea"], ["ann", "tea"]]
+    assert cart == ["ann"]
+
+
 def test_several_outputs_of_one_stream():
     with ProgramTestHarness(lambda env, s: {"a": s, "b": s.map(str), "c": s}) as harness:
         harness.push("s", 1)

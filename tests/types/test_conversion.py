@@ -1,15 +1,26 @@
 from __future__ import annotations
 
 import datetime as dt
+import enum
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from pillarbox import KeyTypeError, ProgramError, Row, StreamExecutionEnvironment, Types
+from pillarbox import (
+    KeyedProcessFunction,
+    KeyTypeError,
+    ProgramError,
+    Row,
+    StreamExecutionEnvironment,
+    Types,
+    ValueStateDescriptor,
+)
 from pillarbox._errors import TypeMismatchError
+from pillarbox.testing import harness_for
 
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5)
 
@@ -17,6 +28,14 @@ NOW = dt.datetime(2026, 1, 2, 3, 4, 5)
 def collected(elements, type_info=None):
     env = StreamExecutionEnvironment.get_execution_environment()
     return env.from_collection(elements, type_info=type_info).execute_and_collect()
+
+
+class Color(str, enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
 
 
 @dataclass
@@ -46,6 +65,12 @@ class Point:
         (Types.ROW_NAMED(["x", "y"], [Types.INT(), Types.DOUBLE()]), {"y": 2, "x": None}, (None, 2.0)),
         (Types.PICKLED_BYTE_ARRAY(), {1}, {1}),
         (Types.STRING(), None, None),
+        (Types.STRING(), Color.RED, "red"),
+        (Types.STRING(), np.str_("a"), "a"),
+        (Types.INT(), Level.LOW, 1),
+        (Types.SQL_TIMESTAMP(), pd.Timestamp(NOW), NOW),
+        (Types.SQL_DATE(), type("Day", (dt.date,), {})(2026, 1, 2), NOW.date()),
+        (Types.SQL_TIME(), type("Time", (dt.time,), {})(3, 4, 5, fold=1), dt.time(3, 4, 5, fold=1)),
     ],
     ids=repr,
 )
@@ -135,3 +160,19 @@ def test_the_second_argument_of_key_by_may_be_the_keys_type():
     for wrong in (lambda: numbers.key_by(Types.STRING()), lambda: numbers.key_by("a", Types.STRING(), "b")):
         with pytest.raises(ProgramError, match=r"key_by\(\) takes a function or column names"):
             wrong()
+
+
+def test_a_typed_key_of_an_enum_is_plain_text() -> None:
+    class Same(KeyedProcessFunction[str, Any, Any]):
+        def open(self, runtime_context: Any) -> None:
+            self.count = runtime_context.get_state(ValueStateDescriptor("count", int, default=0))
+
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            self.count.update(self.count.value() + 1)
+            yield ctx.get_current_key(), self.count.value()
+
+    with harness_for(Same(), lambda color: color, key_type=Types.STRING()) as harness:
+        harness.push_all([Color.RED, "red"])
+        harness.snapshot()
+        assert harness.get_output() == [("red", 1), ("red", 2)]
+        assert type(harness.get_output()[0][0]) is str

@@ -38,7 +38,6 @@ from pillarbox._state.keys.key_groups import default_max_parallelism
 from pillarbox._state.keys.key_note import note_of_inputs
 from pillarbox._task.network.partitioner import ForwardPartitioner, OutputPartitioner, Partitioner, RebalancePartitioner
 from pillarbox._task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
-from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 _numbers = count(1)  # of this process's programs
 # Shared, so that streams of a union share one edge.
@@ -148,7 +147,7 @@ class _Compiler:
         self._heads: dict[OperatorTransformation, Vertex] = {}
         self._sources: list[SourceTransformation] = []
         # By (vertex number, edge id).
-        self._strategies: defaultdict[tuple[int, int], set[WatermarkStrategy]] = defaultdict(set)
+        self._assigners: defaultdict[tuple[int, int], set[OperatorTransformation]] = defaultdict(set)
         for sink in sinks:
             self._reach(sink)
         streaming = any(isinstance(step, DataFrameSource) and step.dataframe.isStreaming for step in self._sources)
@@ -325,7 +324,7 @@ class _Compiler:
     def _grow(self, vertex: Vertex, start: Transformation) -> None:
         steps = self._chain(vertex, start)
         nodes = {step: index for index, step in enumerate(steps)}
-        strategies = self._strategies_in(vertex, steps)
+        assigners = self._assigners_in(vertex, steps)
         for step in steps[1:]:
             assert isinstance(step, OperatorTransformation)
             vertex.nodes.append(ChainNode(step.name, step.effective_uid, step.factory))
@@ -340,18 +339,19 @@ class _Compiler:
                     consumers.nodes.append(ChainInput(nodes[link.consumer], link.index))
                 else:
                     head, input_edge = self._connect(vertex, consumers, link, way, step.name)
-                    self._strategies[head, input_edge] |= strategies[step]
+                    self._merge(vertex, link.consumer, self._assigners[head, input_edge], assigners[step])
         vertex.name = " -> ".join(node.name for node in vertex.nodes)
 
-    def _strategies_in(
+    def _assigners_in(
         self, vertex: Vertex, steps: list[Transformation]
-    ) -> dict[Transformation, set[WatermarkStrategy]]:
-        """Return the nearest upstream watermark strategies of each step in a chain."""
-        strategies: dict[Transformation, set[WatermarkStrategy]] = {step: set() for step in steps}
+    ) -> dict[Transformation, set[OperatorTransformation]]:
+        """Return, for each step of a chain, the nearest upstream steps that assign a watermark strategy."""
+        assigners: dict[Transformation, set[OperatorTransformation]] = {step: set() for step in steps}
         for step in steps:
             strategy = step.strategy if isinstance(step, OperatorTransformation) else None
             if strategy is not None:
-                strategies[step] = {strategy}
+                assert isinstance(step, OperatorTransformation)
+                assigners[step] = {step}
                 if strategy.idle_timeout is not None and not vertex.is_source:
                     vertex.uses_processing_time = True  # it becomes idle without data
                 if strategy.progress_timeout is not None and not vertex.is_source:
@@ -361,8 +361,31 @@ class _Compiler:
                     )
             for link, way in self._ways(vertex, step):
                 if way is None:
-                    strategies[link.consumer] |= strategies[step]
-        return strategies
+                    self._merge(vertex, link.consumer, assigners[link.consumer], assigners[step])
+        return assigners
+
+    def _merge(
+        self,
+        vertex: Vertex,
+        consumer: OperatorTransformation,
+        assigners: set[OperatorTransformation],
+        more: set[OperatorTransformation],
+    ) -> None:
+        """Add the assigners of another stream that arrives at a consumer or edge.
+
+        A source's silence is measured by the receiver of an edge, so it cannot be measured for a part of the edge.
+        """
+        differing = assigners ^ more if assigners and more else set()
+        if vertex.is_source and consumer.strategy is None and not vertex.batch:
+            for step in sorted(differing, key=lambda step: step.number):
+                assert step.strategy is not None
+                if step.strategy.idle_timeout is not None or step.strategy.progress_timeout is not None:
+                    raise ProgramError(
+                        f"operator {step.name!r}: the silence of a part of a source is not detected, and"
+                        f" {consumer.name!r} combines this part with another: assign a strategy with an idle timeout"
+                        " after union(...), or call rebalance() on each part before assigning its strategy"
+                    )
+        assigners |= more
 
     def _connect(
         self, vertex: Vertex, consumers: Consumers, link: _Link, partitioner: Partitioner, sender: str
@@ -433,7 +456,8 @@ class _Compiler:
                 vertex.uses_processing_time = True
 
     def _with_timeouts(self, vertex: Vertex, edge: InputEdge) -> InputEdge:
-        strategies = self._strategies[vertex.number, edge.id]
+        assigners = self._assigners[vertex.number, edge.id]
+        strategies = [step.strategy for step in assigners if step.strategy is not None]
         return replace(
             edge,
             idle_timeout=_longest(strategy.idle_timeout for strategy in strategies),

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from pillarbox._copies import Copier
 from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, decode
 from pillarbox._errors import CheckpointMismatchError, ProgramError
 from pillarbox._graph.budgets import budgets_of
@@ -251,12 +252,17 @@ class LocalJob:
         self._commit(outcome)
 
     def _collections(self, length: int) -> dict[int, list[list[Records]]]:
-        return {
-            number: [[Records(records[start : start + length]) for start in range(0, len(records), length)]]
-            for number, source in self.program.sources.items()
-            if isinstance(source, CollectionSource)
-            for records in (list(source.collection),)
-        }
+        collections: dict[int, list[list[Records]]] = {}
+        for number, source in self.program.sources.items():
+            if isinstance(source, CollectionSource):
+                records = list(source.collection)
+                if not self.program.vertices[number].object_reuse:
+                    # A function may change its records, but not the caller's collection.
+                    records = list(map(Copier(source.name).copied, records))
+                collections[number] = [
+                    [Records(records[start : start + length]) for start in range(0, len(records), length)]
+                ]
+        return collections
 
     def savepoint(self) -> Savepoint:
         """Return a copy of the committed state."""

@@ -2,8 +2,8 @@
 
 Each Spark type has one rule. Typed operators, ``from_collection()`` and typed keys convert values by it, as PyFlink
 converts results; columns of a DataFrame take the same values (``codecs``). Values of a ROW become named rows, FLOAT is
-rounded to 32 bits, and numpy's numbers become Python's. (PyFlink lets SHORT and INT wrap around, as Java does; here
-they are refused.)
+rounded to 32 bits, and values of subclasses, such as an enum, a numpy number or a pandas Timestamp, become values of
+the type's Python class. (PyFlink lets SHORT and INT wrap around, as Java does; here they are refused.)
 """
 
 from __future__ import annotations
@@ -180,21 +180,14 @@ def _scalar(declared: Declared, expects: str, convert: Converter) -> tuple[str, 
     return expects, checked
 
 
-def _instance(*kinds: type, but: tuple[type, ...] = ()) -> Converter:
-    def convert(value: Any) -> Any:
-        if not isinstance(value, kinds) or isinstance(value, but):
-            raise _KindError(value)
-        return value
-
-    return convert
-
-
 def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _KindError(value)
+    if type(value) is not str:
+        if not isinstance(value, str):
+            raise _KindError(value)
+        value = str.__str__(value)  # of an enum or of numpy
     if not value.isascii():
         value.encode()  # Arrow's text is UTF-8, which has no lone surrogates
-    return value
+    return value  # type: ignore[no-any-return]
 
 
 def _bytes(value: Any) -> bytes:
@@ -274,16 +267,43 @@ def _decimal(precision: int, scale: int) -> Converter:
     return convert
 
 
+def _date(value: Any) -> dt.date:
+    if type(value) is dt.date:
+        return value
+    if not isinstance(value, dt.date) or isinstance(value, dt.datetime):
+        raise _KindError(value)
+    return dt.date(value.year, value.month, value.day)
+
+
+def _time(value: Any) -> dt.time:
+    if type(value) is dt.time:
+        return value
+    if not isinstance(value, dt.time):
+        raise _KindError(value)
+    return dt.datetime.combine(dt.date.min, value).timetz()
+
+
+def _interval(value: Any) -> dt.timedelta:
+    if type(value) is dt.timedelta:
+        return value
+    if not isinstance(value, dt.timedelta):
+        raise _KindError(value)
+    return dt.timedelta(value.days, value.seconds, value.microseconds)
+
+
 def _time_point(value: Any) -> dt.datetime:
+    if type(value) is dt.datetime:
+        return value
     if not isinstance(value, dt.datetime) or value != value:  # pandas' NaT
         raise _KindError(value)
-    return value
+    return dt.datetime.combine(value.date(), value.timetz())
 
 
 def _wall_clock(value: Any) -> dt.datetime:
-    if _time_point(value).tzinfo is not None:
+    time = _time_point(value)
+    if time.tzinfo is not None:
         raise ValueError("it has a time zone, which would be lost")
-    return value  # type: ignore[no-any-return]
+    return time
 
 
 def _nothing(value: Any) -> None:
@@ -302,11 +322,11 @@ _SCALARS: dict[type[spark.DataType], tuple[str, Converter]] = {
     spark.StringType: ("a str", _text),
     spark.BinaryType: ("bytes", _bytes),
     spark.NullType: ("None", _nothing),
-    spark.DateType: ("a date", _instance(dt.date, but=(dt.datetime,))),
-    spark.TimeType: ("a time", _instance(dt.time)),
+    spark.DateType: ("a date", _date),
+    spark.TimeType: ("a time", _time),
     spark.TimestampType: ("a datetime", _time_point),
     spark.TimestampNTZType: ("a datetime without time zone", _wall_clock),
-    spark.DayTimeIntervalType: ("a timedelta", _instance(dt.timedelta)),
+    spark.DayTimeIntervalType: ("a timedelta", _interval),
 }
 
 

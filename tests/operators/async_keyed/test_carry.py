@@ -10,6 +10,7 @@ import pytest
 
 from pillarbox._elements import Watermark
 from pillarbox._errors import CheckpointMismatchError
+from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.async_keyed.options import WAITING
 from tests.operators.async_keyed.gates import BAD, Gate, Stateful, end, opened
 
@@ -391,3 +392,27 @@ def test_visits_of_a_busy_key_leave_room_for_records() -> None:
         assert gate.waiting == [0, 1]
         gate.open(harness, 0, 1)
         assert harness.get_output() == [("a", 0), ("b", 1)]
+
+
+def test_r3_visits_of_a_busy_key_stay_few() -> None:
+    gate = Gate()
+
+    class Slow(Stateful):
+        async def process_element(self, value: Any, ctx: Any) -> None:
+            await gate(value[1])
+            for timestamp in 5, 500:
+                ctx.timer_service().register_event_time_timer(timestamp)
+
+        def on_timer(self, timestamp: int, ctx: Any) -> Any:
+            yield timestamp, ctx.timer_service().current_watermark() >= timestamp
+
+    with opened(Slow(), on_barrier="carry") as harness:
+        harness.push(("a", 0))
+        for watermark in range(1_000):
+            harness.push_watermark(watermark)
+            harness.advance_processing_time(1)
+        operator = harness.operator
+        assert isinstance(operator, AsyncKeyedOperator)
+        assert len(operator.runner.lines["a"] or ()) < 40
+        gate.open(harness, 0)
+        assert harness.get_output() == [(5, True), (500, True)]

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 from typing import Any
 
 import pytest
 
-from pillarbox import OperatorError, OutputTag, TimeDomain
+from pillarbox import BudgetExceededError, OperatorError, OutputTag, ProgramError, TimeDomain
+from pillarbox._errors import ConfigurationError
 from tests.operators.async_keyed.gates import BAD, Gate, Stateful, end, opened
 
 SIDE: OutputTag[Any] = OutputTag("side")
@@ -137,6 +140,22 @@ def test_an_element_that_returns_when_it_is_cancelled_has_ended_normally() -> No
         assert harness.get_output() == ["ended", "ended"]
 
 
+def test_r3_ended_elements_do_not_wait_in_memory_for_their_timeout() -> None:
+    class Record(tuple[str, int]):
+        __slots__ = ()
+
+    class Waiting(Stateful):
+        async def process_element(self, value: Any, ctx: Any) -> None:
+            await asyncio.sleep(1)
+
+    with opened(Waiting(), timeout="1 hour") as harness:
+        for number in range(20):
+            harness.push(Record((f"k{number % 3}", number)))
+            harness.advance_processing_time(2_000)
+        gc.collect()
+        assert not [held for held in gc.get_objects() if isinstance(held, Record)]
+
+
 def test_a_timeout_fails_the_task() -> None:
     with opened(Hanging(), timeout="5 seconds") as harness:
         harness.push(("a", "stops"))
@@ -190,3 +209,35 @@ def test_a_carried_element_becomes_a_dead_letter_in_a_later_epoch() -> None:
         gate.open(harness, ("a", 2))
         assert harness.state_of("a") == {"value": 1, "list": [1], "map": {"x": 1}}
         assert [letter.value for letter in harness.get_side_output(BAD)] == [("a", 2)]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio has no TaskGroup")
+def test_errors_of_a_task_group_are_letters_unless_one_concerns_the_program() -> None:
+    class Grouped(Stateful):
+        async def process_element(self, value: Any, ctx: Any) -> None:
+            group: Any = getattr(asyncio, "TaskGroup")  # noqa: B009  (mypy checks for Python 3.10)
+            async with group() as tasks:
+                for error in value[1]:
+                    tasks.create_task(self.fails(error))
+
+        async def fails(self, error: Exception) -> None:
+            raise error
+
+    with opened(Grouped(), on_error=BAD) as harness:
+        harness.push(("a", [BudgetExceededError("no money"), ValueError("bad")]))
+        (letter,) = harness.get_side_output(BAD)
+        assert "BudgetExceededError: no money; ValueError: bad" in letter.error
+        with pytest.raises(OperatorError, match="ConfigurationError: no journal"):
+            harness.push(("b", [ConfigurationError("no journal")]))
+
+
+def test_a_record_that_cannot_be_copied_fails_the_task() -> None:
+    class Uncopied:
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise TypeError("no copies")
+
+    with (
+        opened(Hanging(), on_error=BAD) as harness,
+        pytest.raises(ProgramError, match=r"emitted .*, which cannot be copied \(TypeError: no copies\)"),
+    ):
+        harness.push(("a", Uncopied()))

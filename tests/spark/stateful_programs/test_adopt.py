@@ -208,3 +208,13 @@ def test_adopt_refuses_wrong_arguments(session: SparkSession, tmp_path: Path, mo
     several = tmp_path / "several"
     files.run(several, lambda df: run(df.dropDuplicates(["k", "t"]).groupBy("k")))
     refused(CheckpointMismatchError, "with a single stateful operator.* has .*'dedupe'", Interpreter(), str(several))
+    times = tmp_path / "times"
+    _, run = PROGRAMS["frames"]
+    files.run(times, lambda df: run(df.groupBy("k", "t")))
+    session.conf.set("spark.sql.session.timeZone", "Pacific/Marquesas")
+    refused(
+        CheckpointMismatchError,
+        "its key has a TIMESTAMP, but Spark stored another time",
+        FrameInterpreter(),
+        str(times),
+    )

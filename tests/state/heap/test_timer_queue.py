@@ -178,3 +178,15 @@ def test_what_is_not_taken_stays_and_what_comes_before_it_comes_first():
     assert queue.next_timestamp() == 10
     assert list(queue.pop(10)) == ["d"]
     assert queue.next_timestamp() == 11
+
+
+@pytest.mark.parametrize("fires", [True, False])
+def test_timers_that_are_gone_leave_nothing_behind_in_a_long_epoch(fires):
+    queue = TimerQueue()
+    for timestamp in range(20_000):
+        queue.add(timestamp, "a")
+        if fires:
+            assert take(queue, queue.next_timestamp()) == ["a"]
+        else:
+            queue.discard(timestamp, "a")
+    assert len(queue._latest_alone) + len(queue._alone) + len(queue._heap) < 10_000

@@ -79,6 +79,8 @@ def check_parameters(function: Any, interface: type, where: str, *, may_await: b
     of_all = [base for base in (Function, CheckpointedFunction) if isinstance(function, base)]
     for name, _ in _methods(of_all):
         _check_runs(function, name, where, may_await or issubclass(interface, (AsyncFunction, AsyncBatchFunction)))
+    for name, _ in () if issubclass(interface, Function) else _methods([interface]):
+        check_plain(function, name, asked_by=where)
     for name, method in _methods([interface, *of_all]):
         of_java = name.title().replace("_", "")
         of_java = of_java[0].lower() + of_java[1:]

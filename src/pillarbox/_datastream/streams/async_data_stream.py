@@ -13,6 +13,7 @@ from pillarbox._generics import T, U
 from pillarbox._operators.async_io.api.function import AsyncBatchFunction, AsyncFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions, BatchWaitKeywords, WaitKeywords
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy
+from pillarbox._operators.functions.basic import check_plain
 from pillarbox._time.duration import DurationLike
 from pillarbox._types.schema import SchemaLike
 
@@ -196,6 +197,7 @@ def _ask(
         raise ProgramError(f"{method}() takes an instance of an {expected.__name__}, not {shorten(function)}: {hint}")
     check_parameters(function, expected, f"{method}()")
     _check_coroutine(function, "async_invoke_batch" if batches else "async_invoke")
+    check_plain(function, "timeout_batch" if batches else "timeout", asked_by=f"{method}()", many=True)
     _check_names(method, keywords, BatchWaitKeywords if batches else WaitKeywords)
     if batches and more["batch_size"] is None:
         raise ProgramError(f"{method}(): batch_size= must be a positive integer, not None")

@@ -5,7 +5,8 @@ Each element is the context object of its function call, because calls run concu
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import islice
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 Output = tuple[str | None, Any, int | None]
 """Tag of the side output or None, value, timestamp."""
+
+# Maximum number of visits at the end of a key's line.
+_MOST_VISITS = 16
 
 LETTER = ""
 """The tag of dead letters among the outputs, which no side output has. Values are (letter or None, error's class)."""
@@ -263,3 +267,17 @@ class Visit(Element):
             self.runner.dropped_timers.report(self.key, timestamp)
         else:
             register(timestamp)
+
+
+def extend_visit(line: Sequence[Element], watermark: int, limit: int, domain: TimeDomain) -> bool:
+    """Let a visit at the end of a key's line fire later timers, too. Return False while few visits wait there.
+
+    Otherwise, each epoch would add a visit behind an element that takes hours.
+    """
+    visits = [visit for visit in islice(reversed(line), _MOST_VISITS) if type(visit) is Visit]
+    if len(visits) == _MOST_VISITS:
+        for visit in visits[:2]:
+            if visit.domain is domain:
+                visit.watermark, visit.limit = watermark, max(visit.limit, limit)
+                return True
+    return False

@@ -20,7 +20,7 @@ from pillarbox._errors import ProgramError
 from pillarbox._operators.async_io.api.request import Event, RequestState
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_keyed.carried import CarriedElements, entry_of, restored_from
-from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
+from pillarbox._operators.async_keyed.element import LETTER, Element, Visit, extend_visit
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
 from pillarbox._operators.async_keyed.runner import ElementRunner
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters
@@ -226,9 +226,11 @@ class AsyncKeyedOperator(KeyedOperator):
         """
         self.backend.leave_key()
         if self._has_timers:
-            for key in dict.fromkeys((*keys, *self.runner.lines)):
+            runner, watermark = self.runner, self._timers.current_watermark
+            for key in dict.fromkeys((*keys, *runner.lines)):
                 due = max(limit, keys.get(key, limit))
-                self.runner.admit(Visit(self.runner, key, self._timers.current_watermark, due, domain))
+                if not extend_visit(runner.lines.get(key) or (), watermark, due, domain):
+                    runner.admit(Visit(runner, key, watermark, due, domain))
 
     def flush(self) -> None:
         self._turn()

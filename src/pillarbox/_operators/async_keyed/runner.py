@@ -42,8 +42,8 @@ from pillarbox._time.internal_timer_service import InternalTimerService
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 _SETTLED = RequestState.SETTLED
-# An element's errors that `concerns_record` does not cover.
-_ERRORS_OF_CALLS = (asyncio.CancelledError, BudgetExceededError, CircuitOpenError)
+# pillarbox's own errors that are about an element.
+_REFUSED_CALLS = (BudgetExceededError, CircuitOpenError)
 # Ended elements wait this long (seconds) for others if more than _PLENTY are ready, because a mail is expensive.
 _PATIENCE = 0.002
 _PLENTY = 16
@@ -198,7 +198,10 @@ class ElementRunner:
     def end(self, element: Element) -> None:
         """Finish a queued element. The next element of its key becomes ready."""
         element.state = _SETTLED
-        self.figures.running -= element.steps is not None
+        if element.steps is not None:
+            self.figures.running -= 1
+            if self._timeouts is not None:
+                self._timeouts.forget(element)
         element.steps = element.notes = None
         self._visits -= type(element) is Visit
         self._queue.complete(element)
@@ -282,8 +285,6 @@ class ElementRunner:
                 if element is None:
                     return
                 steps.element = element
-                if copies:
-                    element.original = copied(element.value)
                 if undo is not None:
                     element.notes = ElementNotes()
                     undo.enter(element.notes)
@@ -293,6 +294,8 @@ class ElementRunner:
                 backend.key = key
                 owned.current = element
                 try:
+                    if copies:
+                        element.original = copied(element.value)
                     if type(element) is Visit:
                         await self._visit(element, steps)
                     else:
@@ -439,7 +442,8 @@ class ElementRunner:
         if element.overdue is not None and (error is element.overdue or isinstance(error, asyncio.CancelledError)):
             error = element.overdue
             self.figures.timed_out += 1
-        if self._letters is not None and (concerns_record(error) or isinstance(error, _ERRORS_OF_CALLS)):
+        about_element = concerns_record(error, _REFUSED_CALLS) or isinstance(error, asyncio.CancelledError)
+        if self._letters is not None and about_element:
             self._write_letter(element, error)
         else:
             self.fail(element, error)
@@ -449,7 +453,8 @@ class ElementRunner:
         self._undo.undo(element.notes)
         self._renew_notes(element)
         timer = element.domain if type(element) is Visit else None
-        letter = self._letters.letter(error, element.original, element.key, element.current, timer)
+        value = element.value if element.original is None else element.original
+        letter = self._letters.letter(error, value, element.key, element.current, timer)
         element.results = [(LETTER, (letter, type(error).__name__), None)]
         element.keep_results()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import OperatorError
@@ -27,14 +26,18 @@ class Timeouts:
         self._runner = runner
         self._seconds = seconds
         self._most_stuck = most_stuck
-        self._deadlines: deque[tuple[float, Element]] = deque()
+        # The deadlines (seconds) of unfinished elements, earliest first.
+        self._deadlines: dict[Element, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, element: Element) -> None:
         loop = self._runner.loop.loop
-        self._deadlines.append((loop.time() + self._seconds, element))
+        self._deadlines[element] = loop.time() + self._seconds
         if self._timer is None:
             self._timer = loop.call_later(self._seconds, self._expire)
+
+    def forget(self, element: Element) -> None:
+        self._deadlines.pop(element, None)
 
     def _error(self, element: Element) -> TimeoutError:
         budget = self._runner.caller.budget_awaited_by(element)
@@ -45,16 +48,15 @@ class Timeouts:
         self._timer = None
         loop, deadlines = self._runner.loop.loop, self._deadlines
         while deadlines:
-            deadline, element = deadlines[0]
-            if not element.is_over and deadline > loop.time():
+            element, deadline = next(iter(deadlines.items()))
+            if deadline > loop.time():
                 self._timer = loop.call_at(deadline, self._expire)
                 return
-            deadlines.popleft()
-            if not element.is_over:
-                assert element.steps is not None
-                element.overdue = self._error(element)
-                element.steps.task.cancel()
-                loop.call_later(_HEED, self._cut_off, element)
+            del deadlines[element]
+            assert element.steps is not None
+            element.overdue = self._error(element)
+            element.steps.task.cancel()
+            loop.call_later(_HEED, self._cut_off, element)
 
     def _cut_off(self, element: Element) -> None:
         """Fail an element that ignores its cancellation. Its coroutine continues without a key or call slot."""

@@ -16,6 +16,7 @@ from pillarbox._operators.frame.function_operator import FunctionOperator, keyed
 from pillarbox._operators.frame.inputs import StreamInput
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext, RecordInput
+from pillarbox._operators.functions.basic import check_plain
 from pillarbox._operators.functions.broadcast import (
     BroadcastProcessFunction,
     BroadcastState,
@@ -101,6 +102,7 @@ class KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
     _view = BroadcastState
 
     def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
+        check_plain(function, "function", asked_by="apply_to_keyed_state()")
         backend = self._backend
         state = backend.get_state(descriptor)
         context = self._operator

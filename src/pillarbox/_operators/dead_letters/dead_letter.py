@@ -132,8 +132,19 @@ def cause_of(error: PillarboxError) -> Exception:
     return cause
 
 
-def concerns_record(error: BaseException | None) -> TypeGuard[Exception]:
-    return isinstance(error, Exception) and not isinstance(error, (PillarboxError, MemoryError))
+def concerns_record(error: BaseException | None, others: tuple[type[Exception], ...] = ()) -> TypeGuard[Exception]:
+    """Return whether an error is about the record, and not about the program or environment.
+
+    An exception group must contain only such errors. ``others`` are further errors about records.
+    """
+    if isinstance(error, others):
+        return True
+    grouped: Any = getattr(error, "exceptions", ())
+    return (
+        isinstance(error, Exception)
+        and not isinstance(error, (PillarboxError, MemoryError))
+        and not (isinstance(grouped, tuple) and not all(concerns_record(part, others) for part in grouped))
+    )
 
 
 def sort_out(

@@ -125,6 +125,7 @@ class TimerQueue:
         if len(self._heap) > 64 and len(self._heap) > 2 * len(self._buckets):
             self._heap = list(self._buckets)
             heapify(self._heap)
+            self._sweep_alone()
 
     def next_timestamp(self) -> int | None:
         """Return the earliest timestamp that has a timer."""
@@ -177,6 +178,7 @@ class TimerQueue:
             owners = in_order(owners)
         rest = iter(owners + added)
         self._begun.append((timestamp, rest))
+        self._sweep_alone()
         return rest
 
     def end_epoch(self) -> None:
@@ -191,6 +193,14 @@ class TimerQueue:
             self._alone.update(self._latest_alone)
             self._latest_alone.clear()
         return timestamp in self._alone
+
+    def _sweep_alone(self) -> None:
+        """Free the timestamps of fired and deleted timers, because an epoch may set any number of timers."""
+        count = len(self._latest_alone) + len(self._alone)
+        if count > _SWEPT and count > _SHARE * len(self._buckets):
+            self._alone.update(self._latest_alone)
+            self._alone.intersection_update(self._buckets)
+            self._latest_alone.clear()
 
     def load(self, timestamps: npt.NDArray[np.int64], owners: list[Hashable]) -> None:
         """Add restored timers to a queue to which nothing else has been done."""

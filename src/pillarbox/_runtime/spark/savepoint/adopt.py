@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, reduce
@@ -29,6 +30,7 @@ from pillarbox._runtime.spark.savepoint import savepoint as files
 from pillarbox._runtime.spark.session.directories import check_session, checked_directory
 from pillarbox._state.savepoint.manifest import Manifest
 from pillarbox._state.savepoint.table import Table
+from pillarbox._types.codecs import time_zone
 from pillarbox._types.schema import resolve_schema
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Spark's operators for Python functions on rows, on pandas frames, and with a GroupState.
-_PROCESSORS = ("transformWithStateInPySparkExec", "transformWithStateInPandasExec")
+_FRAMES = "transformWithStateInPandasExec"
+_PROCESSORS = ("transformWithStateInPySparkExec", _FRAMES)
 _GROUP_STATE = "applyInPandasWithState"
 # Spark's kinds of state: ``(pillarbox's kind, column in Spark's reader)``.
 _KINDS = {"ValueState": ("value", "value"), "ListState": ("list", "list_value"), "MapState": ("map", "map_value")}
@@ -133,7 +136,17 @@ class _SparkState:
             self._readable("the timers", lambda: timers.take(1))
         if not frames:
             raise self._refused("it has no state and no timers: start the program with a new checkpoint directory")
+        self._check_key(frames[0].schema["key"].dataType)
         return _by_key(StatefulProcessorOperator.kind, frames, declarations)
+
+    def _check_key(self, key: DataType) -> None:
+        """Refuse keys of frames whose times Spark stored as the session's wall clock, read in the workers' zone."""
+        zone = self._query.spark.conf.get("spark.sql.session.timeZone") or "UTC"
+        if self._operator == _FRAMES and '"timestamp"' in key.json() and not _is_local(time_zone(zone)):
+            raise self._refused(
+                f"its key has a TIMESTAMP, but Spark stored another time, because the session's time zone ({zone})"
+                " is not this machine's: start the program with a new checkpoint directory"
+            )
 
     def _variable(self, name: str, variable: StateVariable, noted: Any, column: str) -> DataFrame:
         read = partial(self._query.state_rows, stateVarName=name, flattenCollectionTypes=False)
@@ -187,6 +200,12 @@ def _by_key(uid: str, frames: Sequence[DataFrame], declarations: Declarations) -
     ]
     key: Any = rows.schema["key"].dataType
     return rows.groupBy("key").agg(*contents), SparkStateTable.of(uid, key, declarations)
+
+
+def _is_local(zone: dt.tzinfo) -> bool:
+    """Return whether a time zone has the offsets of this machine's zone, from 1970 to 2038."""
+    times = [dt.datetime.fromtimestamp(day * 86_400, zone) for day in range(0, 24_855, 30)]
+    return all(time.utcoffset() == time.astimezone().utcoffset() for time in times)
 
 
 def _shown(kind: str, types: Sequence[DataType], *, has_ttl: bool) -> str:
