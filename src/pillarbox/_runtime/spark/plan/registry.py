@@ -43,7 +43,7 @@ _programs: WeakValueDictionary[str, PlannedProgram] = WeakValueDictionary()
 
 @dataclass(frozen=True)
 class ProgramSummary:
-    """A program's properties that are needed to start a query.
+    """A program's properties that are needed to start a query, without its functions and DataFrames.
 
     Attributes:
         has_narrow_rows: whether all rows of all sources are small.
