@@ -238,7 +238,7 @@ def _requests(entries: list[tuple[Any, ...]], keys: list[Any]) -> Iterator[dict[
     for entry in entries:
         if entry[0] == "request":
             records, asked = entry[1], entry[-1]
-            waits = "capacity, or a rate limit" if asked is None else "the result"
+            waits = "capacity, a rate limit or a budget" if asked is None else "the result"
             for record in records:
                 if any(_contains_key(record, key) for key in keys):
                     text = _as_text(record)
