@@ -138,7 +138,8 @@ def test_the_default_parallelism_is_logged_once(home, capsys):
     )
 
     def log_text() -> str:
-        return "".join(line for line in capsys.readouterr().err.splitlines(True) if "pillarbox" in line)
+        lines = capsys.readouterr().err.splitlines(True)
+        return "".join(line for line in lines if "pillarbox: the query begins" in line)
 
     assert home.run(None) == counts(1) and log_text() == notices + fixed
     assert home.run(None) == counts(2) and log_text() == ""
