@@ -691,7 +691,7 @@ BUILDS = [
     Build("keyed process, wrong on_barrier", lambda env: rows(env).key_by("key").process(processing, on_barrier="wait"), ('process(): on_barrier= must be "drain" or "carry"', "not 'wait'")),
     Build("keyed process, wrong journal", lambda env: rows(env).key_by("key").process(processing, journal=""), ("process(): journal= must be a folder, such as", "not ''")),
     Build("recorded answers that are not carried", lambda env: rows(env).map_async(asking, record=True), ('map_async(): record= must be False, or True with on_barrier="carry"', "not True")),
-    Build("async function that yields", lambda env: AsyncDataStream.ordered_wait(rows(env), AsksYielding(), 1000), ("AsksYielding.async_invoke() yields: return a list",)),
+    Build("async function that yields", lambda env: AsyncDataStream.ordered_wait(rows(env), AsksYielding(), 1000), ("AsksYielding.async_invoke() is a generator: return a list",)),
     Build("fallback of one parameter", lambda env: fallback(lambda record: 1), ("fallback() got", "which takes (record)", "called with (record, error)")),
     Build("open that yields", lambda env: rows(env).key_by("key").process(OpensYielding()), ("process() got", "whose open() yields, so it would never run")),
     Build("async close", lambda env: rows(env).map(ClosesAsync()), ("map() got", "whose close() is an async def, which")),
@@ -702,7 +702,7 @@ BUILDS = [
     Build("keyed process 42", lambda env: rows(env).key_by("key").process(42), ("process() got 42", "KeyedProcessFunction")),
     Build("process of another kind", lambda env: rows(env).process(Maps()), ("process() got", "ProcessFunction")),
     Build("keyed function without key", lambda env: rows(env).process(Keyed()), ("process() got Keyed, a KeyedProcessFunction, on a stream without key", "call key_by(...)")),
-    Build("a lock in a function", lambda env: rows(env).map(_unshippable()).name("op").execute_and_collect(), ("the function of operator 'op' cannot be pickled for the workers", "cannot pickle", "made in open()")),
+    Build("a lock in a function", lambda env: rows(env).map(_unshippable()).name("op").execute_and_collect(), ("the function of operator 'op' cannot be pickled for the workers", "cannot pickle", "create it in open()")),
     Build("a lock in a result", lambda env: rows(env).map(lambda row: threading.Lock()).name("op").map(str).execute_and_collect(), ("operator 'op' emitted <unlocked", "which cannot be copied", "declare pillarbox.immutable(lock)", "env.enable_object_reuse()")),
     Build("immutable 'Cart'", lambda env: pillarbox.immutable("Cart"), ("immutable() takes a class, not 'Cart'",)),
     # keys, unions, side outputs, names

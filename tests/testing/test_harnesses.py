@@ -339,7 +339,7 @@ def test_program_snapshot_restore_and_failure():
         wider.push("numbers", 1)
         with pytest.raises(CheckpointMismatchError, match="written with 2 subtasks, the program runs with 3"):
             wider.run_epoch()
-    with pytest.raises(CheckpointMismatchError, match="which the program lacks"):
+    with pytest.raises(CheckpointMismatchError, match="but the program has no such subtask"):
         ProgramTestHarness(lambda env, s: s.map(str), snapshot=snapshot)
 
 
@@ -393,7 +393,7 @@ def test_wrong_names_and_builders():
         with pytest.raises(ProgramError, match="no output 'main'; the outputs are output"):
             harness.get_output("main")
         assert harness.get_plan().startswith("Program 'test'")
-    with pytest.raises(ProgramError, match="takes no source"):
+    with pytest.raises(ProgramError, match="has no parameter for a source"):
         ProgramTestHarness(lambda env: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(ProgramError, match="returned None for the output 'output'"):
         ProgramTestHarness(lambda env, s: None)  # type: ignore[arg-type, return-value]

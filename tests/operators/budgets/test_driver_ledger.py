@@ -97,7 +97,7 @@ def test_nobody_without_the_token_books(server, monkeypatch):
     async def book(forged: DriverLedger) -> None:
         await forged.open().book(FAST.limits, [1.0])
 
-    with pytest.raises(OperatorError, match=r"the driver's budgets cannot be reached at 127.0.0.1:"):
+    with pytest.raises(OperatorError, match=r"cannot connect to the driver, which grants budgets, at 127.0.0.1:"):
         asyncio.run(book(replace(ledger, token=b"x" * 32)))
 
     async def forge() -> bytes:
@@ -217,7 +217,7 @@ def test_a_charge_that_cannot_be_written_lets_nobody_begin(server, caplog):
 
     assert asyncio.run(run()) == 1
     assert failed.is_set()
-    assert "budget 'unwritten': its charge cannot be written to a checkpoint" in caplog.text
+    assert "budget 'unwritten': its spent units cannot be written to a checkpoint" in caplog.text
 
 
 def test_the_clocks_of_two_machines_are_compared_by_messages():

@@ -53,7 +53,7 @@ def _self_contained(error: BaseException, task: str, subtask: int, line: str | N
     message = str(error)
     kind = _kinds().get(type(error).__name__, OperatorError)
     if not isinstance(error, PillarboxError):
-        interrupted = OperatorError(message or f"the task of {task!r} was left by {type(error).__name__}")
+        interrupted = OperatorError(message or f"the task of {task!r} was interrupted by {type(error).__name__}")
         interrupted.at(subtask=subtask)
         message = str(interrupted)
     parts = [message, user_traceback(error), *getattr(error, "__notes__", ()), line]

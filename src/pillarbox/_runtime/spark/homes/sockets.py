@@ -3,7 +3,8 @@
 Sockets are files in a folder that only the user may enter. Each end checks the user of the other process and, if
 Spark's daemon has a secret, that secret.
 
-A starter (of homes) is named ``EXECUTOR-DAEMON``, and a home ``EXECUTOR-DAEMON.HOME``. The workers of one PySpark
+The socket of a starter (the process that starts homes) is named ``EXECUTOR-DAEMON``, and the socket of a home (a
+process that runs tasks) ``EXECUTOR-DAEMON.HOME``. The workers of one PySpark
 daemon share a starter.
 """
 
@@ -178,7 +179,7 @@ def accept(listening: socket.socket, timeout: float) -> socket.socket:
         peer_pid(connected)
         connected.settimeout(timeout)
         if not is_secret(_first_line(connected, timeout)):
-            raise PermissionError("wrong secret of this executor's workers")
+            raise PermissionError("the secret of this executor's workers is wrong")
     except OSError:
         connected.close()
         raise
@@ -208,7 +209,7 @@ def peer_pid(connected: socket.socket) -> int:
     raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     if uid != os.getuid():
-        raise PermissionError(f"the process {pid} at the other end belongs to user {uid}")
+        raise PermissionError(f"the connected process {pid} belongs to another user ({uid})")
     return int(pid)
 
 
