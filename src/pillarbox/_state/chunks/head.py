@@ -362,8 +362,8 @@ def check_loaded_keys(keys: Iterable[Any], classes: tuple[type, ...], identity: 
     equal = (*classes, Number) if int in classes else classes  # NumPy's numbers are equal to Python's
     for key in _of_other_classes(keys, equal):
         raise CheckpointMismatchError(
-            f"operator {identity.operator!r}: the checkpoint contains the key {shorten(key)} ({type(key).__name__}), but"
-            f" the program declares keys of another type ({_format_classes(classes)}), which would never find its"
+            f"operator {identity.operator!r}: the checkpoint contains the key {shorten(key)} ({type(key).__name__}),"
+            f" but the program declares keys of another type ({_format_classes(classes)}), which would never find its"
             " state: declare the type of the checkpoint's keys, or start from a new checkpoint"
         )
 
