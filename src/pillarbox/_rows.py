@@ -203,7 +203,9 @@ _MOST_CLASSES = 10_000
 
 
 def row_class(fields: tuple[str, ...]) -> type[Row]:
-    """Return the row class with these columns. Equal ``fields`` give the same class.
+    """Return the row class with these columns.
+
+    Equal ``fields`` give the same class, unless thousands of other classes have displaced it.
 
     The class takes one iterable of values and does not check their number. Raises ValueError for duplicate names.
     """

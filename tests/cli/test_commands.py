@@ -228,7 +228,7 @@ def test_a_checkpoint_for_people():
     text = shown(FOUND)
     for words in (
         "epoch 4 of 0 to 5; parallelism 2",
-        "epoch 6 was begun, and is not committed",
+        "epoch 6 was begun, but is not committed",
         "program: max parallelism 8, 128 key groups, event and processing time",
         "source 'flights': tail string",
         "12,345",
@@ -238,13 +238,13 @@ def test_a_checkpoint_for_people():
         "2.4 MiB",
         "900 bytes",
         "seen: value LONG, about 1.4 MiB",
-        "'ask': 3 requests are carried on",
+        "'ask': 3 requests are pending",
         "[b]'AA'",
         "2 KiB",
         "refused: another key",
         "doubtful: a source",
         "carried out: a state is new",
-        "operator 'count': its state names shop.model:Order",
+        "operator 'count': its state contains objects of shop.model:Order",
     ):
         assert words in text
     text = shown(

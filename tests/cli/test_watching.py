@@ -72,7 +72,7 @@ def test_a_damaged_bundle_is_one_sentence(tmp_path: Path, sessions: list[str]) -
     result = called("dashboard", str(path), "--port", "0")
     assert (result.exit_code, sessions) == (1, [])
     [line] = result.stderr.splitlines()
-    assert line.startswith(f"Error: {path} is not a bundle of pillarbox, or is damaged: ")
+    assert line.startswith(f"Error: {path} is not a pillarbox bundle, or is damaged: ")
 
 
 def test_a_port_in_use_is_left_for_a_free_one(tmp_path: Path, served: list[Any]) -> None:
@@ -180,7 +180,7 @@ def test_a_bundle_is_made_also_where_the_state_cannot_be_read(tmp_path: Path) ->
     path = tmp_path / "b.zip"
     result = called("bundle", "/checkpoints/counts", str(path), "--json")
     assert result.exit_code == 0
-    assert result.stderr == "the bundle lacks the state: no Spark here\n"
+    assert result.stderr == "the bundle has no state: no Spark here\n"
     assert json.loads(result.stdout) == {
         "file": str(path),
         "bytes": path.stat().st_size,

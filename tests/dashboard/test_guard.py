@@ -66,7 +66,7 @@ def test_links_of_other_sites_open_pages(shared: httpx.Client, path: str, site: 
 
 @pytest.mark.parametrize(
     ("headers", "advice"),
-    [({"Host": "dash.example"}, "give it a token"), (_REQUEST, "A link to one of its pages works")],
+    [({"Host": "dash.example"}, "pass a token"), (_REQUEST, "Links to its pages work")],
 )
 def test_a_refusal_says_what_to_do(shared: httpx.Client, headers: dict[str, str], advice: str) -> None:
     answer = shared.get("/", headers=headers)

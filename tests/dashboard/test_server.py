@@ -24,10 +24,10 @@ def test_one_server_shows_all_queries(dashboard: Dashboard) -> None:
 @pytest.mark.parametrize(
     ("host", "port", "token", "message"),
     [
-        ("127.0.0.1", 1, "s3cret", r"is open on port \d+, so it cannot open on port 1:"),
-        ("0.0.0.0", 0, "s3cret", "is open on host 127.0.0.1, so it cannot open on host 0.0.0.0:"),
-        ("no.such.host.invalid", 0, None, "is open on host 127.0.0.1, so"),
-        ("127.0.0.1", 0, "another", "is open with another token, so it cannot open with this token:"),
+        ("127.0.0.1", 1, "s3cret", r"is already open on port \d+, so it cannot open on port 1:"),
+        ("0.0.0.0", 0, "s3cret", "is already open on host 127.0.0.1, so it cannot open on host 0.0.0.0:"),
+        ("no.such.host.invalid", 0, None, "is already open on host 127.0.0.1, so"),
+        ("127.0.0.1", 0, "another", "is already open with another token, so it cannot open with this token:"),
     ],
 )
 def test_another_call_does_not_get_a_dashboard_that_it_has_not_asked_for(
@@ -46,7 +46,7 @@ def test_another_call_does_not_get_a_dashboard_that_it_has_not_asked_for(
 
 
 def test_a_token_does_not_come_to_a_dashboard_without_one(dashboard: Dashboard) -> None:
-    with pytest.raises(ConfigurationError, match="is open without a token, so it cannot open with this token:"):
+    with pytest.raises(ConfigurationError, match="is already open without a token, so it cannot open with this token:"):
         open_dashboard([], "127.0.0.1", 0, "s3cret")
 
 

@@ -71,11 +71,11 @@ def test_a_table_more_and_a_table_less(shop: Shop, caplog: pytest.LogCaptureFixt
     paid = [*shop.pay("payments"), *shop.pay("more")]
     shop.pay("gone")
     changed = {name: shop.read(name) for name in ("more", "payments")}
-    with pytest.raises(CheckpointMismatchError, match="it has positions of the sources 'gone', which the program does"):
+    with pytest.raises(CheckpointMismatchError, match="it has positions of the sources 'gone', but the program does"):
         shop.run("second", shop.environment(2, "savepoint"), changed)
     with caplog.at_level(logging.INFO, "pillarbox"):
         shop.run("second", shop.environment(2, "savepoint", allow_non_restored_state=True), changed)
-    assert "source 'more' is new, and begins as its own options say" in caplog.text
+    assert "source 'more' is new, and starts as its own options define" in caplog.text
     assert Counter({row[:2]: n for row, n in shop.found().items()}) == Counter(
         {row[:2]: n for row, n in totals_of(paid, before).items()}
     )

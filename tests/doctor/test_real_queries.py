@@ -91,7 +91,7 @@ def _nothing_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> set[str]:
-    match = [re.search(r"a finding of pillarbox doctor: (\w+)", message) for message in caplog.messages]
+    match = [re.search(r"pillarbox doctor's finding: (\w+)", message) for message in caplog.messages]
     return {line[1] for line in match if line is not None}
 
 

@@ -188,7 +188,7 @@ BROKEN: list[tuple[str, Snapshot, str]] = [
         r"workers run Python 3\.12\.1.*driver runs Python 3\.11\.7.*PYSPARK_PYTHON",
     ),
     ("version_skew", facts(workers={"pandas": "2.2.0"}), r"1 package differs.*pandas 2\.2\.0 \(driver: 2\.3\.3\)"),
-    ("spark_skew", facts(versions={"spark": "4.1.0"}), r"PySpark 4\.3\.0 talks to Spark 4\.1\.0.*pyspark==4\.1"),
+    ("spark_skew", facts(versions={"spark": "4.1.0"}), r"PySpark 4\.3\.0 is connected to Spark 4\.1\.0.*pyspark==4\.1"),
     ("speculation", facts(settings={"spark.speculation": "true"}), "2 attempts of one task.*set it to false"),
     (
         "push_based_shuffle",
@@ -210,14 +210,14 @@ BROKEN: list[tuple[str, Snapshot, str]] = [
     (
         "tasks_in_workers",
         facts(query(change=without_homes)),
-        "10 of 20 tasks of 'count' in the last 10 epochs ran in Python workers, because no home was available: the"
-        ' process that starts homes does not answer.*may read its task.s whole log, and on_barrier="carry".*like'
+        "10 of 20 tasks of 'count' in the last 10 epochs ran in Python workers, because no home process was available:"
+        ' the process that starts homes does not answer.*may read its task.s whole state, and on_barrier="carry".*like'
         ' "drain"',
     ),
     (
         "restarting_homes",
         facts(growing(lambda n: {"home_restarts": 2 * (n % 3 == 0)})),
-        r"8 homes were restarted in 4 of the last 60 minutes.*killed them for memory.*os\._exit",
+        r"8 home processes were restarted in 4 of the last 60 minutes.*killed them for memory.*os\._exit",
     ),
     (
         "memory_runs_out",
@@ -242,7 +242,7 @@ BROKEN: list[tuple[str, Snapshot, str]] = [
     (
         "falling_behind",
         facts(running(settings={**SETTINGS, "trigger": "ProcessingTimeTrigger(500)"})),
-        r"takes 1\.0 s, and the trigger's interval is 0\.5 s: raise the parallelism",
+        r"takes 1\.0 s, but the trigger's interval is 0\.5 s: raise the parallelism",
     ),
     (
         "hung_epoch",
@@ -269,7 +269,11 @@ BROKEN: list[tuple[str, Snapshot, str]] = [
         facts(query(change=future)),
         "Event time of 'count' is at 2100-01-01 00:00 UTC: records until then are late: drop or correct such records",
     ),
-    ("piling_timers", facts(query(change=timers)), "'count' have 500 timers each, 50,000 in all.*register one timer"),
+    (
+        "piling_timers",
+        facts(query(change=timers)),
+        "'count' have 500 timers each, 50,000 in all.*keep one timer per key",
+    ),
     (
         "endless_state",
         facts(growing(lambda n: {"keys": {"count": 100_000 + 9_000 * n}})),
@@ -314,7 +318,7 @@ BROKEN: list[tuple[str, Snapshot, str]] = [
     (
         "slow_copies",
         facts(query(change=copying)),
-        r"3\.0 s of epoch \d+ were spent on copies of Cart, which 'count' emits .*pillarbox\.immutable\(Cart\)",
+        r"3\.0 s of epoch \d+ were spent on copying Cart values, which 'count' emits .*pillarbox\.immutable\(Cart\)",
     ),
 ]
 

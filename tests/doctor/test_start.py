@@ -47,7 +47,7 @@ def test_a_finding_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     warn_of_findings(facts, START_RULES)
     [messages] = warned(caplog)
     assert messages.startswith(f"{setting} is false: each Spark task starts a new Python process")
-    assert messages.endswith("(a finding of pillarbox doctor: worker_reuse)")
+    assert messages.endswith("(pillarbox doctor's finding: worker_reuse)")
     warn_of_findings(facts, START_RULES)
     assert warned(caplog) == []
     # Another one is another one: of another rule, or of the same.

@@ -224,30 +224,30 @@ NO_DIRECTORY = [None, 5, "", b"x", [], object()]
 WRONG_PLACES: list[tuple[Callable[[Any], Any], str]] = [
     (
         lambda wrong: pillarbox.read_state(_Session(), wrong, "uid"),
-        r"read_state\(\): the checkpoint must be a directory",
+        r"read_state\(\): checkpoint= must be a path",
     ),
-    (lambda wrong: pillarbox.savepoint(_Session(), wrong, "to"), r"savepoint\(\): the checkpoint must be a directory"),
+    (lambda wrong: pillarbox.savepoint(_Session(), wrong, "to"), r"savepoint\(\): checkpoint= must be a path"),
     (
         lambda wrong: pillarbox.savepoint(_Session(), "from", wrong),
-        r"savepoint\(\): the place of the savepoint must be a dir",
+        r"savepoint\(\): directory= must be a path",
     ),
-    (lambda wrong: pillarbox.rescale(_Session(), wrong, 2), r"rescale\(\): the checkpoint must be a directory"),
+    (lambda wrong: pillarbox.rescale(_Session(), wrong, 2), r"rescale\(\): checkpoint= must be a path"),
     (
         lambda wrong: pillarbox.stop_with_savepoint(_Query(), wrong),
-        r"stop_with_savepoint\(\): the place of the savepoint",
+        r"stop_with_savepoint\(\): directory=",
     ),
     (
         lambda wrong: pillarbox.write_state(_Frame(), wrong, "uid"),
-        r"write_state\(\): the place of the savepoint must be a dir",
+        r"write_state\(\): directory= must be a path",
     ),
     (
         lambda wrong: pillarbox.read_state(_Session(), "from", wrong),
-        r"read_state\(\): the uid must be a non-empty string",
+        r"read_state\(\): uid= must be a non-empty string",
     ),
-    (pillarbox.local_session, r"local_session\(\): cores must be a positive integer, not"),
+    (pillarbox.local_session, r"local_session\(\): cores= must be a positive integer, not"),
     (
         lambda wrong: pillarbox.local_session(app_name=wrong),
-        r"local_session\(\): app_name must be a non-empty string, not",
+        r"local_session\(\): app_name= must be a non-empty string, not",
     ),
 ]
 

@@ -99,7 +99,7 @@ SETTINGS_BUILDS = [
         lambda env: (
             env.set_runtime_mode(RuntimeExecutionMode.BATCH).local_job(out=rows(env).map(_doubled)).run_epoch({})
         ),
-        ("batch mode has one epoch", "end_input()"),
+        ("batch mode runs a single epoch", "end_input()"),
     ),
     Build(
         "parallelism of a source",

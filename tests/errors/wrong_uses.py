@@ -702,7 +702,7 @@ BUILDS = [
     Build("keyed process 42", lambda env: rows(env).key_by("key").process(42), ("process() got 42", "KeyedProcessFunction")),
     Build("process of another kind", lambda env: rows(env).process(Maps()), ("process() got", "ProcessFunction")),
     Build("keyed function without key", lambda env: rows(env).process(Keyed()), ("process() got Keyed, a KeyedProcessFunction, on a stream without key", "call key_by(...)")),
-    Build("a lock in a function", lambda env: rows(env).map(_unshippable()).name("op").execute_and_collect(), ("the function of operator 'op' cannot be pickled for the workers", "cannot pickle", "made in open()")),
+    Build("a lock in a function", lambda env: rows(env).map(_unshippable()).name("op").execute_and_collect(), ("the function of operator 'op' cannot be pickled for the workers", "cannot pickle", "create it in open()")),
     Build("a lock in a result", lambda env: rows(env).map(lambda row: threading.Lock()).name("op").map(str).execute_and_collect(), ("operator 'op' emitted <unlocked", "which cannot be copied", "declare pillarbox.immutable(lock)", "env.enable_object_reuse()")),
     Build("immutable 'Cart'", lambda env: pillarbox.immutable("Cart"), ("immutable() takes a class, not 'Cart'",)),
     # keys, unions, side outputs, names

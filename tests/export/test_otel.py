@@ -92,7 +92,7 @@ def test_the_global_provider_may_come_later(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_objects_that_are_no_providers() -> None:
     with pytest.raises(
-        ProgramError, match=r"^export_otel\(\): meter_provider must be an OpenTelemetry MeterProvider.*, not 'otel'$"
+        ProgramError, match=r"^export_otel\(\): meter_provider= must be an OpenTelemetry MeterProvider.*, not 'otel'$"
     ):
         observe(QueryMetrics(model()), "otel")  # type: ignore[arg-type]
 

@@ -101,13 +101,13 @@ def test_without_the_client(what: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_arguments_that_are_no_queries() -> None:
-    with pytest.raises(ProgramError, match=r"^serve_metrics\(\) takes a query, as start\(\) returned it, not 5$"):
+    with pytest.raises(ProgramError, match=r"^serve_metrics\(\) takes a query that start\(\) returned, not 5$"):
         pillarbox.serve_metrics(5)  # type: ignore[arg-type]
     with pytest.raises(
         ProgramError, match=r"^serve_metrics\(\): a port must be a whole number from 0 to 65535, not 'x'$"
     ):
         pillarbox.serve_metrics(5, port="x")  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match=r"^QueryCollector takes a query, as start\(\) returned it, not 5$"):
+    with pytest.raises(ProgramError, match=r"^QueryCollector takes a query that start\(\) returned, not 5$"):
         pillarbox.QueryCollector(5)  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match=r"^export_otel\(\) takes a query, as start\(\) returned it, not 5$"):
+    with pytest.raises(ProgramError, match=r"^export_otel\(\) takes a query that start\(\) returned, not 5$"):
         pillarbox.export_otel(5)  # type: ignore[arg-type]

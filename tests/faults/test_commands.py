@@ -185,7 +185,7 @@ def test_the_writing_of_a_savepoint_is_killed(home: Home) -> None:
     other.mkdir()
     (other / "mine").write_text("mine")
     process = home.begin("savepoint", str(home.checkpoint), str(other))
-    assert process.wait(START_SECONDS) == 1 and "contains something else" in home.said()
+    assert process.wait(START_SECONDS) == 1 and "contains other files" in home.said()
     assert digests(other) == {"mine": hashlib.sha256(b"mine").hexdigest()}
 
 
@@ -222,11 +222,11 @@ def test_the_command_that_stops_a_query_is_killed(home: Home) -> None:
 
     query = start()
     home.killed(lambda: bool(asked(home, "request")), *stop("first"))
-    assert "an earlier command has requested it" in home.do(*stop("first"))
+    assert "waiting for an earlier command that requested it" in home.do(*stop("first"))
     query.awaitTermination()
     assert len(asked(home, "request")) == len(asked(home, "taken")) == len(asked(home, "answer")) == 1
     assert sum(batch.num_rows for batch in LocalSavepoint(home.folder / "first").batches("count")) == KEYS
-    assert "an earlier command has requested it, and it is done" in home.do(*stop("first"))
+    assert "an earlier command has already done it" in home.do(*stop("first"))
     # The query runs again, and ends. Then no driver accepts the request, and the command is killed.
     start().stop()
     home.killed(lambda: len(asked(home, "request")) == 2, *stop("second"))

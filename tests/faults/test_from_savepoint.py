@@ -93,7 +93,7 @@ def test_the_query_is_stopped_while_the_state_is_taken(spark: Any, tmp_path: Pat
     # The sink's files belong to this checkpoint: on a new one, Spark would skip batches as written.
     os.rename(tmp_path / "checkpoint", tmp_path / "former")
     with pytest.raises(
-        CheckpointMismatchError, match="has files of another query: the numbers of micro-batches start from 1 again"
+        CheckpointMismatchError, match="contains another query's files: micro-batch numbers restart at 1"
     ):
         pillarbox.start(writer(spark, tmp_path))
     assert not (tmp_path / "checkpoint").exists()

@@ -81,7 +81,7 @@ def results(spark: SparkSession, folder: Path, kills: Path, checkpoint: Path) ->
         try:
             query.awaitTermination()
         except StreamingQueryException as error:  # a task that was killed four times: the query is started again
-            assert "the process that its task lives in" in str(error), error
+            assert "its home process" in str(error), error
         else:
             break
     return collected

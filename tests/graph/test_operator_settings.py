@@ -223,7 +223,7 @@ def test_state_of_another_parallelism_is_refused():
         saved = first.savepoint()
     with job(2, saved) as again:
         assert sorted(again.run_epoch({0: [[Records([3])]]})["out"]) == [3]
-    with pytest.raises(CheckpointMismatchError, match="subtask 1, which the program lacks"):
+    with pytest.raises(CheckpointMismatchError, match="subtask 1, but the program has no such subtask"):
         job(1, saved)
 
 

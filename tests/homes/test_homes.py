@@ -211,7 +211,9 @@ def test_rows_are_not_lost_where_a_home_was_lost_and_no_other_can_be_had(
     os.kill(executor.homes.pop(), signal.SIGKILL)
     with monkeypatch.context() as patch:
         patch.setattr(executor.keeper, "ask", refuse)
-        with pytest.raises(OperatorError, match="was lost, and no other home answers: no process can be started here"):
+        with pytest.raises(
+            OperatorError, match="was lost, and no other home process responded: no process can be started here"
+        ):
             query.run_batch([1])
     assert [row[2] for row in query.run_batch([1])] == [2]
 
@@ -313,7 +315,7 @@ def test_an_older_attempt_that_sends_late_changes_nothing(
         yield rest
 
     _, older = attempts.begin(1000, frames())
-    with pytest.raises(OperatorError, match="has ended in the middle of an epoch, or runs a newer attempt"):
+    with pytest.raises(OperatorError, match="ended during an epoch, or now runs a newer attempt"):
         list(older)
     assert [row[2] for row in newer] == [2]
     assert [row[2] for row in attempts.run(1002, [1])] == [3]

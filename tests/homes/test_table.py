@@ -154,7 +154,7 @@ def test_an_executor_that_ends_makes_no_home() -> None:
     starter.home()
     starter.table.end_all()
     assert starter.alive() == set()
-    with pytest.raises(RefusedError, match="the executor ends"):
+    with pytest.raises(RefusedError, match="the executor is shutting down"):
         starter.home("b")
 
 

@@ -87,15 +87,15 @@ def test_sources_come_and_go(shop: Shop, caplog: pytest.LogCaptureFixture) -> No
     with pytest.raises(CheckpointMismatchError) as caught:
         shop.run("second", shop.environment(2, savepoint="savepoint"), changed)
     assert str(caught.value).splitlines()[1:] == [
-        "  - it has positions of the sources 'limits', which the program does not read, and reads 'late', 'more', of"
-        " which the savepoint has none: give them the same names again, as in from_dataframe(df, 'payments'), say"
-        " renamed={'old name': 'new name'}, or leave their positions behind: allow_non_restored_state=True"
+        "  - it has positions of the sources 'limits', but the program does not read them, and it reads 'late', 'more',"
+        " which the savepoint does not have: use the old names again, as in from_dataframe(df, 'payments'), pass"
+        " renamed={'old name': 'new name'}, or drop their positions with allow_non_restored_state=True"
     ]
     assert not (shop.folder / "second").exists()
     with caplog.at_level(logging.INFO, "pillarbox"):
         shop.run("second", shop.environment(2, savepoint="savepoint", allow_non_restored_state=True), changed)
-    assert "source 'more' is new, and begins as its own options say" in caplog.text
-    assert "the position of source 'limits' is left behind" in caplog.text
+    assert "source 'more' is new, and starts as its own options define" in caplog.text
+    assert "the position of source 'limits' is dropped" in caplog.text
     assert shop.found("second") == totals_of([*shop.paid["payments"], *shop.paid["more"]], before)
 
     # One source's position is set by hand, so its input is repeated; the other one continues, under any name.

@@ -31,7 +31,7 @@ def test_epochs_are_replayed_and_expired_records_are_an_error(shop: Shop) -> Non
     assert replay_epochs(again, str(checkpoint), tasks, shop.folder) >= 4
     # Messages that Kafka has deleted cannot be read again.
     shop.forget("payments", 0, 20)
-    with pytest.raises(CheckpointMismatchError, match=r"could not run again: .* not available in Kafka any more; if"):
+    with pytest.raises(CheckpointMismatchError, match=r"could not be repeated: .* not available in Kafka any more; if"):
         pillarbox.record(
             again, str(shop.folder / "gone"), epoch=0, uid="total", subtask=0, checkpointLocation=str(checkpoint)
         )

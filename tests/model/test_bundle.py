@@ -157,7 +157,7 @@ def _zip(path: Path, **files: Any) -> None:
 def test_a_file_with_something_else_is_one_sentence(tmp_path: Path, content: Any) -> None:
     path = tmp_path / "b.zip"
     _zip(path, snapshot=content)
-    with pytest.raises(ConfigurationError, match=r"b\.zip is not a bundle of pillarbox, or is damaged: ") as refused:
+    with pytest.raises(ConfigurationError, match=r"b\.zip is not a pillarbox bundle, or is damaged: ") as refused:
         read_bundle(path)
     assert "\n" not in str(refused.value)
 
@@ -166,17 +166,19 @@ def test_a_file_with_something_else_is_one_sentence(tmp_path: Path, content: Any
 def test_a_file_that_is_no_archive_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "b.zip"
     path.write_bytes(content)
-    with pytest.raises(ConfigurationError, match="is not a bundle of pillarbox, or is damaged"):
+    with pytest.raises(ConfigurationError, match="is not a pillarbox bundle, or is damaged"):
         read_bundle(path)
     _zip(path, other={})
-    with pytest.raises(ConfigurationError, match="is not a bundle of pillarbox, or is damaged"):
+    with pytest.raises(ConfigurationError, match="is not a pillarbox bundle, or is damaged"):
         read_bundle(path)
 
 
 def test_a_later_version_is_named(tmp_path: Path) -> None:
     path = tmp_path / "b.zip"
     _zip(path, snapshot={"format": FORMAT + 1})
-    with pytest.raises(ConfigurationError, match=f"has format {FORMAT + 1}, this version of pillarbox reads format"):
+    with pytest.raises(
+        ConfigurationError, match=f"has format {FORMAT + 1}, but this version of pillarbox reads format"
+    ):
         read_bundle(path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal, localcontext
 from functools import reduce
 from itertools import product
 from typing import Any, NamedTuple, cast
@@ -62,6 +62,16 @@ RECORDS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(-5, 5), st.text(
 @given(st.sampled_from([*KINDS]), RECORDS, st.integers(0, 12))
 def test_equal_to_plain_python(kind, fields, cut):
     check(kind, fields, cut)
+
+
+def test_sums_of_decimals_are_exact():
+    whole, wei = Decimal("12345678901234567890123456789012.1"), Decimal("0.000000000000000001")
+    with localcontext(Context(prec=3)):
+        assert FieldAggregation("sum", 0).reduce(whole, wei) == Decimal(
+            "12345678901234567890123456789012.100000000000000001"
+        )
+        assert FieldAggregation("sum", 0).reduce(Decimal("0.01"), 1000) == Decimal("1000.01")
+        assert FieldAggregation("sum", 0).reduce(1000, Decimal("0.01")) == Decimal("1000.01")
 
 
 @pytest.mark.parametrize("kind", KINDS)

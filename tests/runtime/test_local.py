@@ -275,7 +275,7 @@ def test_functions_that_cannot_travel():
     import threading
 
     lock = threading.Lock()
-    with pytest.raises(ProgramError, match=r"cannot be pickled for the workers: TypeError.*made in open\(\)"):
+    with pytest.raises(ProgramError, match=r"cannot be pickled for the workers: TypeError.*create it in open\(\)"):
         StreamExecutionEnvironment().from_collection([1]).map(lambda x: (lock, x)).execute_and_collect()
 
 

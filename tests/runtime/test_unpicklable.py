@@ -88,7 +88,7 @@ def test_a_connection_is_named_with_the_attribute_that_cannot_travel() -> None:
     client = Client()
     for function in (client.ask, lambda record: client):
         with pytest.raises(
-            ProgramError, match=r"cannot pickle.*refers to (self|client)\.ready, a lock, which is made in open\(\)"
+            ProgramError, match=r"cannot pickle.*refers to (self|client)\.ready, a lock: create it in open\(\)"
         ):
             run(function)
 

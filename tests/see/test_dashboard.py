@@ -77,7 +77,7 @@ def test_a_query_that_runs(spark: SparkSession, tmp_path: Path, chromium: Any, o
             shown.press("#key-text", "Enter")
             life = wait_for(shown, "#key h3", "in subtask")
             assert "120" in life  # 100 and 20 payments
-            assert "event time, which has to advance by" in life
+            assert "event time, which must advance by" in life
         for size, dark in ((PHONE, False), (PHONE, True), ((1280, 900), True)):
             with page(chromium, url, size, dark=dark) as shown:
                 wait_for(shown, "#plan text", "140 → 140")

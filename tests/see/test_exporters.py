@@ -62,7 +62,7 @@ def test_the_board_has_data_and_alerts_fire(spark: SparkSession, tmp_path: Path)
             _check_text(server.url)
             assert pillarbox.serve_metrics(query, port=0) is pillarbox.serve_metrics(query, port=server.port) is server
             with pytest.raises(
-                ConfigurationError, match=f"is open on port {server.port}, so it cannot open on port 1: "
+                ConfigurationError, match=f"is already open on port {server.port}, so it cannot open on port 1: "
             ):
                 pillarbox.serve_metrics(query, port=1)
             folder = tmp_path / "prometheus"

@@ -109,7 +109,9 @@ class LocalJob:
         self._clock = clock
         self._epoch_time: int | None = None
         if program.batch and savepoint:
-            raise ProgramError("a program in batch mode starts without state, so it cannot start from a savepoint")
+            raise ProgramError(
+                "a program in batch mode starts without state: drop the savepoint, or use streaming mode"
+            )
         if savepoint is None and program.savepoint is not None:
             from pillarbox._runtime.savepoint_stores import stores_from_savepoint
 
@@ -124,9 +126,8 @@ class LocalJob:
         if unknown:
             uid, subtask = unknown[0]
             raise CheckpointMismatchError(
-                f"the savepoint contains state of operator {uid!r}, subtask {subtask}, which the program lacks: run"
-                " the program that wrote it, with its parallelism, and set uid() of the operators to the"
-                " savepoint's uids"
+                f"the savepoint contains state of operator {uid!r}, subtask {subtask}, but the program has no such"
+                " subtask: set the parallelism and each operator's uid() as in the program that wrote the savepoint"
             )
         budgets_of(program.vertices)  # raises for wrong budgets
         self._budget_scope = BudgetScope(LocalLedger(clock), clock=clock)
@@ -147,7 +148,7 @@ class LocalJob:
             The records, by output name.
         """
         if self.program.batch and (self.epoch or not bounded):
-            raise ProgramError("a program in batch mode has one epoch with all of its input: call end_input()")
+            raise ProgramError("a program in batch mode runs a single epoch with all of its input: call end_input()")
         try:
             outcome = self._run_epoch(inputs, bounded)
         except BaseException:
@@ -340,6 +341,6 @@ class LocalRuntime:
 
 def _takes_a_session(method: str) -> ProgramError:
     return ProgramError(
-        f"{method} makes a DataFrame, which takes a Spark session, and the program reads only collections: give"
-        " it one, get_execution_environment(spark)"
+        f"{method} needs a Spark session, but the program reads only collections: pass a session to"
+        " get_execution_environment(spark)"
     )

@@ -42,8 +42,8 @@ class ShippedVertex:
             vertex: Vertex = load(self.payload)
         except Exception as error:
             raise OperatorError(
-                f"the functions of {self.name!r} cannot be loaded in the worker: {describe(error)}. Install the"
-                " modules that they import there, or ship them with --py-files or, in a classic session,"
+                f"the functions of {self.name!r} cannot be loaded in Spark's Python worker: {describe(error)}. Install"
+                " the modules that they import on the workers, or ship them with --py-files or, in a classic session,"
                 " spark.addArtifacts(..., pyfile=True)"
             ) from error
         vertex.budget_scope = BudgetScope(self.ledger, vertex.partitions)
@@ -64,15 +64,15 @@ def ship(vertex: Vertex) -> ShippedVertex:
 def _why(vertex: Vertex, error: Exception) -> str:
     culprit = culprit_in(next((node.factory for node in vertex.nodes if not can_be_pickled(node.factory)), vertex))
     if culprit is None:
-        why = "what cannot be pickled (connections, locks) is made in open(), not kept in the function"
+        why = "create connections, locks and other unpicklable objects in open()"
         return f"{describe(error)}; {why}"
     named = f"it refers to {culprit.name}, a {type(culprit.value).__name__}"
     if culprit.is_of_spark:
         return (
-            f"{named}, which only the driver has: collect() the rows that the function needs in the driver, and let it"
-            " refer to the list or dict of them; or join the DataFrame with Spark before from_dataframe()"
+            f"{named}, which exists only in the driver: collect() the rows that the function needs, and use the list or"
+            " a dict of them in the function; or join the DataFrame with Spark before from_dataframe()"
         )
-    return f"{describe(error)}; {named}, which is made in open(), not kept in the function"
+    return f"{describe(error)}; {named}: create it in open() instead"
 
 
 def _whose(vertex: Vertex) -> str:

@@ -315,7 +315,7 @@ def checked_time_zone(name: str, asked_by: str) -> str:
         time_zone(name)
     except (ConfigurationError, TypeError):
         raise ProgramError(
-            f"{asked_by}: time_zone must be the name of a time zone, such as 'Europe/Berlin', not {shorten(name)}"
+            f"{asked_by}: time_zone= must be the name of a time zone, such as 'Europe/Berlin', not {shorten(name)}"
         ) from None
     return name
 

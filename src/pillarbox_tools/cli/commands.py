@@ -36,8 +36,8 @@ Examples:
   pillarbox savepoint /checkpoints/flights /savepoints/flights-1
   pillarbox stop /checkpoints/flights
 
-CHECKPOINT is the checkpointLocation of a query, wherever Spark reads: a path, hdfs://, s3a://, abfss://. Pass the
-settings that it needs to Spark as with spark-submit: --conf spark.jars.packages=... --conf spark.hadoop....
+CHECKPOINT is the checkpointLocation of a query, on any file system of Spark: a path, hdfs://, s3a://, abfss://. Pass
+Spark's settings as with spark-submit: --conf spark.jars.packages=... --conf spark.hadoop....
 
 Exit codes: 0, success; 1, failure, with the reason on standard error; 2, wrong usage.
 """
@@ -153,11 +153,13 @@ _EPOCH = click.option(
 @pillarbox.command()
 @CHECKPOINT
 @_EPOCH
-@click.option("--top", default=5, show_default=True, type=click.IntRange(0), help="Number of largest keys to show.")
+@click.option(
+    "--top", default=5, show_default=True, type=click.IntRange(0), help="Number of keys to show, largest first."
+)
 @click.option(
     "--against",
     metavar="CHECKPOINT",
-    help="List the reasons why the program of this other checkpoint could not resume from CHECKPOINT.",
+    help="Another checkpoint: list the reasons why its program could not resume from CHECKPOINT.",
 )
 @JSON
 @with_spark
@@ -198,7 +200,7 @@ def inspect(
 @click.option(
     "--limit", default=20, show_default=True, type=click.IntRange(0), help="Number of rows to print; 0 for all."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row; with --output, one in all.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row; with --output, a single one.")
 @click.option(
     "--output", metavar="DIR", help="Write all rows as Parquet to DIR, which must not exist, instead of printing them."
 )
@@ -216,7 +218,7 @@ def state(
     """Show the state of the operator UID in CHECKPOINT, or in a savepoint.
 
     There is a row for each key and each of its windows. The columns are key, namespace (a window's start and end), each
-    state, timers and subtask. A column of unknown type is a VARIANT, to be compared as in --where "seen::long > 10".
+    state, timers and subtask. A column of unknown type is a VARIANT: compare it as in --where "seen::long > 10".
     'pillarbox inspect' shows the uids and their states. The query may be running. Your classes are neither needed nor
     run.
 
@@ -271,7 +273,11 @@ def key(checkpoint: str, uid: str, key: str, as_json: bool, open_session: Any) -
 @pillarbox.command()
 @CHECKPOINT
 @click.option(
-    "--parallelism", required=True, type=click.IntRange(1), metavar="N", help="Number of tasks that run at a time."
+    "--parallelism",
+    required=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of tasks that run at the same time.",
 )
 @JSON
 @with_spark
@@ -279,7 +285,7 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
     """Change the parallelism of CHECKPOINT's query, which must be stopped.
 
     The state is moved to N Spark partitions. Then start the same program with set_parallelism(N). It resumes exactly
-    where it stopped. N is at most the max parallelism, which the first start has fixed.
+    where it stopped. N is at most the max parallelism, which the first start fixed.
 
     If the command is interrupted, no query starts on the checkpoint until you run the command again. The command needs
     Spark 4.2 or newer; afterwards, the query may run on an older version.
@@ -434,6 +440,6 @@ def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> N
         files = Checkpoint(spark, checkpoint)
         last = files.last_committed
         begun = None if files.unfinished is None else last + 1
-    where = f"after epoch {last}" if begun is None else f"in epoch {begun}, which the next start runs again"
+    where = f"after epoch {last}" if begun is None else f"in epoch {begun}, which the next start repeats"
     result = {"checkpoint": checkpoint, "last_epoch": last, "unfinished_epoch": begun}
     print_message(result, f"{checkpoint}: the query is stopped {where}", as_json=as_json)

@@ -50,7 +50,7 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
         raise click.ClickException(str(error)) from None
     finally:
         sys.argv, sys.path[:] = before
-    raise click.ClickException(f"{program} has not called pillarbox.start(...)")
+    raise click.ClickException(f"{program} did not call pillarbox.start(...)")
 
 
 @click.command()
@@ -59,21 +59,22 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
 @click.option(
     "--program",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The script of an ended query. It runs up to pillarbox.start(...), which records instead of starting.",
+    help="The script of an ended query. It runs up to pillarbox.start(...), which records the task instead of starting"
+    " the query.",
 )
-@click.option("--epoch", type=click.IntRange(0), help="The micro-batch. Default: the one that failed.")
+@click.option("--epoch", type=click.IntRange(0), help="The micro-batch to record. Default: the one that failed.")
 @click.option("--uid", help="The operator whose task to record. Default: the operator that failed.")
-@click.option("--subtask", type=click.IntRange(0), help="Its subtask; of a source, the partition.")
+@click.option("--subtask", type=click.IntRange(0), help="The operator's subtask; for a source, the partition.")
 @click.option("--key", help="Instead of --subtask: record the subtask of this key.")
-@click.option("--allow-calls", is_flag=True, help="Repeat the service calls of earlier levels.")
+@click.option("--allow-calls", is_flag=True, help="Repeat the service calls of operators that run before the task.")
 @click.option(
     "--limit",
     type=click.IntRange(1),
     default=1 << 30,
     show_default=True,
-    help="Maximum size of the task's input, and of the query's state files (bytes each).",
+    help="Maximum size of the task's input, and of the query's state files (each in bytes).",
 )
-@timeout_option("Time limit for the repeated epoch, and for the answer of a running query's driver (seconds).")
+@timeout_option("Time limit for the repeated epoch, and for the response of a running query's driver (seconds).")
 @JSON
 @click.argument("arguments", nargs=-1)
 @with_spark
@@ -93,9 +94,9 @@ def record(
     with pillarbox.start(...). If the query has ended, pass its script as --program, with ARGUMENTS. The script creates
     its own Spark session.
 
-    By default, the task that made the query fail is recorded. The sources are read again, and earlier levels run again
-    on a copy of the checkpoint. Nothing is written to the sink or to CHECKPOINT. 'pillarbox replay DIRECTORY' runs the
-    task again.
+    By default, the task that made the query fail is recorded. The sources are read again, and operators before
+    the task run again on a copy of the checkpoint. Nothing is written to the sink or to CHECKPOINT. 'pillarbox replay
+    DIRECTORY' replays the task.
     """
     if program is None:
         from pillarbox._runtime.spark.running.asking import request_record

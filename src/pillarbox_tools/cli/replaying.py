@@ -43,12 +43,12 @@ class _Timestamp(click.ParamType[int]):
 
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--at", type=click.IntRange(1), help="Stop before this record of the task's input in the epoch.")
+@click.option("--at", type=click.IntRange(1), help="Stop before the input record with this number in the epoch.")
 @click.option("--pdb", "debug", is_flag=True, help="Open Python's debugger at that record, or at the failure.")
 @click.option(
     "--diff", is_flag=True, help="Compare the state with the checkpoint's, or the failure with the recorded one."
 )
-@click.option("--allow-calls", is_flag=True, help="Allow calls of services, and running programs.")
+@click.option("--allow-calls", is_flag=True, help="Allow calls to services, and starting other programs.")
 @click.option("--seed", type=int, help="Seed of random numbers in your code.")
 @click.option(
     "--clock",
@@ -75,7 +75,7 @@ def replay(
     arguments: tuple[str, ...],
     **how: Any,
 ) -> None:
-    """Run a recorded task again, without Spark and Java. This runs code from DIRECTORY.
+    """Replay a recorded task, without Spark and Java. This runs code from DIRECTORY.
 
     The task runs up to the record that failed, or to the end of the epoch. It stops at its first call of a service,
     unless you pass --allow-calls. With --diff, the exit code is 1 if the result differs from the recorded result.

@@ -40,11 +40,15 @@ def checkpoint(console: Console, inspection: dict[str, Any]) -> None:
     interrupted, unfinished = inspection["interrupted_rescale_to"], inspection["unfinished_epoch"]
     if interrupted is not None:
         console.print(
-            f"a change to parallelism {interrupted} was interrupted: run 'pillarbox rescale' to {interrupted} again",
+            f"a change to parallelism {interrupted} was interrupted: complete it with 'pillarbox rescale --parallelism"
+            f" {interrupted}'",
             style="red",
         )
     elif unfinished is not None:
-        console.print(f"epoch {unfinished} was begun, and is not committed: the query runs, or will run it again")
+        console.print(
+            f"epoch {unfinished} was begun, but is not committed: the query is running, or its next start repeats the"
+            " epoch"
+        )
     for program in inspection["programs"] or ():
         times = "event and processing time" if program.get("processing_time") else "event time"
         # Older checkpoints have more key groups than subtasks.
@@ -123,10 +127,12 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
         if reason := operator.get("reason_for_pickles"):
             console.print(_text(f"operator {operator['uid']!r}: its states are pickled: {reason}"))
         if operator.get("classes"):
-            console.print(_text(f"operator {operator['uid']!r}: its state names {', '.join(operator['classes'])}"))
+            console.print(
+                _text(f"operator {operator['uid']!r}: its state contains objects of {', '.join(operator['classes'])}")
+            )
         for uid, count in operator["carried"].items():
             if count:
-                console.print(_text(f"operator {uid!r}: {counted(count, 'request')} {_are(count)} carried on"))
+                console.print(_text(f"operator {uid!r}: {counted(count, 'request')} {_are(count)} pending"))
 
 
 def _keys(operator: dict[str, Any]) -> Any:

@@ -28,7 +28,9 @@ _LOOK_EVERY = 0.5
     help="The port; 0 for any free one.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--token", help="The browser's token. Default: random, or no token if only this machine can connect.")
+@click.option(
+    "--token", help="Token that browsers must send. Default: random, or no token if only this machine can connect."
+)
 @with_spark
 def dashboard(what: str, port: int, host: str, token: str | None, open_session: Any) -> None:
     """Show CHECKPOINT's query, or the query in the bundle FILE, in a browser.
@@ -101,7 +103,8 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
 def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
     """Show the memory that each executor of CHECKPOINT's query needs, and the setting for it.
 
-    The command prints the formula in docs/operations.md with the query's numbers, and the measured memory of the homes.
+    The command prints the formula in docs/operations.md with the query's numbers, and the measured memory of the home
+    processes.
     If the query is running, the numbers are at most a minute old. The last line is the setting, with a third to spare.
     """
     from dataclasses import asdict
@@ -152,9 +155,9 @@ def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_
         try:
             state = inspect_checkpoint(spark, checkpoint)
         except PillarboxError as error:
-            click.echo(f"the bundle lacks the state: {error}", err=True)
+            click.echo(f"the bundle has no state: {error}", err=True)
         except Exception as error:
-            click.echo(f"the bundle lacks the state: {describe(error)}", err=True)
+            click.echo(f"the bundle has no state: {describe(error)}", err=True)
     write_bundle(file, snapshot, notes, state, with_records=with_records)
     size = file.stat().st_size
     result = {"file": str(file), "bytes": size, "records": with_records, "runs": 1 + len(snapshot.earlier)}

@@ -54,19 +54,19 @@ class Guard:
         name, _ = _name_and_port(request.headers.get("host", ""))
         if self._token is None and not is_loopback(name):
             return 403, (
-                f"This dashboard has no token, so it does not answer under the name {name!r}. Open it under the name"
-                " localhost; or give it a token, as in pillarbox.dashboard(query, token=...), and open the address that"
-                " the driver then prints, under any name."
+                f"This dashboard has no token, so it does not respond at the host name {name!r}. Open it at localhost,"
+                " or pass a token, as in pillarbox.dashboard(query, token=...), and open the address that the driver"
+                " prints, at any host name."
             )
         if not _is_navigation(request) and _is_foreign(request.headers):
             return 403, (
-                "The dashboard does not answer requests that pages of other sites make. A link to one of its pages"
-                " works; a program must send no Origin header."
+                "The dashboard refuses requests from pages of other sites. Links to its pages work; a program must not"
+                " send an Origin header."
             )
         if self._token is not None and not _has_token(request, self._token, self._port):
             return 401, (
-                "The dashboard needs its token. Open the address that the driver has printed, which ends with"
-                " ?token=...; a program sends the header 'Authorization: Bearer TOKEN'."
+                "The dashboard needs its token. Open the address that the driver printed, which ends with"
+                " ?token=...; a program must send the header 'Authorization: Bearer TOKEN'."
             )
         return None
 

@@ -124,8 +124,8 @@ def _addresses(host: str) -> set[str]:
 
 def _differs(is_open: str, requested: str) -> ConfigurationError:
     return ConfigurationError(
-        f"the dashboard of this process is open {is_open}, so it cannot open {requested}: one dashboard shows all"
-        " queries of a process, so ask for the same host, port and token, or close it first"
+        f"the dashboard of this process is already open {is_open}, so it cannot open {requested}: it shows all queries"
+        " of the process, so pass the same host=, port= and token=, or close it first"
     )
 
 

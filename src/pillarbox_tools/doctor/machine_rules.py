@@ -52,8 +52,8 @@ def workers_python(snapshot: Snapshot) -> str | None:
     for worker in (report["python"] for report in workers if "python" in report):
         if (numbers_of(worker) or ())[:2] != (numbers_of(driver) or ())[:2]:
             return (
-                f"workers run Python {worker}, and the driver runs Python {driver}: functions are pickled by one and"
-                " read by the other, so set PYSPARK_PYTHON to the driver's version on all machines"
+                f"workers run Python {worker}, but the driver runs Python {driver}: functions are pickled by one and"
+                " unpickled by the other, so set PYSPARK_PYTHON to the driver's version on all machines"
             )
     return None
 
@@ -80,7 +80,10 @@ def spark_skew(snapshot: Snapshot) -> str | None:
     if (numbers_of(spark) or ())[:2] == (numbers_of(pyspark) or ())[:2]:
         return None
     minor = ".".join(map(str, (numbers_of(spark) or ())[:2]))
-    return f"PySpark {pyspark} talks to Spark {spark}: install the same minor version, pip install 'pyspark=={minor}.*'"
+    return (
+        f"PySpark {pyspark} is connected to Spark {spark}: install the same minor version with pip install"
+        f" 'pyspark=={minor}.*'"
+    )
 
 
 def speculation(snapshot: Snapshot) -> str | None:
@@ -98,8 +101,8 @@ def worker_reuse(snapshot: Snapshot) -> str | None:
     if snapshot.run.settings.get(name, "true").strip().lower() == "true":
         return None
     return (
-        f"{name} is false: each Spark task starts a new Python process, which needs 1 second or more to import"
-        " pandas and to open the functions again, so leave it true"
+        f"{name} is false: each Spark task starts a new Python process, which needs 1 second or more to import pandas"
+        " and to open the functions again, so set it to true"
     )
 
 
@@ -110,7 +113,7 @@ def retention(snapshot: Snapshot) -> str | None:
         return None
     if retained < 10:
         return (
-            f"Spark keeps {retained} epochs: an older one can neither be inspected nor go into a savepoint, so set"
+            f"Spark keeps {retained} epochs: older epochs can be neither inspected nor written to a savepoint, so set"
             " spark.sql.streaming.minBatchesToRetain to 10 or more"
         )
     if retained > 1000:

@@ -181,8 +181,8 @@ def piling_timers(snapshot: Snapshot) -> str | None:
         is_window = "window" in kinds.get(vertex_id(vertex), "")
         if not is_window and keys and timers > 100 * keys and timers > 10_000:
             return (
-                f"the keys of {name_of(snapshot, vertex_id(vertex))} have"
-                f" {timers / keys:,.0f} timers each, {timers:,} in all: register one timer and move it, as in"
+                f"the keys of {name_of(snapshot, vertex_id(vertex))} have {timers / keys:,.0f} timers each, {timers:,}"
+                " in all: keep one timer per key, and delete the previous one with"
                 " ctx.timer_service().delete_event_time_timer(...)"
             )
     return None
@@ -251,9 +251,9 @@ def tasks_in_workers(snapshot: Snapshot) -> str | None:
             return (
                 f"{without:,} of {sum(run.tasks for run in runs):,} tasks of"
                 f" {name_of(snapshot, vertex)} in the last {len(newest)} epochs ran"
-                f" in Python workers, because no home was available: {why}. There, an epoch may read its task's"
-                ' whole log, and on_barrier="carry" waits for requests like "drain": check the log of the executors, or'
-                " set spark.pillarbox.homes to off if this platform cannot start processes"
+                f" in Python workers, because no home process was available: {why}. There, an epoch may read its"
+                ' task\'s whole state, and on_barrier="carry" waits for requests, like "drain": check the log of the'
+                " executors, or set spark.pillarbox.homes to off if this platform cannot start processes"
             )
     return None
 
@@ -265,9 +265,10 @@ def slow_copies(snapshot: Snapshot) -> str | None:
             uid, is_copies, kind = name.rpartition(f".{COPY_MS}")
             if is_copies and took > 1000 and took > 0.2 * vertex.busy_ms:
                 return (
-                    f"{took / 1000:.1f} s of epoch {newest.number} were spent on copies of {kind}, which {uid!r} emits"
-                    f" ({took / max(took, vertex.busy_ms):.0%} of its tasks' busy time): emit tuples or rows, declare"
-                    f" pillarbox.immutable({kind}) if its instances never change, or call env.enable_object_reuse()"
+                    f"{took / 1000:.1f} s of epoch {newest.number} were spent on copying {kind} values, which {uid!r}"
+                    f" emits ({took / max(took, vertex.busy_ms):.0%} of its tasks' busy time): emit tuples or rows,"
+                    f" declare pillarbox.immutable({kind}) if its instances never change, or call"
+                    " env.enable_object_reuse()"
                 )
     return None
 

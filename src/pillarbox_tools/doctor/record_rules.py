@@ -35,10 +35,10 @@ def restarting_homes(snapshot: Snapshot) -> str | None:
         return None
     count = sum(moment.home_restarts for moment in recent)
     return (
-        f"{count:,} homes were restarted in {len(recent)} of the last 60 minutes, and each read all of its state again."
-        " Likely causes: the system killed them for memory (see pillarbox memory), a function crashes or calls"
-        " os._exit(), or a function does not return within five seconds when its epoch is cancelled. The executors'"
-        " log has the exit of each home"
+        f"{count:,} home processes were restarted in {len(recent)} of the last 60 minutes, and each read all of its"
+        " state again. Likely causes: the system killed them for memory (see pillarbox memory), a function crashes or"
+        " calls os._exit(), or a function does not return within five seconds when its epoch is cancelled. The"
+        " executors' log has the exit of each process"
     )
 
 
@@ -53,7 +53,7 @@ def lost_records(snapshot: Snapshot) -> str | None:
 
 def dead_letters(snapshot: Snapshot) -> str | None:
     return _share_of_input(
-        snapshot, "dead_letters", "became dead letters: read the side output of on_error for the records and errors"
+        snapshot, "dead_letters", "became dead letters: the side output of on_error= has the records and errors"
     )
 
 
@@ -82,8 +82,8 @@ def failing_calls(snapshot: Snapshot) -> str | None:
         if fault is not None:
             return (
                 f"{fault.count:,} of {fault.of:,} records of {uid!r} ({fault.share:.0%}) in the last {_span(fault)}"
-                f" failed or timed out, since {clock(fault.since)}: check the service, and timeout, retry_strategy and"
-                " rate_limit of the operator"
+                f" failed or timed out, since {clock(fault.since)}: check the service, and timeout=, retry_strategy="
+                " and rate_limit= of the operator"
             )
     return None
 

@@ -62,4 +62,4 @@ def warn_of_findings(snapshot: Snapshot, rules: Sequence[Rule]) -> None:
             is_new = (finding.rule, finding.message) not in _logged
             _logged.add((finding.rule, finding.message))
         if is_new:
-            _log.warning("%s (a finding of pillarbox doctor: %s)", finding.message, finding.rule)
+            _log.warning("%s (pillarbox doctor's finding: %s)", finding.message, finding.rule)

@@ -106,10 +106,17 @@ STATE_TIME = _counter("state.time", "s", "Time that tasks loaded and wrote state
 BUSIEST = _counter("busiest_task.time", "s", "Busy time of each epoch's busiest task.", field="busiest_ms")
 MEAN = _counter("mean_task.time", "s", "Mean busy time of each epoch's tasks.", OPERATOR)
 HOME_RESTARTS = _counter(
-    "home.restarts", "{start}", "Homes started because the previous one ended, hung or was lost.", field="home_restarts"
+    "home.restarts",
+    "{start}",
+    "Home processes started because the previous one ended, hung or was lost.",
+    field="home_restarts",
 )
-HOME_COLD_STARTS = _counter("home.cold_starts", "{start}", "Homes without state of the run.", field="home_cold_starts")
-HOME_ADOPTIONS = _counter("home.adoptions", "{home}", "Homes that a new starter took over.", field="home_adoptions")
+HOME_COLD_STARTS = _counter(
+    "home.cold_starts", "{start}", "Home processes without state of the run.", field="home_cold_starts"
+)
+HOME_ADOPTIONS = _counter(
+    "home.adoptions", "{home}", "Home processes that a new starter process took over.", field="home_adoptions"
+)
 FALLBACKS = _counter("tasks.fallback", "{task}", "Tasks that ran in a Python worker for lack of a home.", OPERATOR)
 WATERMARK = _gauge("watermark.timestamp", "s", "Lowest watermark of a task (Unix time).", OPERATOR)
 WATERMARK_LAG = _gauge("watermark.lag", "s", "The end of the newest epoch minus the lowest watermark.", OPERATOR)
@@ -138,7 +145,9 @@ COMPLETED = _counter("async.completed", "{record}", "Records with a result of th
 FAILED = _counter("async.failed", "{record}", "Records whose last request failed.", counter="failed")
 TIMED_OUT = _counter("async.timed_out", "{record}", "Records whose requests took too long.", counter="timed_out")
 DROPPED = _counter("async.dropped", "{record}", 'Records dropped by on_failure="drop".', counter="dropped")
-CACHE_HITS = _counter("async.cache_hits", "{record}", "Records answered without a new request.", counter="cache_hits")
+CACHE_HITS = _counter(
+    "async.cache_hits", "{record}", "Records with a result but without a request of their own.", counter="cache_hits"
+)
 IN_FLIGHT = _gauge("async.in_flight", "{request}", "Pending requests at an epoch's end.", counter="in_flight")
 IN_FLIGHT_MAX = _gauge(
     "async.in_flight.max",
@@ -169,11 +178,11 @@ BLOCKED = _gauge(
 OF_BUDGETS = {
     name: _counter(f"budget.{name}", unit, help, ("operator", "budget"))
     for name, unit, help in (
-        ("granted", "{request}", "Requests that a budget let begin."),
+        ("granted", "{request}", "Requests that a budget allowed."),
         ("spent", "{unit}", "Units that requests cost."),
         ("refused", "{request}", "Requests that a budget refused."),
-        ("stops", "{stop}", "Answers that stopped a budget, such as 429."),
-        ("probes", "{request}", "Requests that an open breaker let begin."),
+        ("stops", "{stop}", "Responses that paused a budget, such as 429."),
+        ("probes", "{request}", "Requests that an open breaker allowed."),
         ("lost", "{request}", "Booked start times that passed unused."),
     )
 }

@@ -30,7 +30,7 @@ def observe(query: QueryMetrics, provider: MeterProvider | None) -> None:
         ) from error
     if provider is not None and not hasattr(provider, "get_meter"):
         raise ProgramError(
-            "export_otel(): meter_provider must be an OpenTelemetry MeterProvider, or None for the global one, not"
+            "export_otel(): meter_provider= must be an OpenTelemetry MeterProvider, or None for the global one, not"
             f" {shorten(provider)}"
         )
     # The API's meter switches to a provider that the program sets later.

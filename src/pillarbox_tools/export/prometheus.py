@@ -92,8 +92,8 @@ def open_server(metrics: QueryMetrics, host: str, port: int) -> MetricsServer:
         [server] = _open
         if port not in (0, server.port):
             raise ConfigurationError(
-                f"the metrics server of this process is open on port {server.port}, so it cannot open on port {port}:"
-                " one server exports all queries of a process"
+                f"the metrics server of this process is already open on port {server.port}, so it cannot open on port"
+                f" {port}: one server exports all queries of a process"
             )
         server.add(metrics)
         return server

@@ -72,10 +72,10 @@ def read_bundle(path: Path) -> Snapshot:
         number = int(document["format"])
         snapshot = read(Snapshot, document) if number == FORMAT else None
     except Exception as error:
-        raise ConfigurationError(f"{path} is not a bundle of pillarbox, or is damaged: {describe(error)}") from error
+        raise ConfigurationError(f"{path} is not a pillarbox bundle, or is damaged: {describe(error)}") from error
     if snapshot is None:
         raise ConfigurationError(
-            f"bundle {path} has format {number}, this version of pillarbox reads format {FORMAT}:"
+            f"bundle {path} has format {number}, but this version of pillarbox reads format {FORMAT}:"
             f" {advice_on_version(number, FORMAT)}"
         )
     return replace(snapshot, is_live=False, missing=[*snapshot.missing, f"This is a bundle: {path.name}."])

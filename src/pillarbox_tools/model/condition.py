@@ -187,7 +187,7 @@ def _by_backlog(snapshot: Snapshot, last: Moment, before: Moment, recent: Moment
     return Condition(
         BEHIND,
         before.at,
-        f"{last.backlog:,} rows behind, growing by {rate:,.0f} a second; it never catches up at this rate",
+        f"{last.backlog:,} rows behind, growing by {rate:,.0f} a second; the query never catches up at this rate",
     )
 
 
@@ -211,7 +211,7 @@ def behind_interval(snapshot: Snapshot) -> Condition | None:
     return Condition(
         BEHIND,
         epochs[0].began,
-        f"An epoch takes {usual / 1000:.1f} s, and the trigger's interval is {interval / 1000:g} s",
+        f"An epoch takes {usual / 1000:.1f} s, but the trigger's interval is {interval / 1000:g} s",
     )
 
 

@@ -96,13 +96,13 @@ class Receiver:
                     self.bytes += len(content)
                     if self.bytes > self._limit:
                         raise ConfigurationError(
-                            f"the task's input has more than {self._limit:,} bytes: raise limit=... of record(),"
-                            " or --limit of 'pillarbox record'"
+                            f"the task's input has more than {self._limit:,} bytes: raise limit= of record(), or"
+                            " --limit of 'pillarbox record'"
                         )
                     file.write(content)
                 elif kind is MessageType.END:
                     break
                 else:
-                    raise AssertionError(f"a worker has sent a message of kind {kind}")
+                    raise AssertionError(f"a worker sent a message of the unknown kind {kind}")
         self._done.set()
         worker.send(None)

@@ -62,20 +62,20 @@ def record(
     **options: Any,
 ) -> str:
     """Implement :func:`pillarbox.record`."""
-    check_count(limit, "record(): limit")
-    check_text(directory, "record(): directory")
+    check_count(limit, "record(): limit=")
+    check_text(directory, "record(): directory=")
     if not hasattr(writer, "foreachBatch"):
         raise ProgramError(
             f"record() takes the writer of a program, such as to_dataframe(...).writeStream, not {shorten(writer)}"
         )
     start = Start(writer, "start", **options)
     spark = start.spark
-    check_classic(spark, "record() takes a classic session: under Spark Connect the driver cannot be reached")
+    check_classic(spark, "record() needs a classic session: under Spark Connect, tasks cannot reach the driver")
     if start.checkpoint is None:
-        raise ProgramError("record() takes a writer with a checkpointLocation, to record one of its epochs")
+        raise ProgramError("record() takes a writer with a checkpointLocation: set option('checkpointLocation', ...)")
     folder = Path(directory)
     if folder.exists():
-        raise ConfigurationError(f"{directory} exists: pass a folder that does not exist")
+        raise ConfigurationError(f"{directory} exists: pass a new directory")
     checkpoint = start.checkpoint
     for tries in range(_TRIES, 0, -1):
         number = epoch_to_record(spark, checkpoint, epoch, uid)
@@ -216,8 +216,8 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, 
         while not receiver.is_done(_LOOK_EVERY) and query.isActive:
             if time.monotonic() > deadline:
                 raise ConfigurationError(
-                    f"the epoch has run again for {timeout:g} seconds, and the task has not sent all of its input:"
-                    " raise the limit, as in record(..., timeout=...)"
+                    f"the repeated epoch has run for {timeout:g} seconds, but the task has not sent all of its input:"
+                    " raise timeout= of record()"
                 )
         if not receiver.is_done(0):
             failure = query.exception()
@@ -236,8 +236,8 @@ def _not_again(start: Start, failure: Exception) -> CheckpointMismatchError:
     why = message_of(text) if noted is None else noted.message
     why = why.rpartition("terminated with exception: ")[2].split("\n", 1)[0].strip(" ;")
     return CheckpointMismatchError(
-        f"checkpoint {start.checkpoint}: the epoch could not run again: {why}; if its sources no longer have"
-        " its input, record a newer epoch"
+        f"checkpoint {start.checkpoint}: the epoch could not be repeated: {why}; if its sources no longer have its"
+        " input, record a newer epoch"
     )
 
 

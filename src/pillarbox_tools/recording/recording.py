@@ -151,8 +151,8 @@ def read_metadata(folder: Path) -> RecordingMetadata:
         document = json.loads((folder / _FACTS).read_text())
         if document["format"] != FORMAT:
             raise ConfigurationError(
-                f"recording {folder} has format {document['format']}, this version of pillarbox reads format {FORMAT}:"
-                f" {advice_on_version(document['format'], FORMAT)}"
+                f"recording {folder} has format {document['format']}, but this version of pillarbox reads format"
+                f" {FORMAT}: {advice_on_version(document['format'], FORMAT)}"
             )
         facts = read(RecordingMetadata, document)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -160,8 +160,8 @@ def read_metadata(folder: Path) -> RecordingMetadata:
     minor, installed = (version.split(".")[:2] for version in (facts.python, platform.python_version()))
     if minor != installed:
         raise ConfigurationError(
-            f"recording {folder} was made with Python {facts.python}, and this is Python {platform.python_version()}:"
-            f" its functions can only be read by Python {'.'.join(minor)}"
+            f"recording {folder} was made with Python {facts.python}, but this is Python {platform.python_version()}:"
+            f" replay it with Python {'.'.join(minor)}"
         )
     return facts
 

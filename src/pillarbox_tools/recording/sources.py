@@ -22,8 +22,8 @@ def check_sources(spark: SparkSession, writer: Any, checkpoint: str, copy: str, 
     """Raise if an epoch's input cannot be read again. ``copy`` is a copy of the checkpoint."""
     if any("TextSocketSource" in step.simpleString(1) for step in plan_steps(dataframe_of(writer))):
         raise ConfigurationError(
-            "the query reads a socket, which cannot repeat its rows, so its epochs cannot be recorded; read them from"
-            " Kafka or files instead"
+            "the query reads a socket, which cannot repeat its rows, so its epochs cannot be recorded: read its rows"
+            " from Kafka or files instead"
         )
     systems: dict[tuple[str, str], Any] = {}
     for path in _files_of(spark, copy, epoch):

@@ -71,7 +71,7 @@ class Target(NamedTuple):
 def epoch_to_record(spark: SparkSession, checkpoint: str, epoch: int | None, uid: str | None) -> int:
     if epoch is not None:
         if not is_count(epoch, 0):
-            raise ProgramError(f"record(): epoch must be the number of a micro-batch, from 0, not {shorten(epoch)}")
+            raise ProgramError(f"record(): epoch= must be a micro-batch number (0 or more), not {shorten(epoch)}")
         return epoch
     failure = _failure(read_history(spark, checkpoint), uid)
     if failure is not None and failure.epoch is not None:
@@ -97,8 +97,8 @@ def find_target(
         uid, number = of_failure.uid, of_failure.vertex
     if uid is None:
         raise ProgramError(
-            f"checkpoint {checkpoint}: no failure of epoch {epoch} is known, so select the task to record: pass"
-            " uid, and subtask or key"
+            f"checkpoint {checkpoint}: no failure of epoch {epoch} is known, so select the task to record: pass uid=,"
+            " and subtask= or key="
         )
     program, vertex = vertex_with(planned, uid, number)
     if key is not None:
@@ -131,7 +131,7 @@ def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, u
     except CheckpointMismatchError:
         subtasks = {subtask_of_key(key, layout["max_parallelism"], operator["parallelism"]) for key in keys}
     if len(subtasks) > 1:
-        raise several_keys(text, uid, keys, "it has no state yet", "name the subtask")
+        raise several_keys(text, uid, keys, "the operator has no state yet", "pass subtask=...")
     return subtasks.pop()
 
 
@@ -153,14 +153,14 @@ def doubts_of(target: Target, portions: Iterable[Any]) -> list[str]:
             task.records_in for task in epoch.tasks if (task.program, task.number, task.subtask) == (program, *key)
         ]
         return [
-            f"partition {target.subtask} of the source had {then:,} records then, and {rows:,} in the recording"
+            f"partition {target.subtask} of the source had {then:,} records then, but {rows:,} in the recording"
             for then in before[:1]
             if then != rows
         ]
     channels = {Buffer(*fields).channel for portion in portions for fields in portion}
     senders = Counter(sender_of_edge(edge_of_channel(channel)) for channel in channels)
     return [
-        f"the source had {vertex.tasks:,} partitions then, and {senders[vertex.number]:,} in the recording, so the"
+        f"the source had {vertex.tasks:,} partitions then, but {senders[vertex.number]:,} in the recording, so the"
         " order of its records may differ"
         for vertex in epoch.vertices
         if vertex.program == program and vertex.number in target.sources and senders[vertex.number] != vertex.tasks

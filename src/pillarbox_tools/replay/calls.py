@@ -62,8 +62,8 @@ class Refused:
         if any(name.partition(".")[0] == "py4j" for name in _modules(frame)):
             return  # Python releases Java objects of the script's session
         message = (
-            f"{_caller(frame, self._uid)} would {action}. A replay makes no calls and has stopped here; pass"
-            " --allow-calls to make them, to a test service"
+            f"{_caller(frame, self._uid)} would {action}. A replay makes no calls, so it has stopped here: pass"
+            " --allow-calls to allow calls to a test service"
         )
         self.refuse(message)
 
@@ -173,7 +173,7 @@ class UnansweredOperator(StreamOperator):
     def _refuse(self, requests: Sequence[Any]) -> NoReturn:
         more = f", and {len(requests) - _NAMED} more" if len(requests) > _NAMED else ""
         (_refusing or [Refused(self.context.uid)])[-1].refuse(
-            f"operator {self.context.uid!r} calls a service, and the recording has no answers. Pending requests:"
+            f"operator {self.context.uid!r} calls a service, but the recording has no results. Pending requests:"
             f" {', '.join(map(shorten_record, requests[:_NAMED]))}{more}. Pass --allow-calls to make the calls"
         )
 
@@ -195,5 +195,5 @@ def replay_calls(vertex: Vertex, answers: Mapping[str, Answers], *, allow_calls:
 
 def _refuse_call(uid: str, call: str) -> NoReturn:
     (_refusing or [Refused(uid)])[-1].refuse(
-        f"operator {uid!r} calls {call}, and the recording has no answer. Pass --allow-calls to make the call"
+        f"operator {uid!r} calls {call}, but the recording has no result. Pass --allow-calls to make the call"
     )

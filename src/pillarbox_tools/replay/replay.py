@@ -110,7 +110,7 @@ def _run(
         if debug and stop is None:
             look_back(failure)
         if any(isinstance(cause, ModuleNotFoundError) for cause in causes_of(error)):
-            result.reasons.append("a module is missing: put its folder on PYTHONPATH")
+            result.reasons.append("a module is missing: add its folder to PYTHONPATH")
         result.failure = Failure.of(failure, facts.subtask, Attempt(facts.number, facts.epoch, None))
 
     make = partial(Rerun, recording, clock=clock, allow_calls=allow_calls)
@@ -154,7 +154,7 @@ def _compare(recording: Recording, result: Replay, store: MemoryChunkStore) -> N
         for name in ("error", "cause", "uid", "key", "record", "number"):
             then, now = getattr(noted, name), getattr(failure, name)
             if then != now:
-                result.differs.append(f"{name} was {shorten(then)}, and is {shorten(now)}")
+                result.differs.append(f"{name} was {shorten(then)}, and is now {shorten(now)}")
         return
     if result.failure is not None:
         result.differs.append("the task failed in the replay, but not in the epoch")
@@ -172,7 +172,7 @@ def _reasons(recording: Recording, clock: int | None) -> list[str]:
         reasons.append("the order of a set may differ: the worker had no PYTHONHASHSEED")
     elif seed != facts.hash_seed:
         reasons.append(
-            f"the order of a set may differ: PYTHONHASHSEED was {facts.hash_seed}, and is {seed or 'not set'}"
+            f"the order of a set may differ: PYTHONHASHSEED was {facts.hash_seed}, and is now {seed or 'not set'}"
         )
     if clock is not None:
         reasons.append("--clock stops the task's clock")

@@ -148,8 +148,8 @@ def _laid_out(recording: Recording, shipped: ShippedVertex) -> Vertex:
         if not isinstance(error.__cause__, ImportError):
             raise
         raise ConfigurationError(
-            f"the functions of {shipped.name!r} cannot be loaded: {describe(error.__cause__)}; put the folder of the"
-            " missing module on PYTHONPATH, or install its package"
+            f"the functions of {shipped.name!r} cannot be loaded: {describe(error.__cause__)}. Add the folder of the"
+            " missing module to PYTHONPATH, or install its package"
         ) from error
     lay_out(vertex, recording.facts.program_layout)
     return vertex
@@ -161,7 +161,7 @@ def _edges(recording: Recording, other: Vertex) -> dict[int, int]:
     )
     if len(recorded) != len(others):
         raise ConfigurationError(
-            f"operator {recording.facts.uid!r} has {len(others)} inputs in the other program, and {len(recorded)} in"
-            " the recording: they must be equal to run on the recorded input"
+            f"operator {recording.facts.uid!r} has {len(others)} inputs in the other program, but {len(recorded)} in"
+            " the recording: the numbers must be equal, because both programs run on the recorded input"
         )
     return dict(zip(recorded, others))

@@ -78,7 +78,7 @@ def _difference(recorded: _Entry | None, replayed: _Entry | None, difference: Va
     entry = recorded or replayed
     assert entry is not None, "one of the logs has it"
     path, before, after = difference
-    part = f"{path} was {shown(before)}, and is {shown(after)}" if path else ""
+    part = f"{path} was {shown(before)}, and is now {shown(after)}" if path else ""
     return Difference(entry.owner, entry.state, _shown(recorded), _shown(replayed), part)
 
 

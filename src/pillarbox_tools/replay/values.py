@@ -158,4 +158,4 @@ def shown(tree: Any, limit: int = _SHOWN) -> str:
 
 def difference_text(name: str, difference: ValueDifference, left_name: str, right_name: str) -> str:
     path, left, right = difference
-    return f"{name}{path} is {shown(left)} in {left_name}, and {shown(right)} in {right_name}"
+    return f"{name}{path} is {shown(left)} in {left_name}, but {shown(right)} in {right_name}"

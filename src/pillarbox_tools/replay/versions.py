@@ -63,7 +63,7 @@ class RecordedModules(MetaPathFinder):
             return spec
         if source is not None or is_users(fullname, find_module(fullname)):
             self.missing = self.missing or fullname
-            raise ModuleNotFoundError(f"the recording has no source of the module {fullname}", name=fullname)
+            raise ModuleNotFoundError(f"the recording has no source code of the module {fullname}", name=fullname)
         return None
 
 
@@ -82,9 +82,9 @@ def recorded_modules(recording: Recording) -> Iterator[None]:
         sys.modules.update(before)
         if finder.missing is not None:
             raise ConfigurationError(
-                f"{recording.folder} has no source of the module {finder.missing}, which the recorded program imports:"
-                " the programs cannot be compared, because both would use the installed module; record the task again"
-                " with a script that imports the module at its start"
+                f"{recording.folder} has no source code of the module {finder.missing}, which the recorded program"
+                " imports: the programs cannot be compared, because both would use the installed module. Record the"
+                " task again with a script that imports the module at its start"
             )
 
 
@@ -105,8 +105,9 @@ def check_installed(recording: Recording, vertex: Vertex) -> None:
                 then, now = versions.get(package), versions_here().get(package)
                 if then != now:
                     raise ConfigurationError(
-                        f"the recorded program has functions of the module {name} of {package} {then}, and {package}"
-                        f" {now} is installed here: the programs cannot be compared, because both would use it"
+                        f"the recorded program has functions of the module {name} of {package} {then}, but {package}"
+                        f" {now} is installed here: the programs cannot be compared, because both would use the"
+                        " installed version"
                     )
 
 

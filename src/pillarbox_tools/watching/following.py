@@ -20,12 +20,12 @@ _READ_EVERY = 1.0
 
 def watched_query(query: StreamingQuery, method: str, otherwise: str = "") -> WatchedQuery:
     if not hasattr(query, "awaitTermination"):
-        raise ProgramError(f"{method} takes a query, as start() returned it, not {shorten(query)}")
+        raise ProgramError(f"{method} takes a query that start() returned, not {shorten(query)}")
     started = find(query)
     if started is None:
         raise ProgramError(
-            f"{method} takes a query with a program of pillarbox, as start() returned it. Query {query.id} has no"
-            f" such program, or another process has started it{otherwise}"
+            f"{method} takes a query with a pillarbox program that start() returned, but query {query.id} has none, or"
+            f" another process started it{otherwise}"
         )
     return watched(started)
 

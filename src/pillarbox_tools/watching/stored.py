@@ -57,7 +57,7 @@ class CheckpointQuery(ShownQuery):
 
 def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
     notes = Checkpoint(spark, checkpoint)
-    query_id = notes.started_query("one, or the file of a bundle")
+    query_id = notes.started_query("a query, or the file of a bundle")
     history = read_history(spark, checkpoint)
     if history:
         now, beat = now_ms(), newest_heartbeat(spark, checkpoint)

@@ -53,7 +53,7 @@ def main(home: Path, events: Path) -> None:
     try:
         pillarbox.adopt(spark, str(home / "stopped"), str(savepoint), Interpreter())
     except CheckpointMismatchError as error:
-        assert "is a savepoint already" in str(error), error
+        assert "is already a savepoint" in str(error), error
     env = StreamExecutionEnvironment.get_execution_environment(spark).from_savepoint(savepoint)
     run(spark, home, "adopted", lambda df: pillarbox.group_by(df, "k", env=env))
     (home / "done").touch()

@@ -30,9 +30,8 @@ class MicroBatches:
         program: a ``StatefulProcessor``, or a function with a ``GroupState`` that has columns ``state``.
         late: whether the watermark makes rows late.
         pandas: maximum number of rows per frame, or 0 for PySpark rows.
+        zone: the session's time zone.
     """
-
-    columns = pa.schema([("k", pa.string()), ("t", pa.timestamp("us", "UTC")), ("v", pa.int32())])
 
     def __init__(
         self,
@@ -43,16 +42,19 @@ class MicroBatches:
         state: str = "",
         late: bool = False,
         pandas: int = 0,
+        zone: str = "UTC",
         key: Sequence[str] = ("k",),
         initial: pa.Table | None = None,
         snapshot: OperatorSnapshot | None = None,
     ) -> None:
+        self.columns = pa.schema([("k", pa.string()), ("t", pa.timestamp("us", zone)), ("v", pa.int32())])
         schema = resolve_schema(output)
-        key_columns = resolve_schema(", ".join(f"{name} {kind}" for name, kind in zip(key, ("STRING", "INT"))))
+        kinds = {"k": "STRING", "t": "TIMESTAMP", "v": "INT"}
+        key_columns = resolve_schema(", ".join(f"{name} {kinds[name]}" for name in key))
         arrow = RowEncoder(schema, "test").arrow_schema
         keys = RowEncoder(key_columns, "test").arrow_schema
         frames = FrameOptions(
-            tuple(self.columns.names), keys, schema, "UTC", pandas or 100, 2**31 - 1, False, True, False, False
+            tuple(self.columns.names), keys, schema, zone, pandas or 100, 2**31 - 1, False, True, False, False
         )
         make: Any = StatefulProcessorOperator
         if state:

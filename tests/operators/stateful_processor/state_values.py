@@ -14,6 +14,7 @@ from pyspark.sql import Row
 
 UTC = dt.timezone.utc
 LOCAL = dt.datetime(2020, 7, 1, tzinfo=UTC).astimezone().replace(tzinfo=None)
+LONG = "1234567890123456789012345678.0123456789"  # more digits than Python's default precision
 #: Schema, value, what ``get`` returns as its ``repr``.
 CASES: list[tuple[str, Any, str]] = [
     ("a int", (5,), "(5,)"),
@@ -48,6 +49,7 @@ CASES: list[tuple[str, Any, str]] = [
     ("a decimal(10,2)", (decimal.Decimal("1.25"),), "(Decimal('1.25'),)"),
     ("a decimal(10,2)", (decimal.Decimal("1.256"),), "(Decimal('1.26'),)"),
     ("a decimal(10,2)", (1,), "(None,)"),
+    ("a decimal(38,10)", (decimal.Decimal(LONG),), f"(Decimal('{LONG}'),)"),
     ("a binary", (b"x",), "(b'x',)"),
     ("a binary", (bytearray(b"x"),), "(b'x',)"),
     ("a interval day to second", (dt.timedelta(1, 2, 3),), "(datetime.timedelta(days=1, seconds=2, microseconds=3),)"),

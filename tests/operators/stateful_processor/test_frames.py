@@ -37,6 +37,20 @@ def test_numbers_are_floats_where_there_are_nulls():
     assert [text.partition("[ns] ")[2] for text, _ in emitted] == ["float64 [1.0] [0]", "float64 [nan] [0]"]
 
 
+def test_times_in_a_timer_s_key_are_in_the_zone_of_the_frames():
+    class Keys(Frames):
+        def handleInputRows(self, key, rows, timerValues):
+            self.handle.registerTimer(5)
+            yield pd.DataFrame({"k": [f"{key[0]}"], "v": [0]})
+
+        def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+            yield pd.DataFrame({"k": [f"{key[0]}"], "v": [5]})
+
+    batches = MicroBatches(Keys(), mode="eventtime", pandas=9, zone="America/New_York", key=("t",))
+    emitted = batches.run([("a", 1_700_000_000_000, 1)], 0, watermark=5)
+    assert emitted == [("2023-11-14 17:13:20", 0), ("2023-11-14 17:13:20", 5)]
+
+
 @pytest.mark.parametrize(
     ("result", "error"),
     [

@@ -47,6 +47,19 @@ def times_out(key, frames, state):
     yield emitted(f"{state.hasTimedOut} {before}", len(rows))
 
 
+def test_a_key_that_times_out_has_its_times_in_the_session_s_zone():
+    def silent(key, frames, state):
+        list(frames)
+        state.update((1, None))
+        if not state.hasTimedOut:
+            state.setTimeoutTimestamp(1)
+        yield emitted(str(key[0]), 0)
+
+    batches = batches_of(silent, key=("t",), zone="America/New_York")
+    rows = [("a", 1_700_000_000_000, 1)]
+    assert batches.run(rows, 0) == batches.run([], 1, watermark=5) == [("2023-11-14 17:13:20", 0)]
+
+
 @pytest.mark.parametrize(("clock", "mode"), [("watermark", "eventtime"), ("time", "processingtime")])
 def test_a_key_times_out_when_the_clock_is_past_it(clock, mode):
     def function(key, frames, state):

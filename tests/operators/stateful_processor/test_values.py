@@ -53,6 +53,8 @@ def test_the_key_of_a_map_can_be_hashed_and_comes_back_as_it_was():
     [
         ("a int, b int", (1,), "STRUCT_ARRAY_LENGTH_MISMATCH.* 2 fields are required while 1 values are provided"),
         ("a decimal(3,2)", (Decimal(99),), "NUMERIC_VALUE_OUT_OF_RANGE"),
+        ("a decimal(3,2)", (Decimal("9.995"),), "NUMERIC_VALUE_OUT_OF_RANGE"),
+        ("a decimal(3,2)", (Decimal("1E999"),), "NUMERIC_VALUE_OUT_OF_RANGE"),
         ("a string", ([1],), r"\[1\] \(list\) is not a string"),
     ],
 )

@@ -264,7 +264,7 @@ def test_nothing_of_a_key_is_left():
         assert all(report.keys == report.event_time_timers == 0 for report in job.reports if report.level)
         stores = job.savepoint().values()
         assert stores and [store.chunks for store in stores if store.chunks] == []
-        with pytest.raises(ProgramError, match="batch mode has one epoch"):
+        with pytest.raises(ProgramError, match="batch mode runs a single epoch"):
             job.run()
 
 
@@ -321,7 +321,7 @@ def test_it_is_one_epoch():
 
     with ProgramTestHarness(build) as harness:
         harness.push_all("numbers", [1, 2, 3])
-        with pytest.raises(ProgramError, match=r"one epoch with all of its input: call end_input\(\)"):
+        with pytest.raises(ProgramError, match=r"a single epoch with all of its input: call end_input\(\)"):
             harness.run_epoch()
     with ProgramTestHarness(build) as harness:
         harness.push_all("numbers", [1, 2, 3])

@@ -129,11 +129,11 @@ def test_wrong_time_zones() -> None:
     env = StreamExecutionEnvironment()
     for wrong in ("Mars/Base", "", 5, None):
         with pytest.raises(
-            ProgramError, match=r"set_time_zone\(\): time_zone must be the name of a time zone, such as"
+            ProgramError, match=r"set_time_zone\(\): time_zone= must be the name of a time zone, such as"
         ):
             env.set_time_zone(wrong)  # type: ignore[arg-type]
         if wrong is not None:
-            with pytest.raises(ProgramError, match="time_zone must be the name of a time zone"):
+            with pytest.raises(ProgramError, match="time_zone= must be the name of a time zone"):
                 harness_for(Timed(), key_by=lambda value: 1, time_zone=wrong)
     with pytest.raises(ProgramError, match=r"set spark.sql.session.timeZone on the session"):
         StreamExecutionEnvironment(object()).set_time_zone("UTC").get_parallelism()  # type: ignore[arg-type]

@@ -43,11 +43,11 @@ def test_a_checkpoint_of_another_layout_is_refused():
     with pytest.raises(CheckpointMismatchError) as caught:
         check_compiled(checkpoint, [planned(Layout(16, 16))], [Layout(8, 8, CODES)])
     assert str(caught.value) == (
-        "checkpoint cp has max parallelism 8, and the program 16, and under Spark Connect, tasks of"
+        "checkpoint cp has max parallelism 8, but the program has 16. Under Spark Connect, tasks of"
         " foreachBatch and for_each_batch cannot detect that: call env.set_max_parallelism(8), or start"
         " the query in a classic session"
     )
-    with pytest.raises(CheckpointMismatchError, match=r"another way than the .* that: start the query in a classic"):
+    with pytest.raises(CheckpointMismatchError, match=r"another layout than the .* that: start the query in a classic"):
         check_compiled(checkpoint, [planned(Layout(16, 16))], [Layout(16, 16, 1)])
 
 

@@ -151,7 +151,7 @@ def test_records_and_timers_of_an_async_keyed_function(monkeypatch: pytest.Monke
         harness.push_all([("ann", 1), ("bob", 1), ("ann", 2)], [1, 1, 2])
         paid = ["pay 1: result", "call without a key: result"]
         first = ['["ann",1]', 1, "the end of its function", paid]
-        assert pending(harness, "ann") == ([first, ['["ann",2]', 1, "1 earlier of its key", []]], [])
+        assert pending(harness, "ann") == ([first, ['["ann",2]', 1, "1 earlier records of its key", []]], [])
         assert pending(harness, "cat") == ([], [])
         monkeypatch.setattr(module, "_QUEUE", 1)
         assert pending(harness, "ann") == ([first], [])
@@ -215,16 +215,16 @@ def test_descriptions_of_pending_timers() -> None:
         assert [state["name"] for state in description["state"]] == ["seen of (0, 60000)"]
         return [timer["waits"] for timer in description["timers"]]
 
-    clock = "the clock of the worker, and an epoch after that time"
-    ahead = "event time, which has to advance by 5.5 s in this subtask"
+    clock = "an epoch after this time on the worker's clock"
+    ahead = "event time, which must advance by 5.5 s in this subtask"
     assert waits(4_000) == ["the next epoch", ahead, clock]
-    none = "event time, which has not begun in this subtask"
+    none = "the first watermark in this subtask"
     assert waits(None) == waits(MIN_TIMESTAMP) == [none, none, clock]
 
 
 def test_a_key_without_state() -> None:
     description = describe_key("ann", 5, [4, 5], [_look(4, rows=[_row("1")]), _look(5)])
-    assert description["messages"] == ["epoch 5 has no state and no timers of this key", "it had some in epoch 4"]
+    assert description["messages"] == ["epoch 5 has no state and no timers of this key", "it last had some in epoch 4"]
     assert describe_key("ann", 5, [5], [])["subtask"] is None
 
 

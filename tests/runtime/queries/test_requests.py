@@ -284,7 +284,9 @@ def test_a_folder_that_cannot_be_read_does_not_end_the_watch(folder, watch, call
         watch.look()
         watch.look()
         watch.end()
-    assert [record.getMessage() for record in caplog.records] == ["requests to query q: OSError: no route to host"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "requests to query q could not be read or answered: OSError: no route to host"
+    ]
     ask(folder)
     watch.look()
     assert calls
@@ -382,12 +384,12 @@ def test_a_recording_is_asked_for(folder, clock):
     with pytest.raises(ConfigurationError, match=r"^no such task"):
         request_record(NO_SPARK, "cp", "/rec", timeout=30.0, uid="count")
     folder.when = lambda line: None
-    with pytest.raises(ConfigurationError, match=r"within 30 seconds, .* of a query that has ended, give the script"):
+    with pytest.raises(ConfigurationError, match=r"within 30 seconds, .* for an ended query, pass its script"):
         request_record(NO_SPARK, "cp", "/rec", timeout=30.0, uid="count")
 
 
 def test_a_request_that_no_driver_accepts_is_withdrawn(folder, clock, savepoints):
-    with pytest.raises(SavepointError, match="no driver accepted the request within 30 seconds, so it is with"):
+    with pytest.raises(SavepointError, match="no driver accepted the request within 30 seconds, so it was with"):
         savepoint()
     assert folder.of(RequestStatus) == [RequestStatus(folder.content[0].request, "withdrawn")]
     with pytest.raises(SavepointError, match=r"or the two machines' clocks differ\Z"):
@@ -425,7 +427,7 @@ def test_one_that_is_taken_at_the_last_moment_is_waited_for(folder, clock, savep
                 folder.content.append(RequestStatus(line.of, "failed", "the request was withdrawn"))
 
     folder.when = driver
-    words = "accepted the request and does not answer" if dies else "^the request was withdrawn"
+    words = "accepted the request, but does not respond" if dies else "^the request was withdrawn"
     with pytest.raises(SavepointError, match=words):
         savepoint()
     assert clock.now < 1000 + 30 + 600 + 5
@@ -457,10 +459,10 @@ def test_to_stop_twice_is_the_same_wish(folder, clock):
     clock.sleep = lambda seconds: folder.content.append(observed.pop(0))
     messages: list[str] = []
     stop(messages)
-    assert messages[0] == "an earlier command has requested it: waiting for that" and len(folder.of(DesiredState)) == 1
+    assert messages[0] == "waiting for an earlier command that requested it" and len(folder.of(DesiredState)) == 1
     messages.clear()
     stop(messages)
-    assert messages == ["an earlier command has requested it, and it is done"] and len(folder.of(DesiredState)) == 1
+    assert messages == ["an earlier command has already done it"] and len(folder.of(DesiredState)) == 1
 
 
 def test_two_calls_wait_for_one_stop_and_the_first_is_interrupted(folder, clock):
@@ -469,7 +471,7 @@ def test_two_calls_wait_for_one_stop_and_the_first_is_interrupted(folder, clock)
     clock.sleep = lambda seconds: folder.content.append(lines.pop(0))
     messages: list[str] = []
     stop(messages)
-    assert folder.of(DesiredState)[-1].desired == 3 and messages[1] == "the query's driver is asked once more"
+    assert folder.of(DesiredState)[-1].desired == 3 and messages[1] == "asking the query's driver again"
 
 
 def test_an_earlier_stop_with_less_time_is_asked_again(folder, clock):
@@ -491,7 +493,7 @@ def test_the_same_savepoint_again_finds_that_it_is_done(folder, clock, savepoint
     savepoints.add("/sp")
     before, messages = list(folder.content), list[str]()
     savepoint(messages, directory="/sp/")
-    assert folder.content == before and messages == ["an earlier command has requested it, and it is done"]
+    assert folder.content == before and messages == ["an earlier command has already done it"]
 
 
 def test_a_driver_does_it_for_an_earlier_call(folder, clock, savepoints, watch, calls):
@@ -528,7 +530,7 @@ def test_a_query_that_an_earlier_call_has_stopped_is_not_asked(folder, clock, sa
         savepoint()
     messages: list[str] = []
     stop(messages)
-    assert messages == ["an earlier command has requested it, and it is done"] and len(folder.content) == 2
+    assert messages == ["an earlier command has already done it"] and len(folder.content) == 2
 
 
 @pytest.mark.parametrize("ended", ["failed", "withdrawn", "over", "late", "forgotten"])
@@ -567,8 +569,8 @@ def test_a_query_does_not_stop_for_what_was_desired_before_its_start(folder, sta
         and folder.of(ObservedState) == [ObservedState(1, "running")]
     )
     first, second = (record.getMessage() for record in caplog.records)
-    assert first.startswith("query q: a request older than this start, to stop the query, is ignored")
-    assert ", to stop the query with a savepoint in /sp, is ignored" in second
+    assert first.startswith("query q: the request to stop the query is older than this start, and is ignored")
+    assert "to stop the query with a savepoint in /sp is older than this start, and is ignored" in second
     started()
     assert len(folder.of(RequestStatus)) == len(folder.of(ObservedState)) == 1, "it is said once"
 
@@ -586,7 +588,7 @@ def test_a_command_that_still_waits_asks_the_query_that_was_started(folder, cloc
     messages: list[str] = []
     call(messages)
     assert len(calls) == 1
-    assert messages == ["waiting for the query's driver to accept the request", "the query's driver is asked once more"]
+    assert messages == ["waiting for the query's driver to accept the request", "asking the query's driver again"]
 
 
 @pytest.mark.parametrize("call", [stop, savepoint])
@@ -597,7 +599,9 @@ def test_a_driver_dies_at_its_work_and_the_query_is_started_again(folder, clock,
         started()
 
     clock.sleep = sleep
-    hint = "If the query still runs, call" if call is stop else r"is complete if there is /sp/manifest; if n"
+    hint = (
+        "If the query still runs, call" if call is stop else r"If /sp/manifest exists, the savepoint is complete; if n"
+    )
     with pytest.raises(SavepointError, match=f"started again before the driver.*{hint}"):
         call()
     assert not calls
@@ -643,10 +647,10 @@ def test_a_query_that_is_not_ours_is_left_alone():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"timeout": 0}, "timeout must be a number of seconds above 0, not 0"),
-        ({"timeout": True}, "timeout must be a number of seconds above 0, not True"),
-        ({"timeout": "1 minute"}, "timeout must be a number of seconds above 0, not '1 minute'"),
-        ({"drain": "no"}, "drain must be True or False, not 'no'"),
+        ({"timeout": 0}, "timeout= must be a number of seconds above 0, not 0"),
+        ({"timeout": True}, "timeout= must be a number of seconds above 0, not True"),
+        ({"timeout": "1 minute"}, "timeout= must be a number of seconds above 0, not '1 minute'"),
+        ({"drain": "no"}, "drain= must be True or False, not 'no'"),
     ],
 )
 def test_wrong_arguments(options, words):

@@ -110,14 +110,16 @@ def test_another_signal_ends_it_at_once_and_a_third_one_is_not_pillarbox_s(query
     with caplog.at_level(logging.WARNING, "pillarbox"):
         pillarbox.run(query)
     assert (query.stops, handlers) == (1, ["SIGINT"])
-    assert "query q: its epoch was interrupted, as SIGINT came again; the next start repeats it" in caplog.text
+    assert (
+        "query q: its epoch was interrupted, because a second SIGINT arrived. The next start repeats it" in caplog.text
+    )
 
 
 def test_an_epoch_has_the_grace_period_and_no_more(query, caplog):
     query.waited = lambda wait: signal.raise_signal(signal.SIGTERM) if wait == 1 else None
     with caplog.at_level(logging.WARNING, "pillarbox"):
         pillarbox.run(query, grace=0)
-    assert query.stops == 1 and "as it took longer than 0 seconds" in caplog.text
+    assert query.stops == 1 and "because it took longer than 0 seconds" in caplog.text
 
 
 def test_a_query_that_ends_by_itself_or_fails(query):
@@ -163,9 +165,9 @@ def test_wrong_arguments():
         pillarbox.run("q")  # type: ignore[arg-type]
     nobodys: Any = Query()
     nobodys.id = "nobody's"
-    with pytest.raises(ProgramError, match="and query nobody's has none, or another process started it"):
+    with pytest.raises(ProgramError, match="but query nobody's has none, or another process started it"):
         pillarbox.run(nobodys)
-    with pytest.raises(ProgramError, match=r"run\(\): grace: 'soon' is not a duration"):
+    with pytest.raises(ProgramError, match=r"run\(\): grace='soon' is not a duration"):
         pillarbox.run(started(Query()), grace="soon")  # type: ignore[arg-type]
 
 

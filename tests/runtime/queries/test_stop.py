@@ -31,8 +31,8 @@ def test_a_query_that_fails_is_stopped_and_has_no_savepoint(fails: str) -> None:
     assert not result.isActive
     assert str(caught.value) == (
         "checkpoint cp: the query failed before it could be stopped: RuntimeError: the disk is full. The query is"
-        " stopped, and no savepoint was written. Started again, it runs that epoch again, and continues; 'pillarbox"
-        " savepoint cp DIR' writes a savepoint of the last epoch that was committed"
+        " stopped, and no savepoint was written. The next start repeats that epoch, and continues; 'pillarbox savepoint"
+        " cp DIR' writes a savepoint of the last committed epoch"
     )
 
 

@@ -136,7 +136,7 @@ def test_another_shape_is_refused(task):
 
     with ProgramTestHarness(build) as harness:
         other = next(vertex for vertex in harness._job._shipped if vertex.load().uid == "adds")
-    with pytest.raises(ConfigurationError, match="operator 'adds' has 2 inputs in the other program, and 1 in the"):
+    with pytest.raises(ConfigurationError, match="operator 'adds' has 2 inputs in the other program, but 1 in the"):
         compare_programs(read_recording(task), other)
 
 
@@ -160,8 +160,8 @@ def test_a_difference_after_long_text_is_found_and_named(tmp_path):
     first = compare(task, Bills(1000)).first
     assert first is not None
     assert sorted(first.parts) == [
-        "output.prices['all'] is 1 in the recorded program, and 1000 in the other",
-        "state total[0].prices['all'] is 1 in the recorded program, and 1000 in the other",
+        "output.prices['all'] is 1 in the recorded program, but 1000 in the other",
+        "state total[0].prices['all'] is 1 in the recorded program, but 1000 in the other",
     ]
 
 
@@ -286,8 +286,8 @@ def test_each_program_has_its_own_version_of_a_module(tmp_path, modules):
     first = compare(task, modules.write(1000)).first
     assert first is not None
     assert sorted(first.parts) == [
-        "output.price is 3 in the recorded program, and 3000 in the other",
-        "state last.price is 3 in the recorded program, and 3000 in the other",
+        "output.price is 3 in the recorded program, but 3000 in the other",
+        "state last.price is 3 in the recorded program, but 3000 in the other",
     ]
     assert sys.modules["prices_of_test"].TIMES == 1000  # as it was before
 
@@ -298,7 +298,7 @@ def test_a_module_that_the_recording_lacks_is_refused(tmp_path, modules):
     task = bills(tmp_path / "recordings", modules.write(1, more))
     sources = task / "sources.json"
     sources.write_text(sources.read_text().replace('"later_of_test"', '"another"'))
-    with pytest.raises(ConfigurationError, match="has no source of the module later_of_test, which the recorded"):
+    with pytest.raises(ConfigurationError, match="has no source code of the module later_of_test, which the recorded"):
         compare(task, modules.write(1, more))
 
 
@@ -315,7 +315,7 @@ def test_a_module_that_is_missing_is_asked_for(tmp_path, modules, monkeypatch):
     task = bills(tmp_path / "recordings", modules.write(1))
     modules.forget()
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(modules.folder)])
-    with pytest.raises(ConfigurationError, match=r"No module named 'bills_of_test'; put the .* on PYTHONPATH"):
+    with pytest.raises(ConfigurationError, match=r"No module named 'bills_of_test'\. Add the .* to PYTHONPATH"):
         replay(read_recording(task))
 
 
@@ -326,4 +326,4 @@ def test_a_module_that_a_function_imports_later_is_asked_for(tmp_path, modules):
     (modules.folder / "later_of_test.py").unlink()
     rerun = replay(read_recording(task), diff=True)
     assert rerun.differs == ["the task failed in the replay, but not in the epoch"]
-    assert "a module is missing: put its folder on PYTHONPATH" in rerun.reasons
+    assert "a module is missing: add its folder to PYTHONPATH" in rerun.reasons

@@ -61,7 +61,7 @@ def test_answers_in_the_state_are_used_and_the_next_call_is_refused(tmp_path: Pa
     _, second = epochs_of(tmp_path, bank, ["ann"], [], on_barrier="carry")
     result = rerun(second, bank)
     assert "operator 'charges' calls pillarbox.testing._fake_service.FakeService('ann', 2)" in str(result.unanswered)
-    assert "the recording has no answer. Pass --allow-calls" in str(result.unanswered)
+    assert "the recording has no result. Pass --allow-calls" in str(result.unanswered)
     assert result.failure is None
 
 

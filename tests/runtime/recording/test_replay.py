@@ -204,7 +204,7 @@ def test_it_stops_at_calls_of_services(tmp_path):
     (task,) = [task for task in tasks if read_recording(task).facts.level]
     rerun = replayed(task)
     assert (rerun.records, rerun.failure) == (2, None)
-    assert "operator 'ask' calls a service, and the recording has no answers" in str(rerun.unanswered)
+    assert "operator 'ask' calls a service, but the recording has no results" in str(rerun.unanswered)
     assert "Pending requests: ('a', 1), ('b', 1). Pass --allow-calls" in str(rerun.unanswered)
     assert rerun.differs == ["it stopped at a service call, so nothing can be compared"]
     assert replayed(task, allow_calls=True).is_same

@@ -70,8 +70,8 @@ def test_requests_of_an_operator_with_another_uid_are_refused(beside: Any) -> No
         snapshot = then.snapshot()
         ANSWERING.set()
     assert refusals == [
-        "operator 'ask' has requests that are carried on, and the program does not have it in the chain of 'pass': set"
-        " uid() to the old one"
+        "operator 'ask' has pending requests, but the program has no such operator in the chain of 'pass': set the"
+        " operator's uid() as before"
     ]
     assert same == {"refused": [], "doubtful": [], "carried_out": []}
     with (
@@ -101,7 +101,7 @@ class Declares(KeyedProcessFunction):
     [
         ((int,), Types.STRING(), None),
         ((int,), None, "the type of its key is not known: key by columns of a DataFrame or an output_type, or"),
-        ((), Types.STRING(), "a state has no declared type, or a type that is not plain data, or an operator"),
+        ((), Types.STRING(), "a state has no declared type or a type that is not plain data, or an operator"),
     ],
 )
 def test_the_reason_why_state_is_pickled(types: Any, key_type: Any, reason: str | None) -> None:
@@ -134,4 +134,4 @@ def test_an_operator_that_keeps_records_has_its_reason() -> None:
     (batch,) = inspection._summary(1, 0, store)
     facts = json.loads(batch.to_pylist()[0]["facts"])
     assert facts["summary"]["carried"] == {"ask": 1}
-    assert facts["reason_for_pickles"].startswith("an operator chained to it keeps records of its own")
+    assert facts["reason_for_pickles"].startswith("another operator of its chain stores records")

@@ -105,15 +105,15 @@ def test_sources_begin_anew(selected: Any, sources: Sources, planned: list[Plann
             "savepoint",
             noted("{}"),
             [FILES, KAFKA],
-            "it has positions of 1 sources, and the program reads 2 (FileSource",
+            "it has positions of 1 sources, but the program reads 2 (FileSource",
         ),
-        ("savepoint", noted('{"logOffset":3}', n0=[]), [KAFKA], "source 1 of Spark's was files, and is kafka"),
-        ("savepoint", noted('{"topic":{"0":1}}'), [FILES], 'source 1 of Spark\'s was at {"topic"'),
-        ("savepoint", noted('{"logOffset":3}'), [FILES], "does not say which files source 1"),
+        ("savepoint", noted('{"logOffset":3}', n0=[]), [KAFKA], "Spark source 1 was files, but is now kafka"),
+        ("savepoint", noted('{"topic":{"0":1}}'), [FILES], 'Spark source 1 was at position {"topic"'),
+        ("savepoint", noted('{"logOffset":3}'), [FILES], "does not list the files that Spark source 1"),
         ("savepoint", noted("12"), [RATE], "which counts from the start of its query"),
-        ("none", noted("12"), [KAFKA], "no source has a position, and the program reads 1 (kafka): give one of them"),
-        (({},), noted("12"), [KAFKA, KAFKA], "positions has 1, and the program reads 2 (kafka, kafka)"),
-        (({"a": 1},), noted("12"), [FILES], "which begins as in a new query, or resumes where the savepoint has it"),
+        ("none", noted("12"), [KAFKA], "no source has a position, but the program reads 1 (kafka): pass positions="),
+        (({},), noted("12"), [KAFKA, KAFKA], "positions= has 1 sources, but the program reads 2 (kafka, kafka)"),
+        (({"a": 1},), noted("12"), [FILES], "which can start as in a new query or resume at the savepoint's position"),
     ],
 )
 def test_positions_that_cannot_be(selected: Any, sources: Sources, planned: list[PlannedSource], says: str) -> None:
@@ -184,14 +184,14 @@ def test_positions_of_some_sources_by_name() -> None:
     started = start({"b": {"topic": {"0": 70}}, "c": None})
     assert offsets(find(started, then, ["a", "b"], kafka("a", "b", "c"))) == [1, 70, None]
     refused = find(started, then, ["a", "b"], kafka("a", "b"))
-    assert "positions names 'c', and the program has no source of that name" in refused.wrong[0]
+    assert "positions= names 'c', but the program has no source of that name" in refused.wrong[0]
     edited = find(start({"b": {"topic": {"0": 70}}}), Sources(), None, kafka("a", "b"))
     assert offsets(edited) == [None, 70]
 
 
 def test_sources_without_names_of_their_own_cannot_be_told_apart() -> None:
     positions = find(start(), noted(topic(1), topic(2)), ["dataframe", "dataframe"], kafka("dataframe"))
-    assert "it has positions of 2 sources, and the program reads 1 (kafka)" in positions.wrong[0]
+    assert "it has positions of 2 sources, but the program reads 1 (kafka)" in positions.wrong[0]
 
 
 def test_a_source_that_tells_its_beginning_needs_no_position() -> None:

@@ -251,7 +251,7 @@ def test_a_spark_that_cannot_rescale_says_so(session, named):
         spark._jsparkSession = None
     with pytest.raises(ConfigurationError, match=f"^{named} cannot repartition the state of a checkpoint") as no:
         rescale(spark, "/checkpoint", 4)
-    assert "Or write a savepoint, and start from it on a new checkpoint, with env.from_savepoint(...)" in str(no.value)
+    assert "Alternatively, write a savepoint and start from it with env.from_savepoint(...)" in str(no.value)
     for wrong in (0, True, "4", None):
         with pytest.raises(ProgramError, match=r"parallelism must be a positive integer, not"):
             rescale(spark, "/checkpoint", wrong)  # type: ignore[arg-type]

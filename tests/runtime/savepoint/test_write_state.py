@@ -32,30 +32,40 @@ def frame(schema: StructType = SCHEMA, *, streaming: bool = False) -> Any:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"df": frame(streaming=True)}, "takes a batch DataFrame, and this one is streaming"),
-        ({"uid": ""}, "uid must be the operator's, as in .uid('count'), not ''"),
-        ({"uid": 5}, "uid must be the operator's, as in .uid('count'), not 5"),
+        ({"df": frame(streaming=True)}, "takes a batch DataFrame, but this one is streaming"),
+        ({"uid": ""}, "uid= must be the operator's uid, such as 'count', not ''"),
+        ({"uid": 5}, "uid= must be the operator's uid, such as 'count', not 5"),
         ({"key": "no such"}, "no column 'no such' for operator 'count'; the columns are card, seen, times"),
-        ({"key": None}, "key must be the name of a column, or several, not None"),
-        ({"key": []}, "key must be the name of a column, or several, not []"),
-        ({"key": ["card", 1]}, "key must be the name of a column, or several, not ['card', 1]"),
+        ({"key": None}, "key= must be a column name, or a list of column names, not None"),
+        ({"key": []}, "key= must be a column name, or a list of column names, not []"),
+        ({"key": ["card", 1]}, "key= must be a column name, or a list of column names, not ['card', 1]"),
         (
             {"states": ["seen"]},
-            "states must be descriptors, as in ValueStateDescriptor('seen', Types.LONG()), not ['seen']",
+            "states= must be a list of descriptors, such as ValueStateDescriptor('seen', Types.LONG()), not ['seen']",
         ),
         ({"states": [ValueStateDescriptor("sum", Types.LONG())]}, "there is no column 'sum' for operator 'count'"),
-        ({"states": [*STATES, SEEN]}, "the column 'seen' of operator 'count' has two meanings"),
-        ({"states": STATES, "key": ["card", "seen"]}, "the column 'seen' of operator 'count' has two meanings"),
+        (
+            {"states": [*STATES, SEEN]},
+            "the column 'seen' of operator 'count' is used twice: pass different columns as key=, states= and timers=",
+        ),
+        (
+            {"states": STATES, "key": ["card", "seen"]},
+            "the column 'seen' of operator 'count' is used twice: pass different columns as key=, states= and timers=",
+        ),
         ({"timers": "due"}, "there is no column 'due' for operator 'count'"),
         (
             {"states": [SEEN], "timers": "times"},
-            "the column 'times' is array<bigint>, and timers must be an array<struct<domain:string,timestamp:bigint>>",
+            "the column 'times' is array<bigint>, but timers= must name a column of"
+            " type array<struct<domain:string,timestamp:bigint>>",
         ),
-        ({"states": [SEEN], "timers": "seen"}, "the column 'seen' of operator 'count' has two meanings"),
-        ({"like": "/another"}, "like already defines key, states and timers: drop these arguments"),
+        (
+            {"states": [SEEN], "timers": "seen"},
+            "the column 'seen' of operator 'count' is used twice: pass different columns as key=, states= and timers=",
+        ),
+        ({"like": "/another"}, "like= already defines key=, states= and timers=: drop these arguments"),
         (
             {"like": "/another", "key": None, "timers": "due"},
-            "like already defines key, states and timers: drop these arguments",
+            "like= already defines key=, states= and timers=: drop these arguments",
         ),
     ],
 )
@@ -80,8 +90,8 @@ TABLE = StructType().add("key", StringType()).add("seen", LongType())
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        (SCHEMA, "have a column 'card', which the table of operator 'count' in the savepoint has not; its columns are"),
-        (StructType().add("seen", LongType()), "have no column 'key', and the table of operator 'count' in the"),
+        (SCHEMA, "have a column 'card', which the table of operator 'count' in the savepoint lacks; its columns are"),
+        (StructType().add("seen", LongType()), "have no column 'key', which the table of operator 'count' in the"),
         (
             StructType().add("key", StringType()).add("seen", VariantType()),
             "the column 'seen' of operator 'count' is a VARIANT, which does not preserve the original values: read the",

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pillarbox import OperatorError
-from pillarbox._runtime.spark.failures import end_with_message, unwrapped_failures
+from pillarbox._runtime.spark.failures import end_with_message, failures_in_worker, unwrapped_failures
 
 BEFORE = "Job aborted due to stage failure: Task 0 failed 4 times: org.apache.spark.api.python.PythonException: "
 MESSAGE = "operator 'map: ask' failed at the record (1,): DatabaseError: no such table SQLSTATE: 42P01 (subtask 0)"
@@ -60,3 +60,14 @@ def test_the_text_of_another_failure_stays():
     assert str(error) == "[STREAM_FAILED] the disk is full\n=== Streaming Query ==="
     end_with_message(error, "pillarbox.CheckpointMismatchError: a file is gone")
     assert str(error) == "[STREAM_FAILED] the disk is full\npillarbox.CheckpointMismatchError: a file is gone"
+
+
+def test_an_error_with_half_a_character_reaches_spark(monkeypatch):
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "1")
+    error = ValueError("\ud83d is half an emoji")
+    error.__notes__ = ["the note has \udcff"]  # type: ignore[attr-defined]
+    with pytest.raises(OperatorError) as caught, failures_in_worker("map", 0):
+        raise error
+    text = caught.value.args[0]
+    assert "\\ud83d is half an emoji" in text and "the note has \\udcff" in text
+    text.encode()

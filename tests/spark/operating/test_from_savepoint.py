@@ -24,7 +24,7 @@ def test_restored_state_is_listed() -> None:
     positions = [SeenFiles(["a", "b"]), '{"offset":7}', None]
     assert restored({"sum": 1204, "spent": 1}, {"spent": "spent per card"}, sources, positions) == (
         "operator 'sum' (1,204 rows); operator 'spent' as 'spent per card' (1 row); source read resumes after 2 files;"
-        " source rate resumes at '{\"offset\":7}'; source kafka begins as its own options say"
+        " source rate resumes at '{\"offset\":7}'; source kafka starts as its own options define"
     )
 
 
@@ -82,10 +82,10 @@ def test_starts_that_are_refused(spark: Any, tmp_path: Path) -> None:
             change=lambda rows, numbers: rows.unionAll(numbers.select("value")).dropDuplicates(["value"]),
         )
     assert str(caught.value).splitlines()[1:] == [
-        "  - the query reads 3 streaming sources, and the program 2 of them: give the others to the program, too, or"
-        " read them in a query of their own",
-        "  - the query has stateful steps of Spark's besides the program (Deduplicate), of which a savepoint has no"
-        " state: leave them out, or do that in the program",
-        f"  - it has positions of 2 sources, and the program reads 3 (FileSource[{source}], rate-micro-batch,"
-        ' rate-micro-batch): say where they begin: positions="none", or a position for each',
+        "  - the query reads 3 streaming sources, but the program reads only 2 of them: pass the others to the program,"
+        " too, or read them in a separate query",
+        "  - the query has other stateful Spark operators besides the program (Deduplicate), whose state is not in a"
+        " savepoint: remove them, or move them into the program",
+        f"  - it has positions of 2 sources, but the program reads 3 (FileSource[{source}], rate-micro-batch,"
+        ' rate-micro-batch): pass positions="none", or a position for each source',
     ]

@@ -156,8 +156,8 @@ def look_inside(home: Home, command: Any) -> None:
             CheckpointMismatchError,
             "no operator with state has the uid 'no such'; it has state of",
         ),
-        ({"epoch": 99}, CheckpointMismatchError, "its last epoch is 2, and 99 does not exist yet"),
-        ({"epoch": "1"}, ProgramError, "an epoch must be the number of a micro-batch, from 0, not '1'"),
+        ({"epoch": 99}, CheckpointMismatchError, "its last epoch is 2, so epoch 99 does not exist yet"),
+        ({"epoch": "1"}, ProgramError, "an epoch must be a micro-batch number (0 or more), not '1'"),
         ({"checkpoint": str(home.folder)}, CheckpointMismatchError, "is not a checkpoint of a query, or has no"),
     ]
     for changes, error, words in refused:
@@ -213,7 +213,7 @@ def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
     look_inside(home, command)
     uncommit(2)
     result = command("rescale", checkpoint, "--parallelism", "1")
-    assert result.exit_code == 1 and "epoch 2 was begun and not committed: start the query" in result.stderr
+    assert result.exit_code == 1 and "epoch 2 was begun, but not committed: start the query" in result.stderr
     again = home.run(1, automatic=True)
     assert home.parallelism == 1
     # The repeated epoch had the same output.

@@ -129,17 +129,17 @@ def test_eight_subtasks_in_two_partitions(home, caplog):
 @pytest.mark.long("three queries for a line of the log")
 def test_the_default_parallelism_is_logged_once(home, capsys):
     notices = (
-        "pillarbox: the query begins with parallelism 2, as spark.sql.shuffle.partitions says:"
-        " env.set_parallelism() sets another one, and 'pillarbox rescale' changes it, up to the max parallelism\n"
+        "pillarbox: the query begins with parallelism 2, as set by spark.sql.shuffle.partitions: set another one"
+        " with env.set_parallelism(), or change it later with 'pillarbox rescale', up to the max parallelism\n"
     )
     fixed = (
-        "pillarbox: the query begins with max parallelism 4, which is now fixed:"
-        " env.set_max_parallelism() sets another one for a new checkpoint, which may begin with a savepoint of this"
-        " one\n"
+        "pillarbox: the query begins with max parallelism 4, which is now fixed: to change it, call"
+        " env.set_max_parallelism() and use a new checkpoint directory, which can start from a savepoint of this one\n"
     )
 
     def log_text() -> str:
-        return "".join(line for line in capsys.readouterr().err.splitlines(True) if "pillarbox" in line)
+        lines = capsys.readouterr().err.splitlines(True)
+        return "".join(line for line in lines if "pillarbox: the query begins" in line)
 
     assert home.run(None) == counts(1) and log_text() == notices + fixed
     assert home.run(None) == counts(2) and log_text() == ""
@@ -158,10 +158,10 @@ def test_a_checkpoint_that_lost_its_note_goes_by_its_logs(home, caplog, capsys):
     with caplog.at_level("INFO", "pillarbox"):
         assert home.run(None) == counts(1)
     assert (
-        "begins with parallelism 2, as spark.sql.shuffle.partitions says: env.set_parallelism() sets another one"
+        "begins with parallelism 2, as set by spark.sql.shuffle.partitions: set another one with env.set_parallelism()"
         in caplog.text
     )
-    assert "begins with max parallelism 4, which is now fixed: env.set_max_p" in caplog.text
+    assert "begins with max parallelism 4, which is now fixed: to change it, call env.set_max_p" in caplog.text
     assert "parallelism" not in capsys.readouterr().err  # it is in the log
     shutil.rmtree(home.checkpoint / "pillarbox")
     assert home.run() == counts(2)

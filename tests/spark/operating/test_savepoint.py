@@ -119,7 +119,9 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     for part in range(3):
         add(spark, tmp_path, part)
     run(spark, tmp_path, checkpoint)
-    with pytest.raises(CheckpointMismatchError, match="is no savepoint: it has no manifest; it is a checkpoint, of"):
+    with pytest.raises(
+        CheckpointMismatchError, match="is not a savepoint: it has no manifest; it is a checkpoint: write"
+    ):
         open_savepoint(spark, checkpoint)
     # Of an epoch before, the files that were seen by then.
     assert [len(lines) for lines in sources_at(spark, Checkpoint(spark, checkpoint), 1).files.values()] == [2]
@@ -205,7 +207,7 @@ def test_incomplete_savepoints_and_checkpoints(spark, tmp_path, command):
             (pillarbox.rescale, 1),
         ]
         for ask, argument in asked:
-            with pytest.raises(CheckpointMismatchError, match=r"'remember'.* .*: folders are missing"):
+            with pytest.raises(CheckpointMismatchError, match=r"'remember'.* .*: restore the missing folders"):
                 ask(spark, str(half), argument)
     assert len(list(half.glob("offsets/[0-9]*"))) == 3 and not (tmp_path / "none").exists()
     rmtree(half / "pillarbox")

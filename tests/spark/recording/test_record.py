@@ -79,7 +79,7 @@ def test_the_task_that_failed(spark: SparkSession, ran: tuple[Inbox, str], tmp_p
     # It stops as requested; the number is the failure's.
     code, result = replayed(Path(folder), "--at", str(failure["number"]))
     assert (code, result["stopped"], result["failure"]) == (0, True, None)
-    with pytest.raises(ConfigurationError, match="exists: pass a folder that does not exist"):
+    with pytest.raises(ConfigurationError, match="exists: pass a new directory"):
         pillarbox.record(program(spark, inbox), folder, checkpointLocation=checkpoint)
 
 
@@ -131,7 +131,7 @@ def test_wrong_arguments_of_record(spark: SparkSession, ran: tuple[Inbox, str], 
         record(epoch=2, uid="seen")
     with pytest.raises(pillarbox.CheckpointMismatchError, match=r"epoch 9 has no offsets: it was never begun"):
         record(epoch=9, uid="seen", subtask=0)
-    with pytest.raises(ConfigurationError, match=r"its state files have .* bytes.*raise the limit"):
+    with pytest.raises(ConfigurationError, match=r"its state files have .* bytes.*pass limit="):
         record(epoch=2, uid="seen", key="c3", limit=10)
     with pytest.raises(ConfigurationError, match=r"operator 'ask' \(.*_ask\) runs before 'seen' and calls a service"):
         pillarbox.record(

@@ -96,7 +96,7 @@ def test_a_copy_has_what_an_epoch_needs(spark: SparkSession, running: tuple[Any,
     for file in Path(checkpoint).glob("state/0/0/*.changelog"):
         file.unlink()
     copy = CheckpointCopy(spark, checkpoint, 3)
-    with pytest.raises(RemovedError, match="Spark has removed state of epoch 3, because the query runs"):
+    with pytest.raises(RemovedError, match="Spark has removed state of epoch 3, because the query is running"):
         copy.make()
     copy.remove()
     assert copies(checkpoint) == []
@@ -122,7 +122,7 @@ def test_the_command_of_a_key(
     assert json.loads(done.stdout)["state"][0]["value"] == "3"
     done = CliRunner().invoke(commands, ["key", running[2], "seen", "10041"])
     assert "seen" in done.stdout
-    assert "has not begun in this subtask" in done.stdout
+    assert "the first watermark in this subtask" in done.stdout
     done = CliRunner().invoke(commands, ["key", running[2], "nothing", "10041"])
     assert (done.exit_code, "no operator with state has the uid 'nothing'" in done.output) == (1, True)
 

@@ -110,7 +110,7 @@ def test_the_driver_of_a_running_query_records(
     assert replay(recording, diff=True).state == []
     assert messages == ["waiting for the query's driver to accept the request", "the driver accepted the request"]
     # The driver's message reports the problem; the query continues.
-    with pytest.raises(pillarbox.ConfigurationError, match="exists: pass a folder that does not"):
+    with pytest.raises(pillarbox.ConfigurationError, match="exists: pass a new directory"):
         request_record(spark, checkpoint, str(tmp_path / "c3"), timeout=60, uid="seen", key="c3")
     payments(inbox, 1)
     query.processAllAvailable()

@@ -74,7 +74,7 @@ def test_an_environment_with_the_same_base_python_is_another_one(tmp_path):
     other = tmp_path / "other" / "bin" / "python"
     assert other.resolve() == Path(sys.executable).resolve()
     with pytest.raises(
-        ConfigurationError, match=f"workers run {other}, and this program runs {sys.executable}: set os.en"
+        ConfigurationError, match=f"workers run {other}, but this program runs {sys.executable}: set os.en"
     ):
         requirements.check_python(str(other))
     requirements.check_python(sys.executable)
@@ -94,19 +94,19 @@ def test_speculation_is_refused(setting):
 
 def test_workers_without_a_daemon_are_refused():
     without = FakeSession(spark__python__use__daemon="false")
-    with pytest.raises(ConfigurationError, match=r"spark\.python\.use\.daemon is false: the processes that functions"):
+    with pytest.raises(ConfigurationError, match=r"spark\.python\.use\.daemon is false: PySpark's daemon owns"):
         requirements.check_requirements(without, streaming=True)  # type: ignore[arg-type]
     requirements.check_requirements(without, streaming=False)  # type: ignore[arg-type]
 
 
 def test_push_based_shuffle_is_refused():
     """With push-based shuffle, Spark does not compare the output of a repeated task."""
-    with pytest.raises(ConfigurationError, match=r"spark\.shuffle\.push\.enabled is true: where an executor is lost"):
+    with pytest.raises(ConfigurationError, match=r"spark\.shuffle\.push\.enabled is true: if an executor is lost"):
         requirements.check_requirements(FakeSession(spark__shuffle__push__enabled="true"), streaming=True)  # type: ignore[arg-type]
     requirements.check_requirements(FakeSession(spark__shuffle__push__enabled="true"), streaming=False)  # type: ignore[arg-type]
 
 
-BY_CORES = "by the cluster's cores"
+BY_CORES = "the cluster's number of cores"
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ BY_CORES = "by the cluster's cores"
         (
             {"spark__sql__shuffle__partitions": "7", "spark__master": "local[3]"},
             7,
-            "as spark.sql.shuffle.partitions says",
+            "as set by spark.sql.shuffle.partitions",
         ),
         (
             {"spark__sql__shuffle__partitions": "1000", "spark__master": "local[3]"},
             128,
-            "the most by default, as spark.sql.shuffle.partitions is 1000",
+            "the largest default, because spark.sql.shuffle.partitions is 1000",
         ),
         ({"spark__sql__shuffle__partitions": "auto", "spark__master": "local[3]"}, 3, BY_CORES),
         (
@@ -135,11 +135,11 @@ BY_CORES = "by the cluster's cores"
         (
             {"spark__dynamicAllocation__enabled": "True", "spark__default__parallelism": "2"},
             16,
-            "as nobody knows the cluster's cores",
+            "because the cluster's number of cores is unknown",
         ),
         ({"spark__sql__shuffle__partitions": "200", "spark__master": "local[3, 4]"}, 3, BY_CORES),
         ({"spark__master": "local[64]"}, 16, BY_CORES),
-        ({"spark__master": "yarn"}, 16, "as nobody knows the cluster's cores"),
+        ({"spark__master": "yarn"}, 16, "because the cluster's number of cores is unknown"),
         ({"spark__master": "yarn", "spark__executor__instances": "3", "spark__executor__cores": "2"}, 6, BY_CORES),
         ({"spark__master": "k8s", "spark__default__parallelism": "5"}, 5, BY_CORES),
         # Two of three executors have registered.

@@ -227,12 +227,12 @@ def test_programs_of_a_plan_are_found_behind_views_and_unions(user, files):
     registry._newest.clear()
     with pytest.raises(
         ProgramError,
-        match="another process planned a program of the query, or it was planned too long ago: call to_dataframe",
+        match="the query's program was planned by another process, or too long ago: call to_dataframe",
     ):
         programs_of(frame)
     assert programs_of(both) == result, "of programs that are in use none is forgotten"
     other = counts(files, 3).select("key")
-    with pytest.raises(ProgramError, match="the query contains programs of parallelism 2 and 3, and"):
+    with pytest.raises(ProgramError, match="the query contains programs of parallelism 2 and 3, but"):
         both.unionAll(other).writeStream.format("noop").start()
 
 
@@ -251,7 +251,7 @@ def test_a_collection_becomes_a_dataframe(user):
     ]
     keyed = numbers.key_by(lambda n: n % 2).reduce(lambda a, b: a + b)
     assert sorted(row.n for row in keyed.to_dataframe("n LONG").collect()) == [2, 3, 4]
-    with pytest.raises(ProgramError, match=r"to_dataframe\(\) makes a DataFrame, which takes a Spark session"):
+    with pytest.raises(ProgramError, match=r"to_dataframe\(\) needs a Spark session, but the program reads"):
         StreamExecutionEnvironment().from_collection([1]).to_dataframe("id LONG")
 
 

@@ -205,7 +205,7 @@ def test_the_commands_output_for_a_stopped_query(spark, tmp_path, monkeypatch):
     assert result.stdout == f"{checkpoint}: the query is stopped after epoch 0\n", result.output
     assert not query.isActive
     result = CliRunner().invoke(commands.pillarbox, ["stop", checkpoint])
-    assert result.stderr == "an earlier command has requested it, and it is done\n"
+    assert result.stderr == "an earlier command has already done it\n"
     add(spark, tmp_path)
     query = start(spark, tmp_path)
     while not (tmp_path / "begun").exists():

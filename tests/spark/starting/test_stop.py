@@ -178,7 +178,7 @@ def test_several_programs_in_one_query_are_drained_each_at_its_input(spark, tmp_
         return query
 
     same, directory = start("later", "later"), str(tmp_path / "savepoint")
-    with pytest.raises(SavepointError, match="contains several programs with an operator 'later', and a savepoint"):
+    with pytest.raises(SavepointError, match="contains several programs with an operator 'later', but a savepoint"):
         stop_with_savepoint(same, directory)
     with pytest.raises(CheckpointMismatchError, match="several programs of the query have an operator 'later'"):
         pillarbox.savepoint(spark, str(tmp_path / "later-later"), directory)

@@ -173,15 +173,17 @@ def test_adopt_refuses_wrong_arguments(session: SparkSession, tmp_path: Path, mo
             pillarbox.adopt(session, checkpoint, directory, processor)
         assert not Path(directory).exists()
 
-    refused(ProgramError, "runs transformWithStateInPySparkExec: give its StatefulProcessor, not None", None)
+    refused(
+        ProgramError, "runs transformWithStateInPySparkExec: pass its StatefulProcessor as processor=, not None", None
+    )
     refused(
         CheckpointMismatchError,
-        r"it has the states 'later', 'map', which init\(\) of the processor does not declare",
+        r"it has the states 'later', 'map', which the processor's init\(\) does not declare",
         OtherStates(),
     )
     refused(
         CheckpointMismatchError,
-        r"the state 'value' is a value of struct<n:int,s:string>, and init\(\) of the processor declares a value of"
+        r"the state 'value' is a value of struct<n:int,s:string>, but the processor's init\(\) declares a value of"
         " struct<n:bigint,s:string>",
         OtherType(),
     )
@@ -195,11 +197,24 @@ def test_adopt_refuses_wrong_arguments(session: SparkSession, tmp_path: Path, mo
             return read(state, **options)
 
         patch.setattr(CheckpointState, "state_rows", without_timers)
-        refused(CheckpointMismatchError, "cannot read the timers in it: SparkRuntimeException", Interpreter())
+        refused(CheckpointMismatchError, "cannot read the timers: SparkRuntimeException", Interpreter())
     files.run(tmp_path / "pillarbox", lambda df: run(pillarbox.group_by(df, "k")))
     refused(
-        CheckpointMismatchError, "is a checkpoint of pillarbox: 'pillarbox savepoint", None, str(tmp_path / "pillarbox")
+        CheckpointMismatchError,
+        "is already a pillarbox checkpoint: write a savepoint",
+        None,
+        str(tmp_path / "pillarbox"),
     )
     several = tmp_path / "several"
     files.run(several, lambda df: run(df.dropDuplicates(["k", "t"]).groupBy("k")))
-    refused(CheckpointMismatchError, "with one stateful operator.* it has .*'dedupe'", Interpreter(), str(several))
+    refused(CheckpointMismatchError, "with a single stateful operator.* has .*'dedupe'", Interpreter(), str(several))
+    times = tmp_path / "times"
+    _, run = PROGRAMS["frames"]
+    files.run(times, lambda df: run(df.groupBy("k", "t")))
+    session.conf.set("spark.sql.session.timeZone", "Pacific/Marquesas")
+    refused(
+        CheckpointMismatchError,
+        "its key has a TIMESTAMP, but Spark stored another time",
+        FrameInterpreter(),
+        str(times),
+    )

@@ -88,7 +88,11 @@ class _Bound(NamedTuple):
 
 
 class Partials:
-    """Creates and merges an operator's partial results, and computes its results."""
+    """Creates and merges an operator's partial results, and computes its results.
+
+    Args:
+        windows: describes the panes of stored partial results. None if they are never stored.
+    """
 
     def __init__(self, columns: AggregateColumns, operator: str, windows: str | None = None) -> None:
         self._operator = operator

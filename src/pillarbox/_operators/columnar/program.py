@@ -25,7 +25,7 @@ class ColumnarProgram:
 
     Attributes:
         lateness: allowed lateness (ms).
-        encoder: converts Python rows to columns. None if the rows are columnar.
+        encoder: converts Python rows to columns. None if Python cannot represent a column's type.
     """
 
     assigner: WindowAssigner

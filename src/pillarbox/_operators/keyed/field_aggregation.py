@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from operator import add
+from decimal import Context, Decimal, Inexact, InvalidOperation, localcontext
 from typing import Any, Literal
 
 from pillarbox._errors import ProgramError, shorten
@@ -15,6 +15,8 @@ from pillarbox._operators.functions.basic import ReduceFunction
 from pillarbox._rows import Row
 
 _NO_NUMBERS = (str, bytes, tuple, list)
+# For exact sums of decimals. A thread's own context rounds, by default to 28 digits.
+_EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
 
 Method = Literal["sum", "min", "max", "min_by", "max_by"]
 
@@ -47,7 +49,7 @@ class FieldAggregation(ReduceFunction[Any]):
         if self._method == "sum":
             if isinstance(result, _NO_NUMBERS):
                 raise TypeError(f"sum({self._field!r}): {shorten(result)} is not a number")
-            return self._set(value1, add(result, other))
+            return self._set(value1, _plus(result, other))
         if not self._better(other, result):
             return value1
         return value2 if self._method.endswith("_by") else self._set(value1, other)
@@ -89,6 +91,13 @@ class FieldAggregation(ReduceFunction[Any]):
         changed_object = copy.copy(record)
         setattr(changed_object, field, value)
         return changed_object
+
+
+def _plus(a: Any, b: Any) -> Any:
+    if isinstance(a, Decimal) or isinstance(b, Decimal):
+        with localcontext(_EXACT):
+            return a + b
+    return a + b
 
 
 def _is_greater(a: Any, b: Any) -> Any:

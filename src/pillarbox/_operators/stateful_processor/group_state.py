@@ -57,8 +57,8 @@ class GroupStateOperator(MicroBatchOperator):
         if due:
             values = [owner if len(self.settings.key) > 1 else (owner,) for _, owner in due]
             schema = self._options.key
-            columns = [pa.array(column, kind) for column, kind in zip(zip(*values), schema.types)]
-            keys = self._keys(pa.RecordBatch.from_arrays(columns, schema=schema))
+            columns = [pa.array(column, self._in_zone(kind)) for column, kind in zip(zip(*values), schema.types)]
+            keys = self._keys(pa.RecordBatch.from_arrays(columns, schema.names))
             # Creating an empty frame takes pandas twenty times as long as copying it.
             empty = pd.DataFrame(columns=self._options.columns)
             for (timestamp, owner), key in zip(due, keys):
@@ -66,6 +66,10 @@ class GroupStateOperator(MicroBatchOperator):
                 self.timers.delete(timestamp)
                 self._call_group(function, key, iter([empty.copy()]), batch, timed_out=timestamp)
         self._emit()
+
+    def _in_zone(self, kind: pa.DataType) -> pa.DataType:
+        """Return the type of a key's column in the rows: its times are in the session's zone."""
+        return pa.timestamp("us", self._options.zone) if kind == pa.timestamp("us", "UTC") else kind
 
     def _keys(self, keys: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
         columns = []

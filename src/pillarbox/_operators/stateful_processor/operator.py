@@ -39,7 +39,9 @@ class StatefulProcessorOperator(MicroBatchOperator):
         self._handle = TaskHandle(settings.time_mode, settings.declarations, self.backend, self.timers)
         frames = settings.frames
         self.results = RowResults(settings.output) if frames is None else FrameResults(settings.output, frames)
-        self._decode_key: Callable[[Any], Any] = struct_codec(settings.key).decode or tuple
+        # As in Spark, the times in a timer's key are in the session's zone if the key's rows are frames.
+        zone = None if frames is None else pa.lib.string_to_tzinfo(frames.zone)
+        self._decode_key: Callable[[Any], Any] = struct_codec(settings.key, zone=zone).decode or tuple
         self._make_key: Callable[[Iterable[Any]], Any] = row_maker(tuple(settings.key.names))
 
     def _call(self, rows: SortedRows | None, batch: MicroBatch) -> None:

@@ -44,8 +44,9 @@ class SortedRows:
         differs = np.zeros(self.batch.num_rows, np.bool_)
         differs[:1] = True
         for column in columns:
-            codes = self.batch.column(column).dictionary_encode("encode").indices.to_numpy()
-            differs[1:] |= codes[1:] != codes[:-1]
+            for part in _parts(self.batch.column(column)):
+                codes = part.dictionary_encode("encode").indices.to_numpy()
+                differs[1:] |= codes[1:] != codes[:-1]
         self.starts = np.flatnonzero(differs)
         self.keys: Any = self.batch.take(pa.array(self.starts))
         self.counts: list[int] = np.diff(self.starts, append=self.batch.num_rows).tolist()
@@ -58,17 +59,26 @@ class SortedRows:
 
 
 def _sorted_by(table: pa.Table, columns: Sequence[str]) -> tuple[pa.Table, list[tuple[str, str]]]:
-    """Return the key columns and an Arrow sort order.
-
-    Null flags precede a key column that has nulls, because Arrow sorts nulls last.
-    """
-    keys = {}
-    for position, name in enumerate(columns):
-        column = table.column(name)
-        if column.null_count:
-            keys[f"{position} is present"] = column.is_valid()
-        keys[f"{position}"] = column
+    """Return the parts of the key columns, and an Arrow sort order."""
+    parts = [part for name in columns for part in _parts(table.column(name))]
+    keys = {str(position): part for position, part in enumerate(parts)}
     return pa.table(keys), [(name, "ascending") for name in keys]
+
+
+def _parts(column: Any) -> Iterator[Any]:
+    """Return flat columns that are equal for equal keys, and that sort keys as Spark does.
+
+    Null flags are first, because Arrow sorts nulls last. Arrow's dictionaries distinguish 0.0 and -0.0.
+    """
+    if column.null_count:
+        yield column.is_valid()
+    if pa.types.is_struct(column.type):
+        for field in column.flatten():
+            yield from _parts(field)
+    elif pa.types.is_floating(column.type):
+        yield pc.add(column, pa.scalar(0, column.type))
+    else:
+        yield column
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -51,12 +51,14 @@ class Codec(NamedTuple):
     decode: Function | None = None
 
 
-def struct_codec(schema: spark.StructType, *, hashable: bool = False) -> Codec:
+def struct_codec(schema: spark.StructType, *, hashable: bool = False, zone: dt.tzinfo | None = None) -> Codec:
     """Return the codec of a struct, which is stored and returned as a plain tuple.
 
-    With ``hashable``, stored values can be dictionary keys.
+    Args:
+        hashable: whether stored values can be dictionary keys.
+        zone: the time zone of returned timestamps. None is the machine's.
     """
-    codecs = [_codec(field.dataType, hashable) for field in schema]
+    codecs = [_codec(field.dataType, hashable, zone) for field in schema]
     encoders, count = [codec.encode for codec in codecs], len(codecs)
 
     def encode(value: Any) -> Any:
@@ -89,13 +91,13 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _codec(kind: spark.DataType, hashable: bool) -> Codec:
+def _codec(kind: spark.DataType, hashable: bool, zone: dt.tzinfo | None) -> Codec:
     if type(kind) in _BITS:
         return Codec(_integer(_BITS[type(kind)]))
     if isinstance(kind, spark.StructType):
-        return _nested(kind, hashable)
+        return _nested(kind, hashable, zone)
     if isinstance(kind, spark.ArrayType):
-        element = _codec(kind.elementType, hashable)
+        element = _codec(kind.elementType, hashable, zone)
         make: Any = tuple if hashable else list
         decode = element.decode or _same
         return Codec(
@@ -103,7 +105,7 @@ def _codec(kind: spark.DataType, hashable: bool) -> Codec:
             lambda value: None if value is None else list(map(decode, value)),
         )
     if isinstance(kind, spark.MapType) and not hashable:
-        key, item = _codec(kind.keyType, True), _codec(kind.valueType, False)
+        key, item = _codec(kind.keyType, True, zone), _codec(kind.valueType, False, zone)
         key_of, item_of = key.decode or _same, item.decode or _same
         return Codec(
             lambda value: (
@@ -113,6 +115,8 @@ def _codec(kind: spark.DataType, hashable: bool) -> Codec:
         )
     if isinstance(kind, spark.DecimalType):
         return Codec(_decimal(kind))
+    if isinstance(kind, spark.TimestampType):
+        return Codec(_timestamp, lambda value: None if value is None else value.astimezone(zone).replace(tzinfo=None))
     codec = _CODECS.get(type(kind))
     if codec is None:
         raise ProgramError(
@@ -165,10 +169,6 @@ def _timestamp(value: Any) -> dt.datetime | None:
     return None if value is None else _EPOCH + dt.timedelta(microseconds=_TIMESTAMP.toInternal(value))
 
 
-def _local(value: dt.datetime | None) -> dt.datetime | None:
-    return None if value is None else value.astimezone().replace(tzinfo=None)
-
-
 def _wall_clock(value: Any) -> dt.datetime | None:
     return None if value is None else _NTZ.fromInternal(_NTZ.toInternal(value))
 
@@ -178,21 +178,25 @@ def _interval(value: Any) -> dt.timedelta | None:
 
 
 def _decimal(kind: spark.DecimalType) -> Function:
-    unit, most = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
+    # The context of the processor's thread may have too few digits.
+    context = Context(prec=kind.precision, rounding=ROUND_HALF_UP, traps=[InvalidOperation])
+    unit = Decimal((0, (1,), -kind.scale))
 
     def encode(value: Any) -> Decimal | None:
         if not isinstance(value, Decimal) or not value.is_finite():
             return None
-        rounded = value.quantize(unit, ROUND_HALF_UP)
-        if abs(rounded) >= most:
-            raise PySparkRuntimeError(f"[NUMERIC_VALUE_OUT_OF_RANGE] {value} does not fit {kind.simpleString()}")
-        return rounded
+        try:
+            return value.quantize(unit, context=context)
+        except InvalidOperation:
+            raise PySparkRuntimeError(
+                f"[NUMERIC_VALUE_OUT_OF_RANGE] {value} does not fit {kind.simpleString()}"
+            ) from None
 
     return encode
 
 
-def _nested(kind: spark.StructType, hashable: bool) -> Codec:
-    codecs = [_codec(field.dataType, hashable) for field in kind]
+def _nested(kind: spark.StructType, hashable: bool, zone: dt.tzinfo | None) -> Codec:
+    codecs = [_codec(field.dataType, hashable, zone) for field in kind]
     encoders, names = [codec.encode for codec in codecs], kind.names
     decode = _decoder_of(codecs, row_maker(tuple(names)))
     assert decode is not None
@@ -220,7 +224,6 @@ _CODECS: dict[type[spark.DataType], Codec] = {
     spark.CharType: Codec(_string),
     spark.BinaryType: Codec(_binary),
     spark.DateType: Codec(_date),
-    spark.TimestampType: Codec(_timestamp, _local),
     spark.TimestampNTZType: Codec(_wall_clock),
     spark.DayTimeIntervalType: Codec(_interval),
 }

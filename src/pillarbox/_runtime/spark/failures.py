@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pillarbox._errors import OperatorError, PillarboxError, describe
+from pillarbox._errors import OperatorError, PillarboxError, describe, encodable
 from pillarbox._reports.failure import Attempt, Failure, without_line
 from pillarbox._runtime.failures import located
 from pillarbox._tracebacks import user_traceback
@@ -53,11 +53,11 @@ def _self_contained(error: BaseException, task: str, subtask: int, line: str | N
     message = str(error)
     kind = _kinds().get(type(error).__name__, OperatorError)
     if not isinstance(error, PillarboxError):
-        interrupted = OperatorError(message or f"the task of {task!r} was left by {type(error).__name__}")
+        interrupted = OperatorError(message or f"the task of {task!r} was interrupted by {type(error).__name__}")
         interrupted.at(subtask=subtask)
         message = str(interrupted)
     parts = [message, user_traceback(error), *getattr(error, "__notes__", ()), line]
-    return kind("\n".join(filter(None, parts)))
+    return kind(encodable("\n".join(filter(None, parts))))
 
 
 def message_for_user(error: Exception) -> str:

@@ -68,8 +68,8 @@ def needed_tools(method: str) -> Tools:
     tools = installed_tools()
     if tools is None:
         raise ConfigurationError(
-            f"{method} needs the package pillarbox_tools, which this installation of pillarbox lacks: install the whole"
-            " wheel (pip install --force-reinstall pillarbox), or ship pillarbox.zip, which contains both packages"
+            f"{method} needs the package pillarbox_tools, which is not installed: run pip install --force-reinstall"
+            " pillarbox, or ship pillarbox.zip, which contains both packages"
         )
     return tools
 
@@ -132,4 +132,10 @@ class Hooks:
             except Exception as error:
                 level = logging.DEBUG if method in self._warned else logging.WARNING
                 self._warned.add(method)
-                _log.log(level, "query %s: %s of pillarbox_tools: %s", self._started.query.id, method, describe(error))
+                _log.log(
+                    level,
+                    "query %s: the hook %s of pillarbox_tools failed: %s",
+                    self._started.query.id,
+                    method,
+                    describe(error),
+                )

@@ -69,7 +69,7 @@ class IteratorReader(Reader[T]):
 class ThreadedReader(Reader[T]):
     """Reads from an iterator in another thread, up to ``bound`` items ahead.
 
-    The thread sends a mail for new input, the end of the input, and errors.
+    The thread sends a mail for its start, new input, the end of the input, and errors.
     """
 
     def __init__(

@@ -54,7 +54,10 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
     @abstractmethod
     def assign_windows(self, element: Any, timestamp: int | None, context: WindowAssignerContext, /) -> Iterable[Any]:
-        """Return the element's windows. A window that is returned twice receives the element twice."""
+        """Return the element's windows. A window that is returned twice receives the element twice.
+
+        ``timestamp`` is the element's Unix time in ms, or None if unknown.
+        """
 
     @abstractmethod
     def get_default_trigger(self, env: Any, /) -> Trigger:

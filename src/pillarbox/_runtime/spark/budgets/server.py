@@ -126,7 +126,7 @@ class _SharedAccount:
             error = done.exception()
             if error is not None:
                 _log.error(
-                    "budget %r: its charge cannot be written to a checkpoint, so requests wait: %s",
+                    "budget %r: its spent units cannot be written to a checkpoint, so requests wait: %s",
                     *(name, describe(error)),
                 )
                 asyncio.get_running_loop().call_later(1.0, self.serve)
@@ -244,7 +244,7 @@ class BudgetServer:
         except (OSError, EOFError, ForgedError, asyncio.TimeoutError):
             pass  # the peer has exited, or is not an executor
         except Exception:
-            _log.exception("the budgets' ledger drops a connection")
+            _log.exception("the budget server drops a connection")
         finally:
             writer.close()
             for shared, connection in used.items():
@@ -267,7 +267,7 @@ def server_of(spark: SparkSession) -> BudgetServer:
                 _servers[host] = BudgetServer(host, address, int(port))
             except (OSError, ValueError) as error:
                 raise ConfigurationError(
-                    f"the driver cannot listen for its budgets at {address}, port {port}: {describe(error)}: set {PORT}"
+                    f"the driver cannot open its budget server at {address}, port {port}: {describe(error)}: set {PORT}"
                     " to a free port, and spark.driver.bindAddress to an address of this machine"
                 ) from None
         return _servers[host]
@@ -289,7 +289,7 @@ def ledger_for(spark: SparkSession, program: Program) -> DriverLedger | None:
     for limits in budgets:
         if limits.ceiling is not None:
             raise ConfigurationError(
-                f"budget {limits.name!r} has a ceiling, which only the driver can enforce, and tasks cannot reach"
-                " the client of a Spark Connect session: start the query in a classic session, or drop the ceiling"
+                f"budget {limits.name!r} has a ceiling, which only the driver can enforce, but tasks cannot reach the"
+                " client of a Spark Connect session: start the query in a classic session, or drop ceiling="
             )
     return None

@@ -126,8 +126,9 @@ class Checkpoint:
         if comparison.refused:
             changes = "".join(f"\n  - {change}" for change in comparison.refused)
             raise CheckpointMismatchError(
-                f"the checkpoint {self._checkpoint} belongs to another program (as noted in {self._folder}):{changes}\n"
-                f"change it back, or start from a new checkpoint{self._from_savepoint(comparison)}"
+                f"the checkpoint {self._checkpoint} belongs to another program (as recorded in"
+                f" {self._folder}):{changes}\nchange the program back, or use a new checkpoint"
+                f" directory{self._from_savepoint(comparison)}"
             )
         for change in comparison.doubtful:
             _log.warning("checkpoint %s: %s", self._checkpoint, change)
@@ -135,8 +136,11 @@ class Checkpoint:
     def _from_savepoint(self, comparison: Comparison) -> str:
         if not comparison.survives_savepoint:
             return ""
-        how = f"'pillarbox savepoint {self._checkpoint} DIRECTORY', and env.from_savepoint(DIRECTORY) in the program"
-        return f", which has its state by a savepoint: {how}"
+        how = (
+            f"run 'pillarbox savepoint {self._checkpoint} DIRECTORY', and call env.from_savepoint(DIRECTORY) in the"
+            " program"
+        )
+        return f". To keep the state, {how}"
 
     def _write_description(self, every: list[dict[str, Any]], now: dict[str, Any], committed: int) -> None:
         if every and every[-1]["programs"] == now["programs"]:
@@ -244,10 +248,9 @@ class Checkpoint:
         """Raise if Spark, with this state format, might commit one attempt's state with another attempt's output."""
         if self.state_format != "1":
             raise CheckpointMismatchError(
-                f"checkpoint {self} has state files of format {self.state_format}, in which Spark may commit the"
-                " state of one attempt of a task with the output of another attempt: write a savepoint with"
-                f" 'pillarbox savepoint {self} DIRECTORY', and start a new checkpoint from it with"
-                " env.from_savepoint()"
+                f"checkpoint {self} has state files of format {self.state_format}, with which Spark may commit one task"
+                f" attempt's state with another attempt's output: write a savepoint with 'pillarbox savepoint {self}"
+                " DIRECTORY', and start from it with env.from_savepoint() and a new checkpoint directory"
             )
 
     def check_parallelism(self, requested: int | None, most: int | None) -> None:
@@ -259,9 +262,9 @@ class Checkpoint:
         assert requested is not None
         if most is not None and requested > most:
             _log.warning(
-                "checkpoint %s: its first start fixed the max parallelism at %d, so the query cannot have"
-                " parallelism %d, and runs with %d. For more than %d, write a savepoint and start from it on a new"
-                " checkpoint",
+                "checkpoint %s: its first start fixed the max parallelism at %d, so the query cannot have parallelism"
+                " %d, and runs with %d. For more than %d, write a savepoint, and start from it with a new checkpoint"
+                " directory",
                 *(self, most, requested, present, most),
             )
         else:

@@ -68,9 +68,8 @@ class CheckpointCopy:
             size = sum(state.values())
             if limit is not None and size > limit:
                 raise ConfigurationError(
-                    f"checkpoint {self._checkpoint}: its state files have {size:,} bytes, and a recording copies at"
-                    f" most {limit:,}: raise the limit with record(..., limit={size}) or 'pillarbox record --limit"
-                    f" {size}'"
+                    f"checkpoint {self._checkpoint}: its state files have {size:,} bytes, but a recording copies at"
+                    f" most {limit:,}: pass limit={size} to record(), or --limit {size} to 'pillarbox record'"
                 )
             self._copy(state)
             self._copy(self._listed("sources"))
@@ -212,6 +211,6 @@ def copied_checkpoint(
 
 def removed(checkpoint: str, epoch: int) -> RemovedError:
     return RemovedError(
-        f"checkpoint {checkpoint}: Spark has removed state of epoch {epoch}, because the query runs: ask for a newer"
-        " epoch, or let Spark keep more of them (spark.sql.streaming.minBatchesToRetain)"
+        f"checkpoint {checkpoint}: Spark has removed state of epoch {epoch}, because the query is running: choose a"
+        " newer epoch, or raise spark.sql.streaming.minBatchesToRetain"
     )

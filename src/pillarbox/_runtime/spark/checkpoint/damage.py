@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 
 _COPY = (
-    "restore it from a copy, or restore an older copy of the whole checkpoint; without a copy, start a new checkpoint"
-    " from a savepoint, with env.from_savepoint()"
+    "restore it, or the whole checkpoint, from a backup; without a backup, start from a savepoint with"
+    " env.from_savepoint() and a new checkpoint directory"
 )
 _VERSION = re.compile(r"v\d+")
 
@@ -35,8 +35,8 @@ def check_logs(spark: SparkSession, checkpoint: Checkpoint) -> None:
     wrong = files.wrong_metadata()
     if wrong is not None:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint}: its file metadata {wrong}: restore it from a copy, or write"
-            f' {{"id":"{uuid.uuid4()}"}} into it, as Spark takes any UUID, and remove .metadata.crc'
+            f"checkpoint {checkpoint}: its file metadata {wrong}: restore it from a backup, or write"
+            f' {{"id":"{uuid.uuid4()}"}} into it (Spark accepts any UUID), and delete .metadata.crc'
         )
     last = max([*begun, committed])
     for epoch in range(max(0, last - 1), last + 1):
@@ -46,8 +46,8 @@ def check_logs(spark: SparkSession, checkpoint: Checkpoint) -> None:
     wrong = None if committed < 0 else files.wrong_entry("commits", committed)
     if wrong is not None:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint}: its file commits/{committed} {wrong}: restore it from a copy, or remove it: then"
-            f" epoch {committed} runs again"
+            f"checkpoint {checkpoint}: its file commits/{committed} {wrong}: restore it from a backup, or delete it, so"
+            f" that the next start repeats epoch {committed}"
         )
 
 
@@ -75,7 +75,7 @@ class _Files:
             return f"is damaged: it ends after line {len(lines)}"
         # Each source defines the format of its offsets, so only JSON lines are checked.
         cut = [number for number, line in enumerate(lines, 1) if line.startswith("{") and not _is_json(line)]
-        return f"is damaged: line {cut[0]} is no JSON" if cut else None
+        return f"is damaged: line {cut[0]} is not JSON" if cut else None
 
     def _lines(self, folder: str, name: str) -> tuple[list[str], str | None]:
         try:
@@ -110,5 +110,5 @@ def damage_in(texts: Iterable[str], checkpoint: str | None) -> str | None:
             return f"{where}: {file} is damaged or missing: {_COPY}"
         entry = _SOURCE_ENTRY.search(text)
         if entry is not None:
-            return f"{where}: the file {entry[1]} of a source in its folder sources is missing: {_COPY}"
+            return f"{where}: a source's file {entry[1]} in its folder sources is missing: {_COPY}"
     return None

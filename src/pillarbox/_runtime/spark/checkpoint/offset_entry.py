@@ -50,7 +50,7 @@ class OffsetEntry:
         """The sources' end offsets, each in its source's format, by source name (or position in the log)."""
         if self.version not in _VERSIONS:
             raise CheckpointMismatchError(
-                f"Spark's offset log has version {shorten(self.version)}, and this version of pillarbox reads"
+                f"Spark's offset log has version {shorten(self.version)}, but this version of pillarbox reads only"
                 f" {' and '.join(_VERSIONS)}: update pillarbox"
             )
         texts = self.lines[_FIRST:]

@@ -46,7 +46,7 @@ class CheckpointState:
         self.is_copy: bool = copy is not None
         self._location = copy or str(self.checkpoint)
         if epoch is not None and not is_count(epoch, 0):
-            raise ProgramError(f"an epoch must be the number of a micro-batch, from 0, not {shorten(epoch)}")
+            raise ProgramError(f"an epoch must be a micro-batch number (0 or more), not {shorten(epoch)}")
         last = self.checkpoint.last_committed
         if last < 0:
             if is_savepoint(spark, checkpoint):
@@ -61,12 +61,13 @@ class CheckpointState:
         if not is_readable_by_spark(checkpoint):
             raise CheckpointMismatchError(
                 f"checkpoint {checkpoint}: its path contains a space or one of \"#%<>?[\\]^`{{|}}. Spark's queries"
-                " accept such a path, but its readers of state look elsewhere: stop the query, copy the whole"
-                " checkpoint to another path, and continue there. On a local disk, a symbolic link to it is enough"
+                " accept such a path, but Spark's state readers cannot find it: stop the query, copy the whole"
+                " checkpoint to another path, and continue there. On a local disk, a symbolic link at another path is"
+                " enough"
             )
         if epoch is not None and epoch > last:
             raise CheckpointMismatchError(
-                f"checkpoint {checkpoint}: its last epoch is {last}, and {epoch} does not exist yet"
+                f"checkpoint {checkpoint}: its last epoch is {last}, so epoch {epoch} does not exist yet"
             )
         self.epoch: int = last if epoch is None else epoch
 
@@ -101,9 +102,9 @@ class CheckpointState:
         if len(operators) < levels:
             uids = [operator["uid"] for program in programs for operator in program["operators"]]
             raise CheckpointMismatchError(
-                f"checkpoint {self}: {self}/pillarbox lists state of the operators {', '.join(map(repr, uids))},"
-                f" and {self}/state contains {'only some of it' if operators else 'none'}: folders are missing, so"
-                " restore them, or an older copy of the whole checkpoint"
+                f"checkpoint {self}: {self}/pillarbox lists state of the operators {', '.join(map(repr, uids))}, but"
+                f" {self}/state contains {'only some of it' if operators else 'none'}: restore the missing folders, or"
+                " the whole checkpoint, from a backup"
             )
 
     def logs(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
@@ -168,7 +169,7 @@ def map_logs(
                     yield from read(current, store)
                 ended.add(current)
                 if code in ended:
-                    raise AssertionError(f"Spark's reader of state returned the values of {code} several times")
+                    raise AssertionError(f"Spark's state reader returned the values of {code} several times")
                 store, current = MemoryChunkStore(), code
             store.put(number, payloads[index].as_py())
     if current is not None:

@@ -83,7 +83,7 @@ class _Home:
             while True:
                 self._poll_once(poll, end_signal, ends)
         except BaseException:
-            _log.exception("an error in a home's listener ends the home")
+            _log.exception("a home process ends because of an error in its listener")
             self._leave(1)
 
     def _poll_once(self, poll: select.poll, end_signal: EndSignal, ends: set[int]) -> None:
@@ -125,7 +125,7 @@ class _Home:
         for guest in self._guests.values():
             guest.welcome()
             if guest.seconds_overdue() > _CUT_OFF_SECONDS:
-                _log.warning("a function did not return after its attempt was cancelled, so its home ends")
+                _log.warning("a function did not return after its task attempt was cancelled, so its home process ends")
                 self._leave(1)
         if self._unused() > self._facts.idle:
             self._end()
@@ -149,10 +149,10 @@ class _Home:
                 self._accept_starter(channel, poll)
                 return
             if not hmac.compare_digest(hello.secret.encode(), self._facts.secret.encode()):
-                raise PermissionError("wrong secret of the query's plan")
+                raise PermissionError("the query's secret is wrong")
         except (OSError, LostError, ValueError, TypeError) as error:
             if not isinstance(error, ConnectionError):
-                _log.warning("a home refused a connection: %s", error)
+                _log.warning("a home process refused a connection: %s", error)
             if channel is not None:
                 channel.close()
             return

@@ -232,7 +232,7 @@ class PartitionTasks:
             except LostError:
                 self._close(channel)  # the worker has ended, or a newer attempt has begun
             except BaseException:
-                _log.exception("an error in a home disconnects its relay")
+                _log.exception("a home process closes the connection to a Spark task because of an error")
                 self._close(channel)
             self._leave_visit(channel)
             self._residency.spare_the_collector()

@@ -143,7 +143,7 @@ class Relay:
                 continue
             self._home, self._origin = _Connection(channel, without), answer["origin"]
             return
-        raise NoHomesError("all homes ended before they answered")
+        raise NoHomesError("all home processes ended before they responded")
 
     def run_epoch(
         self,
@@ -154,17 +154,19 @@ class Relay:
     ) -> Generator[list[Buffer], None, int | None]:
         """Run an epoch in the home. Same contract as :meth:`LevelTasks.run_epoch`."""
         vertex, index = subtask
-        prefix = f"{self._vertices[vertex].name!r}, subtask {index}: the process that its task lives in (its home,"
+        prefix = f"{self._vertices[vertex].name!r}, subtask {index}: its home process"
         try:
             return (yield from self._relay_epoch(subtask, facts, buffers, chunks))
         except LostError as error:
             raise OperatorError(
-                f"{prefix} process {self._pid}) has ended in the middle of an epoch, or runs a newer attempt of it:"
+                f"{prefix} {self._pid} ended during an epoch, or now runs a newer attempt of the epoch:"
                 f" {self._fate() or error}"
             ) from None
         except NoHomesError as error:
             # Spark's input cannot be read again, so the task fails.
-            raise OperatorError(f"{prefix} process {self._pid}) was lost, and no other home answers: {error}") from None
+            raise OperatorError(
+                f"{prefix} {self._pid} was lost, and no other home process responded: {error}"
+            ) from None
         except BaseException:
             # A task with uncommitted changes may remain: the next epoch checks its version.
             self._channel.close()
@@ -213,7 +215,7 @@ class Relay:
                 self._home.process = worker.process or self._home.process
             self._has_entered = True
             return kind, fields
-        raise NoHomesError("all homes ended before they answered")
+        raise NoHomesError("all home processes ended before they responded")
 
     def _relay_epoch(
         self, subtask: tuple[int, int], facts: TaskInfo, buffers: Iterable[list[Buffer]], chunks: ChunkStore
@@ -248,7 +250,7 @@ class Relay:
             elif kind is Kind.FAILED:
                 raise remote_error(*fields)
             elif kind is Kind.LATE:
-                raise OperatorError("a newer attempt of this Spark task has reached the home of its state partition")
+                raise OperatorError("a newer attempt of this Spark task has replaced this one")
             kind, *fields = self._channel.receive()
 
     def _complete(self, elapsed: float, taking: float, report: TaskReport) -> TaskReport:

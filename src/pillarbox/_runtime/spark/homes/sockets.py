@@ -178,7 +178,7 @@ def accept(listening: socket.socket, timeout: float) -> socket.socket:
         peer_pid(connected)
         connected.settimeout(timeout)
         if not is_secret(_first_line(connected, timeout)):
-            raise PermissionError("wrong secret of this executor's workers")
+            raise PermissionError("the secret of this executor's workers is wrong")
     except OSError:
         connected.close()
         raise
@@ -208,7 +208,7 @@ def peer_pid(connected: socket.socket) -> int:
     raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     if uid != os.getuid():
-        raise PermissionError(f"the process {pid} at the other end belongs to user {uid}")
+        raise PermissionError(f"the connected process {pid} belongs to another user ({uid})")
     return int(pid)
 
 

@@ -188,7 +188,7 @@ class _Starter:
         if spawned is not None:
             code = spawned.poll()
         elif home.is_adopted:
-            return "how is not known" if home.process.has_ended() else None
+            return "unknown exit code" if home.process.has_ended() else None
         else:
             ended, status = os.waitpid(pid, os.WNOHANG)
             code = os.waitstatus_to_exitcode(status) if ended else None
@@ -202,7 +202,7 @@ class _Starter:
         try:
             connected, _ = self._listening.accept()
         except OSError as error:
-            _log.warning("the starter refused a connection: %s", error)
+            _log.warning("the process that starts homes refused a connection: %s", error)
             return
         self._add_client(connected)
 
@@ -210,7 +210,7 @@ class _Starter:
         try:
             sockets.peer_pid(connected)
         except OSError as error:
-            _log.warning("the starter refused a connection: %s", error)
+            _log.warning("the process that starts homes refused a connection: %s", error)
             connected.close()
             return
         connected.setblocking(False)
@@ -254,14 +254,14 @@ class _Starter:
             if answers is None:
                 raise BadRequestError("unknown request")
             if kind != "end" and not client.knows_secret:
-                raise BadRequestError("wrong secret of this executor's workers")
+                raise BadRequestError("the secret of this executor's workers is wrong")
             return answers(fields, client)
         except RefusedError as error:
             return {"home": "", "pid": 0, "refused": str(error)}
         except (BadRequestError, ValueError) as error:
             return {"error": f"the process that starts homes does not understand a request: {error}"}
         except OSError as error:
-            return {"error": f"no home can be made: {error}"}
+            return {"error": f"no home process can be started: {error}"}
 
     def _holds(self, fields: dict[str, Any], client: Client) -> dict[str, Any]:
         self._holders.setdefault(text_of(fields, "run"), set()).add(Process.of(int(number_of(fields, "pid"))))
@@ -349,7 +349,7 @@ class _Starter:
                 channel.close()
             run_home(facts, listening)
         except BaseException:
-            _log.exception("a home could not start")
+            _log.exception("a home process could not start")
         finally:
             leave(1)
 

@@ -122,7 +122,7 @@ class StarterConnection:
                 self._connect()
             except (ConnectionRefusedError, FileNotFoundError):
                 if not starts:
-                    raise FileNotFoundError("there are no homes in this executor") from None
+                    raise FileNotFoundError("this executor has no home processes") from None
                 if time.monotonic() > deadline:
                     raise
                 if not self._start():

@@ -163,7 +163,7 @@ class Table:
 
     def _admit(self, request: HomeRequest) -> None:
         if self.is_ending:
-            raise RefusedError("the executor ends")
+            raise RefusedError("the executor is shutting down")
         if self.is_over(request.run):
             raise self._late_error(request.run)
         run = self._runs.get(request.run)

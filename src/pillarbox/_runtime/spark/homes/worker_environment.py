@@ -149,7 +149,7 @@ def _set_process(new: _ProcessState) -> None:
         try:
             os.chdir(new.directory)
         except OSError as error:
-            _log.warning("a home cannot enter its worker's working directory: %s", error)
+            _log.warning("a home process cannot change to its worker's working directory: %s", error)
     SparkFiles._root_directory = new.files
     SparkFiles._is_running_on_worker = True
 

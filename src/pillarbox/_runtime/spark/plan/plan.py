@@ -86,8 +86,8 @@ class _Plan:
         check_requirements(spark, streaming=self.is_streaming)
         if self.is_streaming and not all(df.isStreaming for df in dataframes):
             raise ProgramError(
-                "the program reads streaming and batch DataFrames, and a batch DataFrame has no rows for later"
-                " epochs: join it to the streaming DataFrame with Spark, before from_dataframe()"
+                "the program reads streaming and batch DataFrames, but a batch DataFrame has no rows for later epochs:"
+                " join it to the streaming DataFrame with Spark, before from_dataframe()"
             )
         for vertex in program.vertices:
             vertex.fires_processing_time = program.uses_processing_time or not self.is_streaming
@@ -182,8 +182,8 @@ class _Plan:
         assert isinstance(source, CollectionSource)
         if self.is_streaming:
             raise ProgramError(
-                f"the program reads a streaming DataFrame and the collection {source.name!r}, which has no records"
-                " for later epochs: store it in a function instead"
+                f"the program reads a streaming DataFrame and the collection {source.name!r}, which has no records for"
+                " later epochs: use it within a function instead"
             )
         rows = [(dumps(value),) for value in source.collection]
         return self.session.createDataFrame(rows, "record BINARY").coalesce(1), True
@@ -229,7 +229,7 @@ def write_for_each_batch(
     outputs = ", ".join(map(repr, schemas))
     if not rows.isStreaming:
         raise ProgramError(
-            "for_each_batch() runs streaming programs: for a batch program, use to_dataframe() for each output"
+            "for_each_batch() runs only streaming programs: for a batch program, call to_dataframe() for each output"
         )
 
     def call(batch: DataFrame, batch_id: int) -> None:

@@ -43,7 +43,7 @@ _programs: WeakValueDictionary[str, PlannedProgram] = WeakValueDictionary()
 
 @dataclass(frozen=True)
 class ProgramSummary:
-    """A program's properties that are needed to start a query.
+    """A program's properties that are needed to start a query, without its functions and DataFrames.
 
     Attributes:
         has_narrow_rows: whether all rows of all sources are small.
@@ -131,7 +131,7 @@ def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:
         if candidate.number == vertex.number:
             return candidate
     raise ProgramError(
-        "the program was planned too long ago: call to_dataframe(...) again, and record() or replay after that"
+        "the program was planned too long ago: call to_dataframe(...) again, directly before record() or replay"
     )
 
 
@@ -160,16 +160,16 @@ def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
     ids = _ALIAS.findall(session_of(df.sparkSession).aliases(df))
     if len(set(ids)) < len(ids):
         raise ProgramError(
-            "the query uses the result of one to_dataframe() more than once, as in df.union(df). Spark would"
-            " run the program for each use, and its tasks have only one home: call to_dataframe() for each use,"
-            " or use the result once, in a function for foreachBatch()"
+            "the query uses the result of one to_dataframe() more than once, as in df.union(df). Spark would run the"
+            " program once per use, but its tasks must run only once: call to_dataframe() for each use, or pass the"
+            " result to foreachBatch() and use it there"
         )
     names = program_names(ids)
     programs = [_named(program, names[id_]) for id_ in names if (program := _programs.get(id_)) is not None]
     if len(programs) < len(ids):
         raise ProgramError(
-            "another process planned a program of the query, or it was planned too long ago: call"
-            " to_dataframe(...) again in the process that starts the query"
+            "the query's program was planned by another process, or too long ago: call to_dataframe(...) again in the"
+            " process that starts the query"
         )
     return programs
 
@@ -187,8 +187,7 @@ def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:
     )
     if len(parallelisms) > 1:
         raise ProgramError(
-            f"the query contains programs of parallelism {' and '.join(map(str, parallelisms))}, and a query"
-            " has one parallelism: call set_parallelism() with the same number in each, or start a query for"
-            " each"
+            f"the query contains programs of parallelism {' and '.join(map(str, parallelisms))}, but a query has one"
+            " parallelism: call set_parallelism() with the same number in each, or start a query for each program"
         )
     return parallelisms[0] if parallelisms else None

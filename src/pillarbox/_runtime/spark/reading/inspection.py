@@ -140,10 +140,10 @@ def _reason_for_pickles(head: LogHead, view: LogView) -> str | None:
     if head.types or not _states(head):
         return None
     if view.task_state().get("operators"):
-        return "an operator chained to it keeps records of its own, such as requests that are carried"
+        return "another operator of its chain stores records, such as pending requests"
     return reason_for_pickled_keys(head.key) or (
-        "a state has no declared type, or a type that is not plain data, or an operator of the chain may carry requests"
-        " or records. The query's metric state_format names the reason"
+        "a state has no declared type or a type that is not plain data, or an operator of its chain may store records."
+        " The query's metric state_format gives the reason"
     )
 
 
@@ -185,7 +185,8 @@ def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, li
     for description, where in ((then, checkpoint), (now, other)):
         if description is None:
             raise CheckpointMismatchError(
-                f"checkpoint {where} has no description of a program, which pillarbox.start(...) writes"
+                f"checkpoint {where} contains no description of a program: start the query with pillarbox.start(...),"
+                " which writes one"
             )
     assert then is not None and now is not None
     changes = compare(then, now)
@@ -210,8 +211,8 @@ def _lost_requests(uid: str, views: list[LogView], chain: list[str] | None) -> I
     every = {other: part for view in views for other, part in (view.task_state().get("operators") or {}).items()}
     for lost in sorted(every.keys() - {uid, *chain}):
         yield (
-            f"operator {lost!r} has requests that are carried on, and the program does not have it in the chain of"
-            f" {uid!r}: set uid() to the old one"
+            f"operator {lost!r} has pending requests, but the program has no such operator in the chain of {uid!r}: set"
+            " the operator's uid() as before"
         )
 
 

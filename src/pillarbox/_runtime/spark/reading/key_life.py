@@ -84,15 +84,15 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
         [{'name': 'seen', 'value': '17', 'changed': 41, 'values': ['15', '15', '16', '17', '17']}]
     """
     check_session(spark, "key_history()")
-    return key_life(spark, checked_directory(checkpoint, "key_history(): the checkpoint"), uid, key)
+    return key_life(spark, checked_directory(checkpoint, "key_history(): checkpoint="), uid, key)
 
 
 def key_life(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[str, Any]:
-    check_text(uid, "the uid")
+    check_text(uid, "key_history(): uid=")
     if isinstance(text, str):
-        check_text(text, "the key")
+        check_text(text, "key_history(): key=")
     if not _reading.acquire(blocking=False):
-        raise ProgramError("the state of another key is being read: try again when that has finished")
+        raise ProgramError("the state of another key is being read: try again when it has finished")
     try:
         began = time.monotonic()
         with unwrapped_failures(), session_of(spark).job_group(f"pillarbox: the life of a key of {uid}"):
@@ -124,7 +124,7 @@ def _read_key(uid: str, text: Any, files: CheckpointState) -> dict[str, Any]:
                     look["rows"] = rows.get(look["subtask"], [])
     present = [keys[index] for index in sorted({row["reading"] for look in looks for row in look["rows"]})]
     if len(present) > 1:
-        why, advice = "its state has several of them", "give key_history() the key itself"
+        why, advice = "the state contains several of them", "pass the key itself to key_history()"
         raise several_keys(str(text), uid, present, why, advice)
     return describe_key(text if isinstance(text, str) else shorten(text, 200), files.epoch, epochs, looks)
 
@@ -169,8 +169,8 @@ def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[st
     chosen = present or alike
     if len(chosen) == 1:
         return keys[chosen[0]]
-    why = "its state has several of them" if present else "its state has none of them"
-    raise several_keys(text, uid, keys, why, "name the subtask")
+    why = "the state contains several of them" if present else "the state contains none of them"
+    raise several_keys(text, uid, keys, why, "pass subtask=...")
 
 
 def _keys_of_log(keys: Sequence[Any], code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
@@ -238,7 +238,7 @@ def _requests(entries: list[tuple[Any, ...]], keys: list[Any]) -> Iterator[dict[
     for entry in entries:
         if entry[0] == "request":
             records, asked = entry[1], entry[-1]
-            waits = "its turn: capacity, or a limit" if asked is None else "the answer"
+            waits = "capacity, a rate limit or a budget" if asked is None else "the result"
             for record in records:
                 if any(_contains_key(record, key) for key in keys):
                     text = _as_text(record)
@@ -269,7 +269,7 @@ def _elements(entries: list[tuple[Any, ...]], keys: list[Any]) -> Iterator[dict[
             "record": _as_text(entry[3]) if kind == "element" else f"timers of {_domain(entry)}",
             "asked": None,
             "arrived": arrival,
-            "waits": f"{count:,} earlier of its key" if count else "the end of its function",
+            "waits": f"{count:,} earlier records of its key" if count else "the end of its function",
             "recorded": [
                 f"{name if isinstance(name, str) else 'call without a key'}: {outcome}"
                 for name, (_, outcome, _) in ([] if calls is None else calls[1])
@@ -320,7 +320,7 @@ def describe_key(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[d
         messages.append(f"epoch {epoch} has no state and no timers of this key")
         last = next((number for number in reversed(epochs) if any(look["rows"] for look in by_epoch[number])), None)
         if last is not None:
-            messages.append(f"it had some in epoch {last}")
+            messages.append(f"it last had some in epoch {last}")
     visits = [(domain, limit) for look in now for domain, limit in look["visits"]]
     of_subtask = [look for look in now if look["subtask"] == subtask]
     for uid, count in sorted({uid: count for look in of_subtask for uid, count in look["carried"].items()}.items()):
@@ -360,13 +360,13 @@ def _waits(domain: str, at: int, watermark: int | None, visits: Sequence[tuple[s
     if any(clock.startswith(domain) and at <= limit for clock, limit in visits):
         return "the end of its function, or earlier records of its key"
     if domain != "event":
-        return "the clock of the worker, and an epoch after that time"
+        return "an epoch after this time on the worker's clock"
     if watermark is None or watermark == MIN_TIMESTAMP:
-        return "event time, which has not begun in this subtask"
+        return "the first watermark in this subtask"
     if watermark >= at:
         return "the next epoch"
     seconds = (at - watermark) / 1000
-    return f"event time, which has to advance by {seconds:,.1f} s in this subtask"
+    return f"event time, which must advance by {seconds:,.1f} s in this subtask"
 
 
 def no_checkpoint() -> CheckpointMismatchError:

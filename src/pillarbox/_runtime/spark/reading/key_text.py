@@ -75,7 +75,8 @@ def possible_keys(text: str, notes: Iterable[KeyNote | None]) -> list[Any]:
         pass
     example = ' as JSON, such as ["a", 1]' if len(types) > 1 else ""
     raise ProgramError(
-        f"{shorten(text)} is not a key of the operator, whose keys are {named.upper()}: pass one{example}"
+        f"{shorten(text)} is not a key of the operator, whose keys are {named.upper()}: pass a key of this"
+        f" type{example}"
     )
 
 
@@ -96,6 +97,6 @@ def described_keys(keys: Sequence[Any]) -> list[str]:
 
 def several_keys(text: str, uid: str, keys: Sequence[Any], why: str, advice: str) -> ProgramError:
     return ProgramError(
-        f"the key {shorten(text)} of {uid!r} may be {' or '.join(described_keys(keys))}, and {why}: write text in"
+        f"the key {shorten(text)} of {uid!r} may be {' or '.join(described_keys(keys))}, and {why}: put a string in"
         f" double quotes ({json.dumps(text)}), or {advice}"
     )

@@ -155,7 +155,7 @@ class StateEncoder:
                 except MISFITS as error:
                     raise TypeMismatchError(
                         f"operator {self._operator!r}, key {shorten(key)}: column {column.name!r} is {shorten(value)},"
-                        f" which does not fit {column.declared} as in Spark: {error}"
+                        f" which does not fit {column.declared}: {error}"
                     ) from error
             raise
 

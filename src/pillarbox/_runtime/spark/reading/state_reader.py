@@ -69,8 +69,8 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
         >>> state.where("seen::long > 1000").select("key", "seen").show()  # doctest: +SKIP
     """
     check_session(spark, "read_state()")
-    checkpoint = checked_directory(checkpoint, "read_state(): the checkpoint")
-    check_text(uid, "read_state(): the uid")
+    checkpoint = checked_directory(checkpoint, "read_state(): checkpoint=")
+    check_text(uid, "read_state(): uid=")
     if is_savepoint(spark, checkpoint):
         return _of_savepoint(spark, checkpoint, uid, epoch)
     return read_epoch(spark, checkpoint, epoch, partial(_of_checkpoint, uid))
@@ -135,7 +135,7 @@ def operator_with(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int,
         if own_heads:
             return operator, own_heads
         others |= {head.operator for head in heads.values()}
-    has = f"it has state of {', '.join(map(repr, sorted(others)))}" if others else "it has no state of pillarbox"
+    has = f"it has state of {', '.join(map(repr, sorted(others)))}" if others else "it has no pillarbox state"
     raise CheckpointMismatchError(
         f"checkpoint {files}, epoch {files.epoch}: no operator with state has the uid {shorten(uid)}; {has}"
     )

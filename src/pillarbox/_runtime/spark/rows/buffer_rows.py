@@ -95,7 +95,7 @@ class BufferRows:
     def end(self) -> None:
         for (_, channel, seq, parts), pieces in self._begun.items():
             raise ExchangeError(
-                f"of buffer {seq} of channel {channel}, only {len(pieces)} of {parts} rows have arrived"
+                f"buffer {seq} of channel {channel} is incomplete: {len(pieces)} of {parts} rows arrived"
             )
 
 

@@ -44,10 +44,10 @@ def stop_query(spark: SparkSession, checkpoint: str, *, timeout: float, notify: 
     command = Command(spark, checkpoint, timeout, notify)
     lines = command.lines("the query to stop")
     if lines.newest.state == STOPPED:
-        notify("an earlier command has requested it, and it is done")
+        notify("an earlier command has already done it")
         return
     if lines.desired.state == STOPPED and command.is_pending(lines, lines.desired):
-        notify("an earlier command has requested it: waiting for that")
+        notify("waiting for an earlier command that requested it")
         command.wait_for(lines.desired)
     else:
         command.ask(DesiredState(0, STOPPED))
@@ -62,14 +62,14 @@ def request_savepoint(
     timeout: float,
     notify: Notify = lambda progress: None,
 ) -> None:
-    hint = "; of a query that is stopped, 'pillarbox savepoint' without --stop writes a savepoint"
+    hint = "; for a stopped query, run 'pillarbox savepoint' without --stop"
     command = Command(spark, checkpoint, timeout, notify, hint=hint)
     lines = command.lines("the query to stop")
     request = QueryRequest("", SAVEPOINT, directory.rstrip("/") or directory, 0, drain)
     outcomes = {lines.outcome(earlier).status for earlier in lines.requests if _is_same(earlier, request)}
     # The savepoint may be complete even if the driver died before it answered.
     if outcomes & {TAKEN, DONE} and _is_written(spark, request.directory):
-        notify("an earlier command has requested it, and it is done")
+        notify("an earlier command has already done it")
         return
     if lines.newest.state == STOPPED:
         raise command.failed(
@@ -78,7 +78,9 @@ def request_savepoint(
         )
     for earlier in lines.requests:
         if earlier.what == SAVEPOINT and not _is_same(earlier, request) and command.is_pending(lines, earlier):
-            raise command.failed(f"an earlier request, {earlier}, is under way, so nothing was requested")
+            raise command.failed(
+                f"an earlier request, {earlier}, is under way, so nothing was requested: try again when it is done"
+            )
     try:
         command.ask(request)
     except SavepointError:
@@ -100,7 +102,7 @@ def request_record(
 
     ``directory`` is on the driver's machine. ``task`` contains further arguments of ``record``.
     """
-    hint = "; of a query that has ended, give the script by --program"
+    hint = "; for an ended query, pass its script as --program"
     command = Command(spark, checkpoint, timeout, notify, error=ConfigurationError, hint=hint)
     command.lines("the query to record")
     command.ask(QueryRequest("", RECORD, directory, 0, task={**task, "timeout": timeout}))
@@ -185,21 +187,21 @@ class Command:
             # The driver keeps the same deadline, except while it writes a savepoint.
             if now > wish.until / 1000 + max(self._timeout, _FINISHING):
                 raise self.failed(
-                    "the driver accepted the request and does not answer: it has died, or is still working on it. See"
-                    f" its log. {self._outcome(wish)}"
+                    "the driver accepted the request, but does not respond: it has died, or is still working on it."
+                    f" See its log. {self._outcome(wish)}"
                 )
         elif status == OPEN:
             if now > wish.until / 1000:
                 self._withdraw(wish)
         elif now > self._deadline:
             raise self.failed(
-                f"no driver accepted the request within {self._timeout:g} seconds, so it is withdrawn. The query"
-                " does not run, was not started with pillarbox.start(...), or the two machines' clocks"
+                f"no driver accepted the request within {self._timeout:g} seconds, so it was withdrawn. The query is"
+                " not running, was not started with pillarbox.start(...), or the two machines' clocks"
                 f" differ{self._hint}"
             )
         else:
             # The query has been started again, or the earlier call has ended.
-            self._notify("the query's driver is asked once more")
+            self._notify("asking the query's driver again")
             wish = self._write(wish)
         return wish
 
@@ -227,8 +229,8 @@ class Command:
         if isinstance(wish, DesiredState):
             return f"If the query still runs, call 'pillarbox stop {self._checkpoint}' again"
         if wish.what == RECORD:
-            return f"The recording is complete if there is {wish.directory}/recording.json; if not, call this again"
-        return f"The savepoint is complete if there is {wish.directory}/manifest; if not, call this again"
+            return f"If {wish.directory}/recording.json exists, the recording is complete; if not, try again"
+        return f"If {wish.directory}/manifest exists, the savepoint is complete; if not, try again"
 
     def failed(self, why: str) -> PillarboxError:
         return self._error(f"checkpoint {self._checkpoint}: {why}")

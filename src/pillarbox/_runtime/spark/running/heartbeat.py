@@ -155,14 +155,14 @@ class _Files:
             if before is not None:
                 self._folder.remove(before)
         except Exception as error:
-            _log.debug("heartbeat in %s: %s", self._folder.path, describe(error))
+            _log.debug("the heartbeat in %s could not be updated: %s", self._folder.path, describe(error))
 
     def remove(self) -> None:
         try:
             if self._name is not None:
                 self._folder.remove(self._name)
         except Exception as error:  # Spark has ended
-            _log.debug("heartbeat in %s: %s", self._folder.path, describe(error))
+            _log.debug("the heartbeat in %s could not be updated: %s", self._folder.path, describe(error))
 
     def read(self) -> dict[str, Heartbeat]:
         return _read(self._folder)
@@ -219,11 +219,11 @@ def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_o
     age = max(0, time.time_ns() // 1_000_000 - other.at) // 1000
     if not take_over:
         raise ConfigurationError(
-            f"checkpoint {checkpoint}: {other.driver} runs this query, as of {age} seconds ago. Two drivers on"
-            " one checkpoint make each other fail: stop the other driver with 'pillarbox stop CHECKPOINT', or"
-            " pass pillarbox.start(..., take_over=True)"
+            f"checkpoint {checkpoint}: {other.driver} was running this query {age} seconds ago. Two drivers on one"
+            " checkpoint make each other fail: stop the other driver with 'pillarbox stop CHECKPOINT', or pass"
+            " pillarbox.start(..., take_over=True)"
         )
-    notify(f"checkpoint {checkpoint}: {other.driver} runs this query, and is asked to stop")
+    notify(f"checkpoint {checkpoint}: {other.driver} runs this query: asking it to stop")
     stop_query(spark, checkpoint, timeout=_STOPPING)
 
 
@@ -232,7 +232,7 @@ def _is_alive(files: _Files, beat: Heartbeat, host: str) -> bool:
         return False
     if beat.host == host and beat.process_start:
         return not Process(beat.process, beat.process_start).has_ended()
-    notify(f"{beat.driver} has run this query: waiting for its next heartbeat, which shows whether it still does")
+    notify(f"{beat.driver} ran this query: waiting for a heartbeat, to see whether it still does")
     suffix = f"-{beat.run[:8]}.json"
     deadline = time.monotonic() + _NEXT_BEAT
     while time.monotonic() < deadline:

@@ -91,8 +91,8 @@ def start(
     planned = programs_of(writer)
     if not planned:
         raise ProgramError(
-            "start() takes the writer of a program, such as to_dataframe(...).writeStream or"
-            " for_each_batch(...). Start a query without a pillarbox program by its writer's own start()"
+            "start() takes the writer of a program, such as to_dataframe(...).writeStream or for_each_batch(...). For"
+            " a query without a pillarbox program, call the writer's own start()"
         )
     how = Start(writer, "start", path, **options) if table is None else Start(writer, "toTable", table, **options)
     instead = _instead.get()
@@ -262,7 +262,10 @@ class _Watch(threading.Thread):
         level = logging.DEBUG if self._warned or not self._managed.is_running else logging.WARNING
         self._warned = True
         _log.log(
-            level, "query %s: its progress could not be read, and is read again: %s", self._query.id, describe(error)
+            level,
+            "query %s: its progress could not be read, and will be read again: %s",
+            self._query.id,
+            describe(error),
         )
 
     def leave(self, seconds: float) -> None:

@@ -87,7 +87,9 @@ class RequestWatch:
 
     def _could_not(self, error: Exception) -> None:
         quiet = self._warned or not self._started.is_running
-        (_log.debug if quiet else _log.warning)("requests to query %s: %s", self._name, describe(error))
+        (_log.debug if quiet else _log.warning)(
+            "requests to query %s could not be read or answered: %s", self._name, describe(error)
+        )
         self._warned = True
 
     @property
@@ -110,7 +112,8 @@ class RequestWatch:
                 ignored.append(request)
         for wish in ignored:
             _log.warning(
-                "query %s: a request older than this start, %s, is ignored. A waiting command repeats it",
+                "query %s: the request %s is older than this start, and is ignored. If its command still waits, it"
+                " repeats the request",
                 *(self._name, wish),
             )
 
@@ -125,7 +128,9 @@ class RequestWatch:
             try:
                 self._stop(wish) if isinstance(wish, DesiredState) else self._answer(wish)
             except Exception as failure:
-                _log.exception("query %s: the request %s was not answered: %s", self._name, wish, describe(failure))
+                _log.exception(
+                    "query %s: the request %s could not be answered: %s", self._name, wish, describe(failure)
+                )
 
     def _stop(self, desired: DesiredState) -> None:
         self._requests.write(ObservedState(desired.desired, STOPPING))

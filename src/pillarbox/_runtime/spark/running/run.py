@@ -61,17 +61,17 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
         >>> query = pillarbox.start(writer)  # doctest: +SKIP
         >>> pillarbox.run(query, grace="1 minute")  # doctest: +SKIP
     """
-    seconds = to_millis(grace, "run(): grace") / 1000
+    seconds = to_millis(grace, "run(): grace=") / 1000
     if recordings is not None:
-        check_text(recordings, "run(): recordings")
+        check_text(recordings, "run(): recordings=")
         needed_tools("run(recordings=...)")
     if not hasattr(query, "awaitTermination"):
         raise ProgramError(f"run() takes a query that start() returned, not {shorten(query)}")
     started = find(query)
     if started is None:
         raise ProgramError(
-            f"run() takes a query with a pillarbox program, as start() returns, and query {query.id} has none,"
-            " or another process started it"
+            f"run() takes a query with a pillarbox program that start() returned, but query {query.id} has none, or"
+            " another process started it"
         )
     waiting: Any = query
     tools = installed_tools()
@@ -98,7 +98,7 @@ def _record_failure(started: StartedQuery, recordings: str) -> None:
     except Exception as error:
         _log.warning("query %s: the failed task could not be recorded: %s", query.id, message_for_user(error))
         return
-    notify(f"query {query.id}: run the task again with 'pillarbox replay {directory}'")
+    notify(f"query {query.id}: replay the task with 'pillarbox replay {directory}'")
 
 
 def _end(started: StartedQuery, seconds: float, signals: _Signals) -> None:
@@ -109,8 +109,10 @@ def _end(started: StartedQuery, seconds: float, signals: _Signals) -> None:
     deadline = time.monotonic() + seconds
     is_whole = end_query(started, lambda: signals.count < 2 and time.monotonic() < deadline)
     if not is_whole and started.query.exception() is None:
-        why = f"{signals.name} came again" if signals.count > 1 else f"it took longer than {seconds:g} seconds"
-        _log.warning("query %s: its epoch was interrupted, as %s; the next start repeats it", started.query.id, why)
+        why = f"a second {signals.name} arrived" if signals.count > 1 else f"it took longer than {seconds:g} seconds"
+        _log.warning(
+            "query %s: its epoch was interrupted, because %s. The next start repeats it", started.query.id, why
+        )
 
 
 class _Signals:

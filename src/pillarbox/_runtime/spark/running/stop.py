@@ -60,33 +60,36 @@ def stop_with_savepoint(
         >>> stop_with_savepoint(query, "/savepoints/flights-1")  # doctest: +SKIP
     """
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise ProgramError(f"timeout must be a number of seconds above 0, not {shorten(timeout)}")
+        raise ProgramError(
+            f"stop_with_savepoint(): timeout= must be a number of seconds above 0, not {shorten(timeout)}"
+        )
     if not isinstance(drain, bool):
-        raise ProgramError(f"drain must be True or False, not {shorten(drain)}")
+        raise ProgramError(f"stop_with_savepoint(): drain= must be True or False, not {shorten(drain)}")
     if not hasattr(query, "awaitTermination"):
         raise ProgramError(f"stop_with_savepoint() takes a query that start() returned, not {shorten(query)}")
-    directory = checked_directory(directory, "stop_with_savepoint(): the place of the savepoint")
+    directory = checked_directory(directory, "stop_with_savepoint(): directory=")
     started = find(query)
     if started is None:
         raise SavepointError(
-            f"query {query.id} contains no pillarbox program, or another process started it: nothing was done."
-            " Call this in the process that started it; or stop it there, and write a savepoint of its"
-            " checkpoint with pillarbox.savepoint(...) or 'pillarbox savepoint'"
+            f"query {query.id} contains no pillarbox program, or another process started it: nothing was done. Call"
+            " stop_with_savepoint() in the process that started it, or stop it there and write a savepoint with"
+            " pillarbox.savepoint(...) or 'pillarbox savepoint'"
         )
     if started.checkpoint is None:
-        raise SavepointError(f"query {query.id} has no checkpointLocation to start from again: nothing was done")
+        raise SavepointError(
+            f"query {query.id} has no checkpointLocation, so no later start could resume it: nothing was done"
+        )
     if drain and not started.start.passes_settings:
         raise SavepointError(
-            f"query {query.id} cannot be drained: under Spark Connect, the tasks of foreachBatch and"
-            " for_each_batch cannot detect the last epoch. Nothing was done: stop it without drain, or drain it"
-            " in a classic session"
+            f"query {query.id} cannot be drained: under Spark Connect, the tasks of foreachBatch and for_each_batch"
+            " cannot detect the last epoch. Nothing was done: stop it without drain=True, or drain it in a classic"
+            " session"
         )
     twice = sorted(uid for uid, count in Counter(_uids(started)).items() if count > 1)
     if twice:
         raise SavepointError(
-            f"query {query.id} contains several programs with an operator {twice[0]!r}, and a savepoint has one"
-            " state for each uid: nothing was done. Set a different uid() on each operator of the query's"
-            " programs"
+            f"query {query.id} contains several programs with an operator {twice[0]!r}, but a savepoint has one state"
+            " per uid: nothing was done. Set a different uid() on each operator of the query's programs"
         )
     check_new(started.start.spark, directory)
     with started.held():
@@ -161,10 +164,10 @@ class _Stop:
             if Checkpoint(self._spark, self._checkpoint).last_committed >= number:
                 return progress
             if time.monotonic() + _TRY_EVERY > self._deadline:
-                which = f" of {', '.join(map(repr, left))}, which other operators had," if left else ""
+                which = f" of {', '.join(map(repr, left))} (the other operators had input)" if left else ""
                 raise self._aborted(
-                    f"no input arrived for the last epoch{which} within the timeout, and Spark runs no epoch without"
-                    " input: add a record to a source, which the program may drop"
+                    f"no input arrived for the last epoch{which} within the timeout, but Spark runs no epoch without"
+                    " input: add a record to a source; the program may drop it"
                 )
             time.sleep(_TRY_EVERY)
 
@@ -182,11 +185,10 @@ class _Stop:
         return self._aborted("an epoch did not end within the timeout", begun=True)
 
     def _aborted(self, why: str, *, begun: bool = False) -> SavepointError:
-        runs = "runs that epoch again, and continues" if begun else "resumes where it stopped"
+        runs = "repeats that epoch, and continues" if begun else "resumes where it stopped"
         return SavepointError(
-            f"checkpoint {self._checkpoint}: {why}. The query is stopped, and no savepoint was written. Started again,"
-            f" it {runs}; 'pillarbox savepoint {self._checkpoint} DIR' writes a savepoint of the last epoch that was"
-            " committed"
+            f"checkpoint {self._checkpoint}: {why}. The query is stopped, and no savepoint was written. The next start"
+            f" {runs}; 'pillarbox savepoint {self._checkpoint} DIR' writes a savepoint of the last committed epoch"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, reduce
@@ -29,6 +30,7 @@ from pillarbox._runtime.spark.savepoint import savepoint as files
 from pillarbox._runtime.spark.session.directories import check_session, checked_directory
 from pillarbox._state.savepoint.manifest import Manifest
 from pillarbox._state.savepoint.table import Table
+from pillarbox._types.codecs import time_zone
 from pillarbox._types.schema import resolve_schema
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Spark's operators for Python functions on rows, on pandas frames, and with a GroupState.
-_PROCESSORS = ("transformWithStateInPySparkExec", "transformWithStateInPandasExec")
+_FRAMES = "transformWithStateInPandasExec"
+_PROCESSORS = ("transformWithStateInPySparkExec", _FRAMES)
 _GROUP_STATE = "applyInPandasWithState"
 # Spark's kinds of state: ``(pillarbox's kind, column in Spark's reader)``.
 _KINDS = {"ValueState": ("value", "value"), "ListState": ("list", "list_value"), "MapState": ("map", "map_value")}
@@ -74,11 +77,12 @@ def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: State
         >>> spent = grouped.transformWithState(Spent(), schema, "append", "EventTime")  # doctest: +SKIP
     """
     check_session(spark, "adopt()")
-    query = CheckpointState(spark, checked_directory(checkpoint, "adopt(): the checkpoint"))
-    directory = checked_directory(directory, "adopt(): the place of the savepoint")
+    query = CheckpointState(spark, checked_directory(checkpoint, "adopt(): checkpoint="))
+    directory = checked_directory(directory, "adopt(): directory=")
     if query.checkpoint.lines:
         raise CheckpointMismatchError(
-            f"{query} is a checkpoint of pillarbox: 'pillarbox savepoint {query} DIRECTORY' writes a savepoint of it"
+            f"{query} is already a pillarbox checkpoint: write a savepoint of it with 'pillarbox savepoint {query}"
+            " DIRECTORY'"
         )
     rows, table = _SparkState(query).rows_for(processor)
     files.check_new(spark, directory)
@@ -93,8 +97,8 @@ class _SparkState:
         names = [row["operatorName"] for row in operators.values()]
         if len(names) != 1 or names[0] not in (*_PROCESSORS, _GROUP_STATE):
             raise self._refused(
-                "adopt() takes a query with one stateful operator, a transformWithState or applyInPandasWithState of"
-                f" Python; it has {listed(names)}: move the other operators to separate queries first"
+                "adopt() takes a query with a single stateful operator (transformWithState or applyInPandasWithState"
+                f" in Python), but this query has {listed(names)}: move the other operators to separate queries first"
             )
         self._operator = names[0]
         self._properties: dict[str, Any] = json.loads(next(iter(operators.values()))["operatorProperties"] or "{}")
@@ -102,7 +106,7 @@ class _SparkState:
     def rows_for(self, processor: StatefulProcessor | None) -> tuple[DataFrame, SparkStateTable]:
         takes_processor = self._operator in _PROCESSORS
         if takes_processor != hasattr(processor, "handleInputRows"):
-            advice = "give its StatefulProcessor" if takes_processor else "give no processor"
+            advice = "pass its StatefulProcessor as processor=" if takes_processor else "pass processor=None"
             raise ProgramError(
                 f"adopt(): the query of {self._query} runs {self._operator}: {advice}, not {shorten(processor)}"
             )
@@ -118,7 +122,7 @@ class _SparkState:
         undeclared = sorted({*names} - declarations.variables.keys() - declarations.deleted)
         if undeclared:
             raise self._refused(
-                f"it has the states {listed(undeclared)}, which init() of the processor does not declare: declare them,"
+                f"it has the states {listed(undeclared)}, which the processor's init() does not declare: declare them,"
                 " or call handle.deleteIfExists() with their names"
             )
         frames = [
@@ -131,8 +135,18 @@ class _SparkState:
             frames.append(timers.selectExpr("key", f"expiration_timestamp_ms AS {TIMERS_COLUMN}"))
             self._readable("the timers", lambda: timers.take(1))
         if not frames:
-            raise self._refused("it has no state and no timers: run the program on a new checkpoint")
+            raise self._refused("it has no state and no timers: start the program with a new checkpoint directory")
+        self._check_key(frames[0].schema["key"].dataType)
         return _by_key(StatefulProcessorOperator.kind, frames, declarations)
+
+    def _check_key(self, key: DataType) -> None:
+        """Refuse keys of frames whose times Spark stored as the session's wall clock, read in the workers' zone."""
+        zone = self._query.spark.conf.get("spark.sql.session.timeZone") or "UTC"
+        if self._operator == _FRAMES and '"timestamp"' in key.json() and not _is_local(time_zone(zone)):
+            raise self._refused(
+                f"its key has a TIMESTAMP, but Spark stored another time, because the session's time zone ({zone})"
+                " is not this machine's: start the program with a new checkpoint directory"
+            )
 
     def _variable(self, name: str, variable: StateVariable, noted: Any, column: str) -> DataFrame:
         read = partial(self._query.state_rows, stateVarName=name, flattenCollectionTypes=False)
@@ -149,14 +163,14 @@ class _SparkState:
         then = _shown(kind, types, has_ttl=noted["ttlEnabled"])
         now = _shown(variable.kind, variable.schemas, has_ttl=variable.ttl is not None)
         if then != now:
-            raise self._refused(f"the state {name!r} is {then}, and init() of the processor declares {now}")
+            raise self._refused(f"the state {name!r} is {then}, but the processor's init() declares {now}")
         return frame.selectExpr("key", f"{content} AS {column}")
 
     def _of_groups(self) -> tuple[DataFrame, SparkStateTable]:
         frame = self._readable("the state", self._query.state_rows)
         value: Any = frame.schema["value"].dataType
         if "groupState" not in value.names:
-            raise self._refused("its state has Spark's format 1, which adopt() does not read")
+            raise self._refused("its state is in Spark's state format 1, which adopt() does not read")
         declarations = Declarations({STATE: StateVariable("value", (value["groupState"].dataType,), None)})
         columns = ["key", f"value.groupState AS {STATE_COLUMN.format(0)}"]
         if "timeoutTimestamp" in value.names:
@@ -168,12 +182,10 @@ class _SparkState:
         try:
             return read()
         except Exception as error:
-            raise self._refused(
-                f"Spark {self._query.spark.version} cannot read {what} in it: {describe(error)}"
-            ) from error
+            raise self._refused(f"Spark {self._query.spark.version} cannot read {what}: {describe(error)}") from error
 
     def _refused(self, why: str) -> CheckpointMismatchError:
-        return CheckpointMismatchError(f"checkpoint {self._query} of Spark's query: {why}")
+        return CheckpointMismatchError(f"checkpoint {self._query} of a Spark query: {why}")
 
 
 def _by_key(uid: str, frames: Sequence[DataFrame], declarations: Declarations) -> tuple[DataFrame, SparkStateTable]:
@@ -188,6 +200,12 @@ def _by_key(uid: str, frames: Sequence[DataFrame], declarations: Declarations) -
     ]
     key: Any = rows.schema["key"].dataType
     return rows.groupBy("key").agg(*contents), SparkStateTable.of(uid, key, declarations)
+
+
+def _is_local(zone: dt.tzinfo) -> bool:
+    """Return whether a time zone has the offsets of this machine's zone, from 1970 to 2038."""
+    times = [dt.datetime.fromtimestamp(day * 86_400, zone) for day in range(0, 24_855, 30)]
+    return all(time.utcoffset() == time.astimezone().utcoffset() for time in times)
 
 
 def _shown(kind: str, types: Sequence[DataType], *, has_ttl: bool) -> str:

@@ -79,8 +79,8 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
         >>> savepoint(spark, "/checkpoints/flights", "/savepoints/flights-1")  # doctest: +SKIP
     """
     check_session(spark, "savepoint()")
-    checkpoint = checked_directory(checkpoint, "savepoint(): the checkpoint")
-    directory = checked_directory(directory, "savepoint(): the place of the savepoint")
+    checkpoint = checked_directory(checkpoint, "savepoint(): checkpoint=")
+    directory = checked_directory(directory, "savepoint(): directory=")
     read_epoch(spark, checkpoint, epoch, partial(_write, directory))
 
 
@@ -121,8 +121,8 @@ def check_new(spark: SparkSession, directory: str) -> None:
     )
     if is_incomplete or _is_empty(spark, directory):
         return
-    what = "is a savepoint already" if is_savepoint(spark, directory) else "contains something else"
-    raise CheckpointMismatchError(f"{directory} exists, and {what}: pass a new directory for the savepoint")
+    what = "is already a savepoint" if is_savepoint(spark, directory) else "contains other files"
+    raise CheckpointMismatchError(f"{directory} exists and {what}: pass a new directory for the savepoint")
 
 
 def begin(spark: SparkSession, directory: str) -> None:
@@ -172,8 +172,8 @@ def _write_tables(
         for uid, views in sorted(by_uid.items()):
             if any(uid == other.uid for other in operators):
                 raise CheckpointMismatchError(
-                    f"checkpoint {files}: several programs of the query have an operator {uid!r}, and a savepoint has"
-                    " one state for each uid: set a different uid() on each operator of the query's programs"
+                    f"checkpoint {files}: several programs of the query have an operator {uid!r}, but a savepoint has"
+                    " one state per uid: set a different uid() on each operator of the query's programs"
                 )
             logs = files.logs(operator).where(f"code IN ({', '.join(map(str, sorted(views)))})")
             table, rows = table_of_logs(logs, [view.head for view in views.values()])
@@ -293,10 +293,10 @@ def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
     directory = directory.rstrip("/")
     text = text_of(spark, f"{directory}/{MANIFEST}")
     if text is None:
-        state = "was begun, and not completed" if is_savepoint(spark, directory) else "is no savepoint"
+        state = "is incomplete" if is_savepoint(spark, directory) else "is not a savepoint"
         how = ""
         if Checkpoint(spark, directory).last_committed >= 0:
-            how = f"; it is a checkpoint, of which 'pillarbox savepoint {directory} DIRECTORY' writes one"
+            how = f"; it is a checkpoint: write a savepoint of it with 'pillarbox savepoint {directory} DIRECTORY'"
         raise CheckpointMismatchError(f"{directory} {state}: it has no manifest{how}")
     manifest = Manifest.from_json(text)
     manifest.check_files(directory, _lengths(spark, directory))

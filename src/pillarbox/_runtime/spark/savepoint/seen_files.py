@@ -36,16 +36,19 @@ def glob_of(paths: Iterable[str]) -> str:
     for path in paths:
         match = _PLACE.fullmatch(path)
         if match is None:
-            raise CheckpointMismatchError(f"the savepoint lists the file {path!r} as read, which has no full path")
+            raise CheckpointMismatchError(f"the savepoint lists the file {path!r} as read, but without a full path")
         if ":" in match[2]:
             raise CheckpointMismatchError(
-                f"the savepoint lists the file {path!r} as read, and Spark cannot look up several paths of which"
-                " one contains a colon: start the source as new, with positions={NAME: None}, on unread files"
+                f"the savepoint lists the file {path!r} as read, but Spark cannot look up several paths if one contains"
+                " a colon: start the source as new, with positions={NAME: None}, on unread files"
             )
         places.add(match[1])
         files.add(match[2])
     if len(places) != 1:
-        raise CheckpointMismatchError(f"the files that one source has read are in {' and '.join(sorted(places))}")
+        raise CheckpointMismatchError(
+            "a source can resume after files on only one file system, but it has read files on"
+            f" {' and '.join(sorted(places))}"
+        )
     # The parent folder, so that each alternative has a slash.
     folders = {os.path.dirname(path) for path in files}
     above = os.path.dirname(os.path.commonpath(folders)).rstrip("/")

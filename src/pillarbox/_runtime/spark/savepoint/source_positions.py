@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pillarbox._state.savepoint.manifest import Sources
 
-_HINT = 'say where they begin: positions="none", or a position for each'
+_HINT = 'pass positions="none", or a position for each source'
 
 # A file source that has read nothing.
 BEGINNING = {"logOffset": -1}
@@ -170,7 +170,9 @@ def find_positions(
         return _checked([None] * len(planned), planned)
     if isinstance(requested, tuple):
         if len(requested) != len(planned):
-            return FoundPositions([], [f"positions has {len(requested)}, and the program reads {_named(planned)}"])
+            return FoundPositions(
+                [], [f"positions= has {len(requested)} sources, but the program reads {_named(planned)}"]
+            )
         return _checked(list(requested), planned)
     by_name = {} if isinstance(requested, str) else requested
     unknown = [name for name in by_name if name not in {source.title or source.known_as for source in planned}]
@@ -178,8 +180,8 @@ def find_positions(
         return FoundPositions(
             [],
             [
-                f"positions names {', '.join(map(repr, unknown))}, and the program has no source of that name"
-                f" that reads one of Spark's alone; it reads {_named(planned)}"
+                f"positions= names {', '.join(map(repr, unknown))}, but the program has no source of that name that"
+                f" reads a single Spark source; it reads {_named(planned)}"
             ],
         )
     lines = _lines(noted)
@@ -189,7 +191,7 @@ def find_positions(
     match = match_sources(then, now, start.renamed)
     if match is None:
         return FoundPositions(
-            [], [f"it has positions of {len(lines)} sources, and the program reads {_named(planned)}: {_HINT}"]
+            [], [f"it has positions of {len(lines)} sources, but the program reads {_named(planned)}: {_HINT}"]
         )
     places = [_savepoint_index(index, match.places, planned) for index in range(len(planned))]
     # Only in this case, the program determines which lines belong to the same source.
@@ -235,26 +237,26 @@ def _position(line: _Line, seen: Sequence[str] | None, index: int, source: Plann
     position: Any = None if line.text == "-" else json.loads(line.text)
     was_files = isinstance(position, dict) and position.keys() == {"logOffset"}
     if position is not None and was_files != source.is_files:
-        was = "files" if was_files else f"at {line.text[:60]}"
-        return None, f"source {index + 1} of Spark's was {was}, and is {source.name}: {_HINT}"
+        was = "files" if was_files else f"at position {line.text[:60]}"
+        return None, f"Spark source {index + 1} was {was}, but is now {source.name}: {_HINT}"
     if not was_files:
         return position, None
     if position == BEGINNING:
         return None, None
     if seen is None:
-        return None, f"it does not say which files source {index + 1} of Spark's has read: {_HINT}"
+        return None, f"it does not list the files that Spark source {index + 1} has read: {_HINT}"
     return SeenFiles(paths_seen(seen, position["logOffset"])), None
 
 
 def _checked(positions: list[Any], planned: Sequence[PlannedSource]) -> FoundPositions:
     problems = [
-        f"source {number} of Spark's is {source.name}, which begins as in a new query, or resumes where the savepoint"
-        " has it, and at no other position"
+        f"Spark source {number} is {source.name}, which can start as in a new query or resume at the savepoint's"
+        " position, but not at another position"
         for number, (position, source) in enumerate(zip(positions, planned), 1)
         if source.is_files and not isinstance(position, (SeenFiles, type(None)))
     ]
     problems += [
-        f"source {number} of Spark's is {source.name}, which counts from the start of its query: it has no position to"
+        f"Spark source {number} is {source.name}, which counts from the start of its query, so it has no position to"
         " resume from"
         for number, (position, source) in enumerate(zip(positions, planned), 1)
         if source.name == "rate" and position is not None
@@ -263,8 +265,8 @@ def _checked(positions: list[Any], planned: Sequence[PlannedSource]) -> FoundPos
         source.is_files or source.has_beginning for source in planned
     ):
         problems.append(
-            f"no source has a position, and the program reads {_named(planned)}: give one of them a position, as in"
-            " Spark's offset log"
+            f"no source has a position, but the program reads {_named(planned)}: pass positions= with a position of one"
+            " of them, as in Spark's offset log"
         )
     return FoundPositions(positions, problems)
 
@@ -317,7 +319,7 @@ def _initial_offset(spark: SparkSession, source: PlannedSource, checkpoint: str)
 def _before_first_file(source: PlannedSource) -> Any:
     if source.cleans:
         raise CheckpointMismatchError(
-            f"none of the files that {source.name} has read exists, and Spark cannot clean files after such a"
+            f"none of the files that {source.name} has read still exists, and Spark cannot clean files after such a"
             " start: start the query without the option cleanSource until its first micro-batch is committed"
         )
     return BEGINNING

@@ -72,14 +72,14 @@ def write_state(
     """
     if not hasattr(df, "isStreaming"):
         raise ProgramError(f"write_state() takes a Spark DataFrame, not {shorten(df)}")
-    directory = checked_directory(directory, "write_state(): the place of the savepoint")
-    like = None if like is None else checked_directory(like, "write_state(): like")
+    directory = checked_directory(directory, "write_state(): directory=")
+    like = None if like is None else checked_directory(like, "write_state(): like=")
     if df.isStreaming:
-        raise ProgramError("write_state() takes a batch DataFrame, and this one is streaming")
+        raise ProgramError("write_state() takes a batch DataFrame, but this one is streaming")
     spark = df.sparkSession
     if like is not None:
         if key is not None or states is not None or timers is not None:
-            raise ProgramError("write_state(): like already defines key, states and timers: drop these arguments")
+            raise ProgramError("write_state(): like= already defines key=, states= and timers=: drop these arguments")
         other = files.open_savepoint(spark, like)
         rows, edited = _edited(df, other.manifest, uid)
         tasks = [row.asDict() for row in other.tasks.collect() if row["uid"] == uid]
@@ -98,10 +98,10 @@ def _new(
     timers: str | None,
 ) -> tuple[NewTable, list[str]]:
     if not isinstance(uid, str) or not uid:
-        raise ProgramError(f"write_state(): uid must be the operator's, as in .uid('count'), not {shorten(uid)}")
+        raise ProgramError(f"write_state(): uid= must be the operator's uid, such as 'count', not {shorten(uid)}")
     names = [key] if isinstance(key, str) else list(key or ())
     if not names or not all(isinstance(name, str) for name in names):
-        raise ProgramError(f"write_state(): key must be the name of a column, or several, not {shorten(key)}")
+        raise ProgramError(f"write_state(): key= must be a column name, or a list of column names, not {shorten(key)}")
     types = {field.name: field.dataType for field in df.schema.fields}
     if states is None:
         states = [
@@ -111,8 +111,8 @@ def _new(
         ]
     elif not all(isinstance(state, StateDescriptor) for state in states):
         raise ProgramError(
-            "write_state(): states must be descriptors, as in ValueStateDescriptor('seen', Types.LONG()), not"
-            f" {shorten(states)}"
+            "write_state(): states= must be a list of descriptors, such as ValueStateDescriptor('seen', Types.LONG()),"
+            f" not {shorten(states)}"
         )
     columns = [*names, *(state.name for state in states), *([] if timers is None else [timers])]
     missing = [name for name in columns if name not in types]
@@ -122,11 +122,14 @@ def _new(
         )
     repeated = [name for name in columns if columns.count(name) > 1]
     if repeated:
-        raise ProgramError(f"write_state(): the column {repeated[0]!r} of operator {uid!r} has two meanings")
+        raise ProgramError(
+            f"write_state(): the column {repeated[0]!r} of operator {uid!r} is used twice: pass different columns as"
+            " key=, states= and timers="
+        )
     if timers is not None and not _are_timers(types[timers]):
         raise ProgramError(
-            f"write_state(): the column {timers!r} is {types[timers].simpleString()}, and timers must be an"
-            " array<struct<domain:string,timestamp:bigint>>"
+            f"write_state(): the column {timers!r} is {types[timers].simpleString()}, but timers= must name a column of"
+            " type array<struct<domain:string,timestamp:bigint>>"
         )
     keys = {name: types[name].simpleString() for name in names}
     return NewTable.of(uid, keys, states, timers, DEFAULT_MAX_PARALLELISM), columns
@@ -147,7 +150,7 @@ def _check_unique(df: DataFrame, columns: list[str], uid: str) -> None:
         values = duplicates[0].asDict()
         key = next(iter(values.values())) if len(values) == 1 else tuple(values.values())
         raise TypeMismatchError(
-            f"operator {uid!r}: the key {shorten(key)} occurs more than once, and a key has one row"
+            f"operator {uid!r}: the key {shorten(key)} occurs more than once, but a key has only one row"
         )
 
 
@@ -159,10 +162,10 @@ def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, Edi
     types = {field.name: field.dataType for field in df.schema.fields}
     unknown = [name for name in types if name not in table.schema.names]
     if unknown or "key" not in types:
-        what = f"a column {unknown[0]!r}, which" if unknown else "no column 'key', and"
+        what = f"a column {unknown[0]!r}, which" if unknown else "no column 'key', which"
         raise ProgramError(
-            f"write_state(): the rows have {what} the table of operator {uid!r} in the savepoint has"
-            f" {'not' if unknown else 'one'}; its columns are {', '.join(table.schema.names)}"
+            f"write_state(): the rows have {what} the table of operator {uid!r} in the savepoint"
+            f" {'lacks' if unknown else 'has'}; its columns are {', '.join(table.schema.names)}"
         )
     columns = []
     for name, kind in types.items():
@@ -226,7 +229,7 @@ def _existing_savepoint(spark: SparkSession, directory: str, uid: str) -> files.
         existing = files.open_savepoint(spark, directory)
         if any(operator.uid == uid for operator in existing.manifest.operators):
             raise CheckpointMismatchError(
-                f"the savepoint {directory} already has state of operator {uid!r}: write it to a new directory"
+                f"the savepoint {directory} already has state of operator {uid!r}: write to a new directory"
             ) from None
         return existing
     return None

@@ -138,7 +138,7 @@ class HadoopFolder(Folder):
         finally:
             stream.close()
         if not self._files.rename(hidden, path):
-            raise PillarboxError(f"{path}: the file system did not rename {hidden} to it: check its permissions")
+            raise PillarboxError(f"{path}: the file system did not rename {hidden} to this path: check its permissions")
 
     def _text(self, name: str) -> str | None:
         def read() -> bytes:

@@ -25,8 +25,8 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
     Raises:
         ConfigurationError: Java or a Python package is missing or has a wrong version.
     """
-    check_count(cores, "local_session(): cores")
-    check_text(app_name, "local_session(): app_name")
+    check_count(cores, "local_session(): cores=")
+    check_text(app_name, "local_session(): app_name=")
     # Lets workers find the program's modules.
     script_folders = [folder for folder in sys.path[:1] if os.path.isdir(folder)]
     paths = [*script_folders, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]

@@ -57,13 +57,13 @@ def default_parallelism(spark: SparkSession) -> tuple[int, str]:
     setting = spark.conf.get(SHUFFLE_PARTITIONS, None)
     partitions = int(setting) if setting is not None and setting.isdigit() else 0
     if partitions > _MOST_PARTITIONS and partitions != 200:
-        return _MOST_PARTITIONS, f"the most by default, as {SHUFFLE_PARTITIONS} is {partitions}"
+        return _MOST_PARTITIONS, f"the largest default, because {SHUFFLE_PARTITIONS} is {partitions}"
     if partitions not in (0, 200):  # not the user's choice
-        return partitions, f"as {SHUFFLE_PARTITIONS} says"
+        return partitions, f"as set by {SHUFFLE_PARTITIONS}"
     cores = cores_of(spark)
     if not cores:
-        return _MOST_BY_DEFAULT, "as nobody knows the cluster's cores"
-    return min(cores, _MOST_BY_DEFAULT), "by the cluster's cores"
+        return _MOST_BY_DEFAULT, "because the cluster's number of cores is unknown"
+    return min(cores, _MOST_BY_DEFAULT), "the cluster's number of cores"
 
 
 def task_slots(spark: SparkSession) -> int:
@@ -75,7 +75,7 @@ def task_slots(spark: SparkSession) -> int:
     slots = int(setting) if setting else session_of(spark).default_parallelism() or local_cores(get)
     if slots is None:
         raise ConfigurationError(
-            "job_rate_limit, or a budget, is shared by the tasks of the source, whose number is unknown: set"
-            " spark.sql.leafNodeDefaultParallelism to it, or use rate_limit, which applies to each task"
+            "the source's tasks share job_rate_limit= or a budget, but their number is unknown: set"
+            " spark.sql.leafNodeDefaultParallelism to that number, or use rate_limit=, which applies to each task"
         )
     return slots

@@ -56,7 +56,7 @@ def push_based_shuffle_problem(settings: Mapping[str, str]) -> str | None:
     if not _is_true(settings, "spark.shuffle.push.enabled"):
         return None
     return (
-        "spark.shuffle.push.enabled is true: where an executor is lost, Spark may mix the output of 2 attempts of one"
+        "spark.shuffle.push.enabled is true: if an executor is lost, Spark may mix the output of 2 attempts of one"
         " task, so set it to false"
     )
 
@@ -65,7 +65,7 @@ def daemon_problem(settings: Mapping[str, str]) -> str | None:
     if _is_true({"spark.python.use.daemon": "true", **settings}, "spark.python.use.daemon"):
         return None
     return (
-        "spark.python.use.daemon is false: the processes that functions live in belong to PySpark's daemon, so leave it"
+        "spark.python.use.daemon is false: PySpark's daemon owns the processes that run your functions, so set it to"
         " true"
     )
 
@@ -112,7 +112,7 @@ def check_python(worker: str) -> None:
     # Environments may share a base Python, or an environment may have several paths.
     if path is None or (path != sys.executable and _prefix(path) != sys.prefix):
         raise ConfigurationError(
-            f"Spark's Python workers run {path or worker}, and this program runs {sys.executable}: set"
+            f"Spark's Python workers run {path or worker}, but this program runs {sys.executable}: set"
             ' os.environ["PYSPARK_PYTHON"] = sys.executable before creating the session'
         )
 

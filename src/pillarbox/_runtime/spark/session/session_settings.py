@@ -85,8 +85,8 @@ def alone() -> Iterator[None]:
     """Keep other threads from starting queries within the block."""
     if not _starting.acquire(timeout=_STARTING_SECONDS):
         raise ConfigurationError(
-            f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and a process with pillarbox"
-            " programs starts one query at a time: does a listener start a query in onQueryStarted()?"
+            f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, but a process with pillarbox"
+            " programs starts only one query at a time: does a listener start a query in onQueryStarted()?"
         )
     try:
         yield

@@ -73,25 +73,25 @@ def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkp
         if noted is not None and not begun:
             raise CheckpointMismatchError(
                 f"checkpoint {checkpoint}: a start from the savepoint {noted} was interrupted: start the same"
-                f" program with env.from_savepoint({noted!r}) to complete it, or use a new checkpoint"
+                f" program with env.from_savepoint({noted!r}) to complete it, or use a new checkpoint directory"
             )
         return False
     savepoint = asked.savepoint
     assert savepoint is not None
     if noted is None and (begun or checkpoint.is_begun):
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint} was created without a savepoint, and cannot take the state of"
-            f" {savepoint.directory}: start on a new checkpoint, or drop env.from_savepoint()"
+            f"checkpoint {checkpoint} was created without a savepoint, so it cannot take the state of"
+            f" {savepoint.directory}: use a new checkpoint directory, or drop env.from_savepoint()"
         )
     if noted is not None and noted != savepoint.directory:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint} was created from the savepoint {noted}, not from {savepoint.directory}:"
-            f" start on a new checkpoint, or with env.from_savepoint({noted!r})"
+            f"checkpoint {checkpoint} was created from the savepoint {noted}, not from {savepoint.directory}: use a new"
+            f" checkpoint directory, or call env.from_savepoint({noted!r})"
         )
     if begun:
         return False
     if len(planned) > 1:
-        raise ProgramError("the query contains several programs, and env.from_savepoint() needs a query with one")
+        raise ProgramError("the query contains several programs, but env.from_savepoint() needs a query with only one")
     check_classic(
         start.spark,
         "Spark Connect cannot start a query from a savepoint: start it once in a classic session, for example"
@@ -133,7 +133,7 @@ class _SavepointStarter:
         for name in positions.gone:
             _log.warning("savepoint %s: the position of source %r is dropped", asked.directory, name)
         for name in positions.added:
-            _log.info("savepoint %s: source %r is new, and starts where its own options set", asked.directory, name)
+            _log.info("savepoint %s: source %r is new, and starts as its own options define", asked.directory, name)
         first = FirstEpoch(
             placeholder_sources(spark, positions.positions, sources, str(checkpoint)),
             lambda vertices: self._state(opened, plan, own, vertices),
@@ -159,9 +159,8 @@ class _SavepointStarter:
             return
         if newest["programs"] != describe_programs([self._program])["programs"]:
             raise CheckpointMismatchError(
-                f"checkpoint {self._checkpoint}: a start of another program from the savepoint"
-                f" {self._asked.directory} was interrupted: start that program again to complete it, or use a new"
-                " checkpoint"
+                f"checkpoint {self._checkpoint}: a start of another program from the savepoint {self._asked.directory}"
+                " was interrupted: start that program again to complete it, or use a new checkpoint directory"
             )
 
     def _conflicts(self) -> list[str]:
@@ -171,8 +170,8 @@ class _SavepointStarter:
         count, every = sum(map(len, ours)), len(planned_sources(self._start.dataframe))
         if count != every:
             conflicts.append(
-                f"the query reads {every} streaming sources, and the program {count} of them: give the others to the"
-                " program, too, or read them in a query of their own"
+                f"the query reads {every} streaming sources, but the program reads only {count} of them: pass the"
+                " others to the program, too, or read them in a separate query"
             )
         others = stateful_steps(self._start.dataframe)
         for _ in self._program.levels[1:]:
@@ -181,14 +180,14 @@ class _SavepointStarter:
                 others.remove(own_step)
         if others:
             conflicts.append(
-                f"the query has stateful steps of Spark's besides the program ({', '.join(others)}), of which a"
-                " savepoint has no state: leave them out, or do that in the program"
+                f"the query has other stateful Spark operators besides the program ({', '.join(others)}), whose state"
+                " is not in a savepoint: remove them, or move them into the program"
             )
         files = self._start.files
         if files is not None and SinkLog(self._spark, files).last is not None:
             conflicts.append(
-                f"{files} has files of another query: the numbers of micro-batches start from 1 again, and Spark"
-                " would skip those that it takes for written; write to a new directory, and read both"
+                f"{files} contains another query's files: micro-batch numbers restart at 1, and Spark would skip those"
+                " that it finds there. Write to a new directory, and read both"
             )
         return conflicts
 
@@ -216,7 +215,7 @@ class _SavepointStarter:
             then, now = [old for old, _ in pairs], [new for _, new in pairs]
         changes = Comparison()
         compare_sources(then, now, changes)
-        wrong += [f"{what}; or say positions=..." for what in changes.refused]
+        wrong += [f"{what}; or pass positions=..." for what in changes.refused]
         return changes.doubtful
 
     def _state(
@@ -258,7 +257,8 @@ class _SavepointStarter:
         if Checkpoint(spark, str(self._checkpoint)).last_committed < 0:
             raise SavepointError(
                 f"checkpoint {self._checkpoint}: the query was stopped before it had restored the savepoint"
-                f" {self._asked.directory}: start the same program again to complete that, or use a new checkpoint"
+                f" {self._asked.directory}: start the same program again to complete it, or use a new checkpoint"
+                " directory"
             )
 
 
@@ -272,7 +272,7 @@ def restored(
     for source, position in zip(sources, positions):
         name = f"source {source.known_as or source.title or source.name!s}"
         if position is None:
-            parts.append(f"{name} begins as its own options say")
+            parts.append(f"{name} starts as its own options define")
         elif isinstance(position, SeenFiles):
             parts.append(f"{name} resumes after {len(position.paths):,} file{'s' * (len(position.paths) != 1)}")
         else:
@@ -294,9 +294,9 @@ def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple
 
 def _dropped_sources(positions: FoundPositions) -> str:
     gone, added = (", ".join(map(repr, names)) for names in (positions.gone, positions.added))
-    instead = f", and reads {added}, of which the savepoint has none" if added else ""
+    instead = f", and it reads {added}, which the savepoint does not have" if added else ""
     return (
-        f"it has positions of the sources {gone}, which the program does not read{instead}: give them the same names"
-        " again, as in from_dataframe(df, 'payments'), say renamed={'old name': 'new name'}, or leave their positions"
-        " behind: allow_non_restored_state=True"
+        f"it has positions of the sources {gone}, but the program does not read them{instead}: use the old names"
+        " again, as in from_dataframe(df, 'payments'), pass renamed={'old name': 'new name'}, or drop their positions"
+        " with allow_non_restored_state=True"
     )

@@ -50,7 +50,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     """
     check_count(parallelism, "parallelism")
     check_session(spark, "rescale()")
-    location = checked_directory(checkpoint, "rescale(): the checkpoint")
+    location = checked_directory(checkpoint, "rescale(): checkpoint=")
     check_spark(spark)
     state = CheckpointState(spark, location)
     stopped = state.checkpoint
@@ -58,8 +58,8 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
         raise CheckpointMismatchError(f"checkpoint {location}: its query is running: stop it, and try again")
     if stopped.uncommitted_epoch is not None:
         raise CheckpointMismatchError(
-            f"checkpoint {location}: epoch {stopped.uncommitted_epoch} was begun and not committed: start the"
-            " query with pillarbox.start(...) and trigger(availableNow=True), let it end, and try again"
+            f"checkpoint {location}: epoch {stopped.uncommitted_epoch} was begun, but not committed: start the query"
+            " with pillarbox.start(...) and trigger(availableNow=True), let it end, and try again"
         )
     stopped.check_interrupted(parallelism)
     if stopped.interrupted is None and stopped.parallelism == parallelism:
@@ -69,9 +69,9 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
         raise CheckpointMismatchError(f"checkpoint {location} contains no pillarbox state to repartition")
     if parallelism > subtasks:
         raise CheckpointMismatchError(
-            f"checkpoint {location}: parallelism {parallelism} is above its max parallelism {subtasks}, which"
-            f" the first start fixed: choose at most {subtasks}; or write a savepoint, and start from it on a"
-            " new checkpoint, with env.from_savepoint(...) and a new set_max_parallelism(...)"
+            f"checkpoint {location}: parallelism {parallelism} is above its max parallelism {subtasks}, which the first"
+            f" start fixed: choose at most {subtasks}, or write a savepoint and start from it with"
+            " env.from_savepoint(...), a new set_max_parallelism(...) and a new checkpoint directory"
         )
     stopped.renew_description()
     # Other queries can start meanwhile.
@@ -85,10 +85,10 @@ def check_spark(spark: SparkSession) -> None:
     if not has_jvm or spark_version(spark) < _SINCE:
         named = f"Spark {spark.version}" if has_jvm else "Spark Connect"
         raise ConfigurationError(
-            f"{named} cannot repartition the state of a checkpoint: call pillarbox.rescale in a classic session"
-            " of Spark 4.2 or newer, or run 'pillarbox rescale'. Afterwards, the query may run with this Spark"
-            " again. Or write a savepoint, and start from it on a new checkpoint, with env.from_savepoint(...)"
-            " and any parallelism"
+            f"{named} cannot repartition the state of a checkpoint: call pillarbox.rescale in a classic session of"
+            " Spark 4.2 or newer, or run 'pillarbox rescale'. Afterwards, the query can run with this Spark again."
+            " Alternatively, write a savepoint and start from it with env.from_savepoint(...), any parallelism and a"
+            " new checkpoint directory"
         )
 
 

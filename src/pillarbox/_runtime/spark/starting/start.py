@@ -227,13 +227,13 @@ def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], la
     """Raise if the checkpoint's layout differs from the program's. For tasks that cannot receive a layout."""
     for program, layout in zip(planned, layouts):
         if program.parallelism and layout != program.layout._replace(codes=CODES):
-            what, how = "is laid out in another way than the program", ""
+            what, how = "has another layout than the program", ""
             if layout.subtasks != program.layout.subtasks:
-                what = f"has max parallelism {layout.subtasks}, and the program {program.layout.subtasks}"
+                what = f"has max parallelism {layout.subtasks}, but the program has {program.layout.subtasks}"
                 how = f"call env.set_max_parallelism({layout.subtasks}), or "
             raise CheckpointMismatchError(
-                f"checkpoint {checkpoint} {what}, and under Spark Connect, tasks of foreachBatch and for_each_batch"
-                f" cannot detect that: {how}start the query in a classic session"
+                f"checkpoint {checkpoint} {what}. Under Spark Connect, tasks of foreachBatch and for_each_batch cannot"
+                f" detect that: {how}start the query in a classic session"
             )
 
 
@@ -243,13 +243,13 @@ def _notify_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> 
     if stateful and wanted_parallelism(stateful) is None:
         notify(
             f"the query begins with parallelism {max(program.parallelism for program in stateful)},"
-            f" {default_parallelism(spark)[1]}: env.set_parallelism() sets another one, and 'pillarbox rescale' changes"
-            " it, up to the max parallelism"
+            f" {default_parallelism(spark)[1]}: set another one with env.set_parallelism(), or change it later with"
+            " 'pillarbox rescale', up to the max parallelism"
         )
     fixed = {program.layout.subtasks for program in stateful if not program.sets_max_parallelism}
     if fixed:
         notify(
-            f"the query begins with max parallelism {' and '.join(map(str, sorted(fixed)))},"
-            " which is now fixed: env.set_max_parallelism() sets another one for a new checkpoint, which may begin"
-            " with a savepoint of this one"
+            f"the query begins with max parallelism {' and '.join(map(str, sorted(fixed)))}, which is now fixed: to"
+            " change it, call env.set_max_parallelism() and use a new checkpoint directory, which can start from a"
+            " savepoint of this one"
         )

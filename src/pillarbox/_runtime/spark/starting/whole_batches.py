@@ -54,9 +54,8 @@ class WholeBatches:
         self._persists = True
         name = getattr(self._function, "__name__", type(self._function).__name__)
         _log.warning(
-            "the foreachBatch function %s() read only a part of batch %d, which is computed again. From now"
-            " on, the query persists its batches. env.for_each_batch() computes each batch once, whatever the"
-            " function reads",
+            "the foreachBatch function %s() read only a part of batch %d, so the batch is computed again. From now on,"
+            " the query persists its batches. env.for_each_batch() always computes each batch once",
             *(name, batch_id),
         )
         _compute(batch)

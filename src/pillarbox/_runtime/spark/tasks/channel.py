@@ -100,7 +100,7 @@ class Channel:
         """Return the next message as bytes. Raises `LostError` if it is longer than ``most`` bytes."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         if most is not None and length > most:
-            raise self._lost(f"{length} bytes instead of at most {most}")
+            raise self._lost(f"a message has {length} bytes, but the maximum is {most}")
         return self._read(length)
 
     def _read(self, size: int) -> bytes:
@@ -111,18 +111,18 @@ class Channel:
             while rest:
                 count = self._socket.recv_into(rest)
                 if not count:
-                    raise self._lost("it has closed the connection")
+                    raise self._lost("the other process closed it")
                 rest = rest[count:]
         except TimeoutError as error:
             self.is_lost = True
-            raise SilentError(f"the other end is silent: {error}") from None
+            raise SilentError(f"the other process sends nothing: {error}") from None
         except (OSError, ValueError) as error:
             raise self._lost(error) from None
         return bytes(read)
 
     def _lost(self, why: object) -> LostError:
         self.is_lost = True
-        return LostError(f"the other end has gone: {why}")
+        return LostError(f"the connection was lost: {why}")
 
     def set_timeout(self, seconds: float | None) -> None:
         try:

@@ -143,7 +143,7 @@ class TaskHost:
                 self._tasks = self._homes.relay(self._vertices, self._facts, code)
             except NoHomesError as error:
                 self._fallback = str(error)
-                _warn_once(f"tasks live in Spark's Python workers, as with {MODE}=off: {error}")
+                _warn_once(f"tasks run in Spark's Python workers, as with {MODE}=off: {error}")
             if self._tasks is None:
                 self._tasks = LevelTasks(self._vertices, residency.here)
         return self._tasks
