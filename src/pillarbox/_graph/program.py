@@ -375,16 +375,17 @@ class _Compiler:
 
         A source's silence is measured by the receiver of an edge, so it cannot be measured for a part of the edge.
         """
-        differing = assigners ^ more if assigners and more else set()
-        if vertex.is_source and consumer.strategy is None and not vertex.batch:
-            for step in sorted(differing, key=lambda step: step.number):
-                assert step.strategy is not None
-                if step.strategy.idle_timeout is not None or step.strategy.progress_timeout is not None:
-                    raise ProgramError(
-                        f"operator {step.name!r}: the silence of a part of a source is not detected, and"
-                        f" {consumer.name!r} combines this part with another: assign a strategy with an idle timeout"
-                        " after union(...), or call rebalance() on each part before assigning its strategy"
-                    )
+        differing = sorted(assigners ^ more, key=lambda step: step.number) if assigners and more else []
+        strategies = [step.strategy for step in differing if step.strategy is not None]
+        detects_silence = any(strategy.idle_timeout is not None for strategy in strategies) or (
+            bool(strategies) and all(strategy.progress_timeout is not None for strategy in strategies)
+        )
+        if detects_silence and vertex.is_source and consumer.strategy is None and not vertex.batch:
+            raise ProgramError(
+                f"operator {differing[0].name!r}: the silence of a part of a source is not detected, and"
+                f" {consumer.name!r} combines this part with another: assign one strategy after union(...) or, for"
+                " with_idleness(...), call rebalance() on each part before assigning its strategy"
+            )
         assigners |= more
 
     def _connect(
