@@ -80,7 +80,10 @@ def with_moments(*moments: dict[str, Any]) -> Snapshot:
         )
         for index, values in enumerate(moments)
     ]
-    return replace(result, run=replace(result.run, moments=every))
+    # The newest epoch ends with the last moment.
+    later = every[-1].at - result.epochs[-1].end
+    epochs = [replace(epoch, began=epoch.began + later) for epoch in result.epochs]
+    return replace(result, epochs=epochs, run=replace(result.run, moments=every))
 
 
 def facts(snapshot: Snapshot | None = None, **changed: Any) -> Snapshot:
