@@ -42,7 +42,9 @@ def main(arguments: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", nargs="?", choices=folders, metavar="NAME", help="an example")
-    parser.add_argument("--copy", type=Path, metavar="DIR", help="copy it to this new folder instead of running it")
+    parser.add_argument(
+        "--copy", type=Path, metavar="DIR", help="copy the example to this new folder instead of running it"
+    )
     options = parser.parse_args(arguments)
     if options.name is None:
         parser.print_help()

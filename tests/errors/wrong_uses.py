@@ -691,7 +691,7 @@ BUILDS = [
     Build("keyed process, wrong on_barrier", lambda env: rows(env).key_by("key").process(processing, on_barrier="wait"), ('process(): on_barrier= must be "drain" or "carry"', "not 'wait'")),
     Build("keyed process, wrong journal", lambda env: rows(env).key_by("key").process(processing, journal=""), ("process(): journal= must be a folder, such as", "not ''")),
     Build("recorded answers that are not carried", lambda env: rows(env).map_async(asking, record=True), ('map_async(): record= must be False, or True with on_barrier="carry"', "not True")),
-    Build("async function that yields", lambda env: AsyncDataStream.ordered_wait(rows(env), AsksYielding(), 1000), ("AsksYielding.async_invoke() yields: return a list",)),
+    Build("async function that yields", lambda env: AsyncDataStream.ordered_wait(rows(env), AsksYielding(), 1000), ("AsksYielding.async_invoke() is a generator: return a list",)),
     Build("fallback of one parameter", lambda env: fallback(lambda record: 1), ("fallback() got", "which takes (record)", "called with (record, error)")),
     Build("open that yields", lambda env: rows(env).key_by("key").process(OpensYielding()), ("process() got", "whose open() yields, so it would never run")),
     Build("async close", lambda env: rows(env).map(ClosesAsync()), ("map() got", "whose close() is an async def, which")),

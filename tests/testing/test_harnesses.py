@@ -393,7 +393,7 @@ def test_wrong_names_and_builders():
         with pytest.raises(ProgramError, match="no output 'main'; the outputs are output"):
             harness.get_output("main")
         assert harness.get_plan().startswith("Program 'test'")
-    with pytest.raises(ProgramError, match="takes no source"):
+    with pytest.raises(ProgramError, match="has no parameter for a source"):
         ProgramTestHarness(lambda env: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(ProgramError, match="returned None for the output 'output'"):
         ProgramTestHarness(lambda env, s: None)  # type: ignore[arg-type, return-value]

@@ -78,7 +78,8 @@ class SavepointStart:
         if unknown:
             raise ProgramError(
                 f"from_savepoint(): renamed= has the new uid {listed(unknown)}, but the program has no such"
-                f" operator. It has {listed(sorted(uid for uid in uids if uid))}, and the sources {listed(sources)}"
+                f" operator. Its operators are {listed(sorted(uid for uid in uids if uid))}, and its sources"
+                f" {listed(sources)}"
             )
 
     def uid_of(self, uid: str) -> str:

@@ -148,7 +148,9 @@ class LocalJob:
             The records, by output name.
         """
         if self.program.batch and (self.epoch or not bounded):
-            raise ProgramError("a program in batch mode runs a single epoch with all of its input: call end_input()")
+            raise ProgramError(
+                "a program in batch mode processes all of its input in a single epoch: call end_input() instead"
+            )
         try:
             outcome = self._run_epoch(inputs, bounded)
         except BaseException:

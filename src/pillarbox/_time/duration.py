@@ -85,17 +85,17 @@ class Duration(_Millis):
 
     @staticmethod
     def of_hours(hours: int) -> Duration:
-        """Return a duration in hours."""
+        """Return a duration of ``hours`` hours."""
         return Duration(_times(hours, _HOUR))
 
     @staticmethod
     def of_minutes(minutes: int) -> Duration:
-        """Return a duration in minutes."""
+        """Return a duration of ``minutes`` minutes."""
         return Duration(_times(minutes, _MINUTE))
 
     @staticmethod
     def of_seconds(seconds: int) -> Duration:
-        """Return a duration in seconds."""
+        """Return a duration of ``seconds`` seconds."""
         return Duration(_times(seconds, _SECOND))
 
     @staticmethod

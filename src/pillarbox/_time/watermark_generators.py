@@ -123,9 +123,9 @@ class NoWatermarksGenerator(WatermarkGenerator):
 class WatermarksWithIdleness(WatermarkGenerator):
     """Marks a stream idle if it has no records for a while (Flink's class).
 
-    The timeout begins with the second of two calls of :meth:`on_periodic_emit` without a record in between, so a task
-    that does not run is not idle. Any record ends idleness, even a late record. (In Flink, only the next watermark ends
-    it.)
+    The timeout starts at the second of two consecutive calls of :meth:`on_periodic_emit` with no record in between,
+    because a task that is not running is not idle. Any record ends idleness, even a late record. (In Flink, only the
+    next watermark ends it.)
     """
 
     def __init__(self, generator: WatermarkGenerator, idle_timeout: DurationLike, now_ms: Callable[[], int]) -> None:

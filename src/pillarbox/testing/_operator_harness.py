@@ -283,8 +283,8 @@ class OneInputStreamOperatorTestHarness:
                 raise TimeoutError(f"operator {self.operator.name!r} has unfinished requests after {seconds} s")
             if waits_for_time(self.operator):
                 raise TimeoutError(
-                    f"operator {self.operator.name!r} waits for a later time, but the harness's clock stands still at"
-                    f" {self.get_processing_time()}: call advance_processing_time(...)"
+                    f"operator {self.operator.name!r} is waiting for a later time, but the harness's clock stands still"
+                    f" at {self.get_processing_time()}: call advance_processing_time(...)"
                 )
             time.sleep(0.001)
             self._settle()

@@ -244,7 +244,7 @@ def program_of(
     names = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
     if not names:
         raise ProgramError(
-            f"{shorten(build)} takes no source: build(env, payments) gets one stream for each parameter after env"
+            f"{shorten(build)} has no parameter for a source: declare one for each source, as in build(env, payments)"
         )
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
     if time_zone is not None:

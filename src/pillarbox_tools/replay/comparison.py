@@ -66,7 +66,7 @@ class Comparison:
     Attributes:
         sent: numbers of records that (the recorded program, the other program) emitted.
         only_end: differences caused by timers, requests or the end of the epoch, not by a record.
-        unanswered: the message of the service call without a recorded answer that stopped a program, or None.
+        unanswered: the error message if a program stopped at a service call that has no recorded answer, or None.
     """
 
     records: int = 0

@@ -31,7 +31,7 @@ class Replay:
         state: differences between the final state and the checkpoint's state, or None if they were not compared.
         reasons: messages about possible reasons for differences.
         stopped: whether the replay stopped at the requested record or in the debugger.
-        unanswered: the message of the service call without a recorded answer that stopped the replay, or None.
+        unanswered: the error message if the replay stopped at a service call that has no recorded answer, or None.
     """
 
     records: int = 0

@@ -168,7 +168,7 @@ def test_a_file_that_is_incomplete_is_ignored(
     with calling(service, tmp_path, two_calls, snapshot=before) as harness:
         harness.push(("a", 1))
         await_that(harness, lambda: service.calls[2:] == [1])
-    assert f"the journal file {path} is incomplete, and is ignored" in caplog.text
+    assert f"the journal file {path} is incomplete and will be ignored" in caplog.text
 
 
 def test_a_journal_that_cannot_be_used_fails_the_task(service: Service, tmp_path: Path) -> None:

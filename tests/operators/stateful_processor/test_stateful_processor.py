@@ -140,7 +140,7 @@ class Changing(Base):
 
 
 def test_timers_see_a_snapshot_of_the_timers_that_have_expired():
-    """As in Spark, a timer that is deleted meanwhile still fires, and a new timer waits."""
+    """As in Spark, expired timers fire even if one deletes another, and new timers wait for the next micro-batch."""
     batches = MicroBatches(Changing(), mode="eventtime")
     batches.run([("a", 0, 1)], 0)
     assert batches.run([], 1, watermark=3000) == [

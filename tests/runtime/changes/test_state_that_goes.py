@@ -1,4 +1,4 @@
-"""After event time has passed, joins have no rows, no timers, and a short log."""
+"""Once event time has moved past their rows, joins keep no rows or timers, and only a short log."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def _checked_strategy(method: str, strategy: object) -> AsyncRetryStrategy:
 
 def _check_coroutine(function: Any, method: str) -> None:
     if inspect.isasyncgenfunction(getattr(function, method)):
-        raise ProgramError(f"{type(function).__name__}.{method}() yields: return a list of results instead")
+        raise ProgramError(f"{type(function).__name__}.{method}() is a generator: return a list of results instead")
     if not inspect.iscoroutinefunction(getattr(function, method)):
         raise ProgramError(f"{type(function).__name__}.{method}() must be an async def")
 

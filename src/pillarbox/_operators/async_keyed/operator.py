@@ -1,7 +1,7 @@
 """The operator of ``process`` with ``async def`` on a keyed stream, with keyed state, timers and any awaitable.
 
 The functions run in an event loop in the mailbox thread, briefly after each batch of records, and whenever the thread
-would wait for mail.
+would otherwise wait for mail.
 """
 
 from __future__ import annotations

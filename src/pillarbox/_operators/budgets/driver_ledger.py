@@ -139,8 +139,8 @@ class _DriverLedgerConnection(LedgerConnection):
                 except (OSError, EOFError, ForgedError, TimeoutError, asyncio.TimeoutError) as error:
                     if self.now() > deadline:
                         raise OperatorError(
-                            f"the driver's budgets cannot be reached at {ledger.host}:{ledger.port}: {describe(error)}:"
-                            " allow executors to connect to the driver at this port"
+                            f"cannot connect to the driver, which grants budgets, at {ledger.host}:{ledger.port}:"
+                            f" {describe(error)}: allow executors to connect to the driver at this port"
                         ) from error
                     await asyncio.sleep(next(pauses, _PAUSES[-1]))
                     continue

@@ -84,7 +84,7 @@ class Journal:
                 entries = _entries_in(self._file_system, path)
                 if entries is None:
                     task = place_of_task(self._context.name)
-                    _log.warning("the journal file %s is incomplete, and is ignored %s", path, task)
+                    _log.warning("the journal file %s is incomplete and will be ignored %s", path, task)
                 self.add(epoch, entries or ())
 
     def add(self, epoch: int, entries: Iterable[Entry]) -> None:

@@ -85,7 +85,7 @@ class ElementCalls:
         return fingerprint, occurrence
 
     def release(self, name: Name) -> None:
-        """Release a failed call's name, so that the next call with equal arguments counts as its repetition."""
+        """Release a failed call's name, so that the next call with equal arguments counts as a retry."""
         self._used.discard(name)
 
     def snapshot(self) -> tuple[Any, ...]:

@@ -71,8 +71,8 @@ def _explain() -> None:
             if threading.current_thread() is threading.main_thread() or not hasattr(_thread, "runs_functions"):
                 raise
             raise ValueError(
-                f"{error}. Several state partitions share this process, each in a thread of its own: raise {MOST},"
-                " so that each has its own process"
+                f"{error}. Several state partitions share this process, each in its own thread: increase {MOST}"
+                " so that each gets its own process"
             ) from None
 
     signal.signal = set_or_explain  # type: ignore[assignment]

@@ -3,7 +3,8 @@
 Sockets are files in a folder that only the user may enter. Each end checks the user of the other process and, if
 Spark's daemon has a secret, that secret.
 
-A starter (of homes) is named ``EXECUTOR-DAEMON``, and a home ``EXECUTOR-DAEMON.HOME``. The workers of one PySpark
+The socket of a starter (the process that starts homes) is named ``EXECUTOR-DAEMON``, and the socket of a home (a
+process that runs tasks) ``EXECUTOR-DAEMON.HOME``. The workers of one PySpark
 daemon share a starter.
 """
 

@@ -129,7 +129,7 @@ def add(added: bytes | None) -> None:
 
 
 def _set_process(new: _ProcessState) -> None:
-    """Apply changes of the worker's settings here. Keeps values that user functions have changed in this process."""
+    """Apply changes to the worker's settings in this process, except where user functions have changed a value."""
     from pyspark import SparkFiles
 
     old = _last_process[0] if _last_process else _ProcessState.here()
