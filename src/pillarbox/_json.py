@@ -1,12 +1,13 @@
 """Converts dataclasses to and from JSON.
 
 Default values are omitted, unknown fields are skipped, and missing fields get their defaults, so fields can be added
-without a new format version.
+without a new format version. JSON has no NaN and no infinity: both become null.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -29,6 +30,8 @@ def plain(value: Any) -> Any:
         }
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return {name: plain(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 

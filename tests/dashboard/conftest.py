@@ -18,7 +18,8 @@ def live() -> Live:
             1,
             source(records_in=9, busy_ms=10, operators=[[9, 8]], started=1_699_999_981_100),
             keyed(records_in=8, busy_ms=600, back_pressured_ms=200, operators=[[8, 3], [3, 3]], keys=2,
-                  counters={"ask.completed": 4, "ask.requests": 5, "count.late_records_dropped": 1,
+                  counters={"ask.completed": 4, "ask.failed": 0, "ask.timed_out": 0, "ask.requests": 5,
+                            "count.late_records_dropped": 1,
                             "agent.longest_key": 3, "agent.budget.model.spent": 40}, hot_keys={"agent": "'ann'"},
                   started=1_699_999_981_200),
         )

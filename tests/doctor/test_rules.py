@@ -80,7 +80,10 @@ def with_moments(*moments: dict[str, Any]) -> Snapshot:
         )
         for index, values in enumerate(moments)
     ]
-    return replace(result, run=replace(result.run, moments=every))
+    # The newest epoch ends with the last moment.
+    later = every[-1].at - result.epochs[-1].end
+    epochs = [replace(epoch, began=epoch.began + later) for epoch in result.epochs]
+    return replace(result, epochs=epochs, run=replace(result.run, moments=every))
 
 
 def facts(snapshot: Snapshot | None = None, **changed: Any) -> Snapshot:
@@ -369,6 +372,26 @@ def test_tasks_that_wait_for_a_service_are_not_skewed() -> None:
         return [first, *(replace(task, counters={"count.in_flight_max": 9}) for task in tasks)]
 
     assert wrong(facts(query(change=waiting))) == []
+
+
+def test_tasks_that_take_turns_are_not_skewed() -> None:
+    def turns(number: int) -> list[Any]:
+        first, *tasks = skewed(number)
+        return [first, *(replace(task, subtask=(task.subtask + number) % 9) for task in tasks)]
+
+    assert "skewed_tasks" not in {finding.rule for finding in wrong(facts(query(change=turns)))}
+
+
+@pytest.mark.parametrize(("timed_out", "message"), [(10, ""), (100, r"100 of 1,000 records of 'count' \(10%\)")])
+def test_timeouts_of_an_async_keyed_function_are_compared_with_its_records(timed_out: int, message: str) -> None:
+    counters = {"count.timed_out": timed_out, "count.longest_key": 1}
+    snapshot = facts(growing(lambda n: {"counters": counters, "inputs": {"count": 1000}, "rows": 9}))
+    assert snapshot.plan is not None
+    first, second = snapshot.plan.vertices
+    plan = replace(snapshot.plan, vertices=[first, replace(second, calls=["count"])])
+    findings = {finding.rule: finding.message for finding in wrong(replace(snapshot, plan=plan))}
+    assert ("failing_calls" in findings) is bool(message)
+    assert_matches(message, findings.get("failing_calls", ""))
 
 
 def test_a_query_without_event_time_has_no_stuck_watermark() -> None:

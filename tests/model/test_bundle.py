@@ -48,7 +48,8 @@ def _failure() -> Failure:
 def snapshot() -> Snapshot:
     query = model()
     sample = [400, [[repr(KEY), 200], [repr(RECORD), 50]]]
-    counters = {f"count.seen {KEY}": 1, f"count.failed {KEY}": 1, "count.dead_letters": 2, **BUDGETED}
+    users = {f"count.seen {KEY}": 1, f"count.failed {KEY}": 1, f"count.{KEY}.failed": 1, f"map-3.{KEY}.requests": 1}
+    counters = {**users, "count.dead_letters": 2, **BUDGETED}
     tasks = [
         source(records_in=9, event_times=[1, 2, {"file": f"{RECORD}.json"}]),
         keyed(

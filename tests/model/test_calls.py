@@ -12,6 +12,8 @@ def test_async_keyed_functions_and_budgets_over_some_epochs() -> None:
         counters = {
             "ask.requests": 5,
             "ask.completed": 4,
+            "ask.failed": 0,
+            "ask.timed_out": 0,
             "ask.budget.a.b.spent": 10 * number,
             "agent.in_flight": 4 - number,
             "agent.in_flight_max": number,
@@ -26,6 +28,7 @@ def test_async_keyed_functions_and_budgets_over_some_epochs() -> None:
             "agent.budget.\0agent.stops": 2,
             "agent.seen": 3,
             "plain.calls": 4,
+            "plain.completed": 2,
         }
         less = {"agent.in_flight": 1, "agent.longest_key": 1, "agent.rate_limited_ms": 100}
         reports = (
@@ -34,7 +37,7 @@ def test_async_keyed_functions_and_budgets_over_some_epochs() -> None:
         )
         query.progressed(progress(number, *reports))
     calls, keyed_calls, budgets, others = counters_of(query.snapshot().epochs)
-    assert calls == [{"uid": "ask", "epoch": 3, "requests": 5, "completed": 4}]
+    assert calls == [{"uid": "ask", "epoch": 3, "requests": 5, "completed": 4, "failed": 0, "timed_out": 0}]
     assert keyed_calls == [
         KeyedCalls(
             "agent", in_flight=2, in_flight_max=3, calls=30, calls_reused=3, longest_key=9, hot_key="'bob'",
@@ -42,4 +45,4 @@ def test_async_keyed_functions_and_budgets_over_some_epochs() -> None:
         )
     ]  # fmt: skip
     assert budgets == [BudgetUse("a.b", granted=18, spent=63), BudgetUse("agent", stops=6)]
-    assert others == {"agent.seen": 9, "plain.calls": 12}
+    assert others == {"agent.seen": 9, "plain.calls": 12, "plain.completed": 6}

@@ -17,7 +17,7 @@ from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox_tools.doctor.rules import wrong
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.query_metrics import QueryMetrics
-from pillarbox_tools.model.condition import CONDITIONS, conditions_of
+from pillarbox_tools.model.condition import CONDITIONS, conditions_of, input_at
 from pillarbox_tools.model.snapshot import Run, Snapshot
 from tests.model.made import START, keyed, plan, progress, query_model, source
 
@@ -189,6 +189,17 @@ def test_a_watermark_in_the_future_stays() -> None:
         day.epoch(**({"watermark": 4_102_444_800_000} if minute >= 10 else {}))
         day.beat()
         assert day.found() == ({"watermark_in_the_future"} if minute >= 10 else set()), minute
+
+
+def test_epochs_without_rows_in_the_same_minute_are_no_input() -> None:
+    day = Day()
+    day.epoch(rows=9)
+    came = day.now
+    for _ in range(9):
+        day.now += 1000
+        day.epoch(rows=0)
+    assert input_at(day.model.snapshot()) == came
+    assert day.ledger.values()[m.INPUT_AGE, ()] == 9000
 
 
 def test_a_source_that_is_rare_is_not_silent() -> None:

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import json
+from decimal import Decimal
+
+import numpy as np
 import pytest
 
 from pillarbox import AsyncDataStream, AsyncFunction, MapFunction, StreamExecutionEnvironment
@@ -81,6 +85,45 @@ def test_async_functions_have_metrics():
         assert report.counters["asks.asked"] == 3
 
 
+@pytest.mark.parametrize(
+    ("step", "count"), [(np.int64(2), 4), (True, 2), (0.5, 1.0), (np.float32(0.5), 1.0), (Decimal("0.5"), 1.0)]
+)
+def test_counters_add_numbers_of_other_types(step, count):
+    class Counts(MapFunction):
+        def open(self, runtime_context):
+            self.counter = runtime_context.get_metrics_group().counter("a")
+            self.meter = runtime_context.get_metrics_group().meter("b")
+
+        def map(self, value):
+            self.counter.inc(step)
+            self.meter.mark_event(step)
+            return value
+
+    with ProgramTestHarness(lambda env, numbers: numbers.map(Counts()).uid("counts")) as harness:
+        harness.push("numbers", 1, 2)
+        harness.run_epoch()
+        (report,) = reports(harness, 0)
+        # Spark gets a report as JSON.
+        assert json.loads(json.dumps(report.counters)) == {"counts.a": count, "counts.b": count}
+
+
+def test_a_metric_of_an_async_function_cannot_replace_a_metric_of_its_operator():
+    class Asks(AsyncFunction):
+        def open(self, runtime_context):
+            self.failed = runtime_context.get_metrics_group().counter("failed")
+
+        async def async_invoke(self, value):
+            return [value]
+
+    def build(env, numbers):
+        return AsyncDataStream.ordered_wait(numbers, Asks(), timeout="5 seconds")
+
+    with ProgramTestHarness(build) as harness:
+        harness.push("numbers", 1)
+        with pytest.raises(Exception, match="a metric named 'failed', under which the operator"):
+            harness.run_epoch()
+
+
 class Wrong(MapFunction):
     def __init__(self, define):
         self.define = define
@@ -103,6 +146,8 @@ def two_kinds(group):
         (two_kinds, "has two metrics named 'a', of different kinds"),
         (lambda group: group.counter(""), "a metric's name must be a non-empty string"),
         (lambda group: group.add_group(5), "a metric's name must be a non-empty string, not 5"),
+        (lambda group: group.counter("dead_letters"), "'map: Wrong': its function has a metric named 'dead_letters'"),
+        (lambda group: group.add_group("a").meter("late_records_dropped"), "a metric named 'late_records_dropped'"),
         (lambda group: group.gauge("a", 5), r"gauge\('a'\) takes a function that returns a number, not 5"),
         (lambda group: group.gauge("a", lambda: "x"), r"operator 'map: Wrong': the gauge 'map-\d+.a' failed"),
         (lambda group: group.gauge("a", lambda: float("nan")), "it returned nan, which is not a finite number"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise, takewhile
 
@@ -107,11 +108,14 @@ def skewed_tasks(snapshot: Snapshot) -> str | None:
         if any(name.endswith(".in_flight_max") for run in every for name in run.counters):
             continue  # a task that waits for a service counts as busy, but blocks no other task
         runs = [run for run in every if run.tasks > 1]
-        busiest = sum(run.busiest_ms for run in runs)
-        others = sum((run.busy_ms - run.busiest_ms) / (run.tasks - 1) for run in runs)
+        by_subtask: Counter[int] = Counter()
+        for run in runs:
+            by_subtask[run.busiest] += run.busiest_ms
+        [(subtask, busiest)] = by_subtask.most_common(1) or [(0, 0)]
+        others = (sum(run.busy_ms for run in runs) - busiest) / max(1, max((run.tasks for run in runs), default=1) - 1)
         if busiest > long and busiest > 4 * others:
             return (
-                f"subtask {max(runs, key=lambda run: run.busiest_ms).busiest} of {name_of(snapshot, vertex)}"
+                f"subtask {subtask} of {name_of(snapshot, vertex)}"
                 f" was busy for {busiest / 1000:.1f} s in {len(runs)} epochs, the other subtasks for"
                 f" {others / 1000:.1f} s on average: check its heavy keys, or the partitions of its source"
             )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from pillarbox_tools.doctor.query_rules import moments_of
+from pillarbox_tools.model.calls import OUTCOMES, has_requests
 from pillarbox_tools.model.condition import clock
 from pillarbox_tools.model.snapshot import Moment, Snapshot
 from pillarbox_tools.model.windows import HOUR, MINUTE, QUARTER, Fault, fault_in, within
@@ -69,18 +70,15 @@ def _share_of_input(snapshot: Snapshot, counter: str, what: str) -> str | None:
     return None
 
 
-_CALLS = ("completed", "failed", "timed_out")
-
-
 def failing_calls(snapshot: Snapshot) -> str | None:
-    moments = moments_of(snapshot)
-    calls = {uid for vertex in snapshot.vertices for uid in vertex.calls}
-    counters = {name for moment in moments for name in moment.counters}
-    # An operator with service calls has all three counters. Another function may happen to have one of them.
-    calls |= {name.rpartition(".")[0] for name in counters if _has_calls(name.rpartition(".")[0], counters)}
-    for uid in sorted(calls):
-        bad, every = ([f"{uid}.{name}" for name in names] for names in (_CALLS[1:], _CALLS))
-        fault = fault_in(snapshot, partial(_counted, names=bad), partial(_counted, names=every), least=10, share=0.05)
+    counters = {name for moment in moments_of(snapshot) for name in moment.counters}
+    operators = {uid for vertex in snapshot.vertices for uid in vertex.calls}
+    operators |= {uid for name in counters if has_requests(uid := name.rpartition(".")[0], counters)}
+    for uid in sorted(operators):
+        bad, every = ([f"{uid}.{name}" for name in names] for names in (OUTCOMES[1:], OUTCOMES))
+        # An async keyed function counts only timeouts.
+        of = partial(_counted, names=every) if every[0] in counters else partial(_input, uid=uid)
+        fault = fault_in(snapshot, partial(_counted, names=bad), of, least=10, share=0.05)
         if fault is not None:
             return (
                 f"{fault.count:,} of {fault.of:,} records of {uid!r} ({fault.share:.0%}) in the last {_span(fault)}"
@@ -88,10 +86,6 @@ def failing_calls(snapshot: Snapshot) -> str | None:
                 " and rate_limit= of the operator"
             )
     return None
-
-
-def _has_calls(uid: str, counters: set[str]) -> bool:
-    return all(f"{uid}.{name}" in counters for name in _CALLS)
 
 
 def _counted(moment: Moment, names: Sequence[str]) -> int:

@@ -13,6 +13,7 @@ import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ def write_bundle(
         snapshot = replace(snapshot, state_sizes=sizes)
     document = plain(snapshot)
     if not with_records:
-        document, state = _scrubbed(document, _OF_SNAPSHOT), _scrubbed(state, _OF_STATE)
+        uids = [operator.uid for vertex in snapshot.vertices for operator in vertex.operators if operator.uid]
+        document = _scrubbed(document, {**_OF_SNAPSHOT, "counters": _own_of(uids)})
+        state = _scrubbed(state, _OF_STATE)
     started = path.with_name(f".{path.name}.tmp")
     with zipfile.ZipFile(started, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(_README, _readme(snapshot, with_records=with_records))
@@ -84,13 +87,18 @@ def _scrubbed(value: Any, fields: Mapping[str, Callable[[Any], Any]]) -> Any:
     return [_scrubbed(item, fields) for item in value] if isinstance(value, list) else value
 
 
-def _own(counters: dict[str, Any]) -> dict[str, Any]:
-    """Leave out user functions' counters, whose names may contain a key."""
-    return {name: count for name, count in counters.items() if _is_own(name)}
+def _own_of(uids: Sequence[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function that leaves out user functions' counters, whose names may contain a key."""
+
+    @cache
+    def is_own(name: str) -> bool:
+        return any(_is_own(name, uid) for uid in uids if name.startswith(f"{uid}."))
+
+    return lambda counters: {name: count for name, count in counters.items() if is_own(name)}
 
 
-def _is_own(name: str) -> bool:
-    counter = name.rpartition(".")[2]
+def _is_own(name: str, uid: str) -> bool:
+    counter = name[len(uid) + 1 :]
     return counter in _COUNTERS or counter.startswith(COPY_MS) or BUDGET_COUNTER.fullmatch(name) is not None
 
 
@@ -109,7 +117,6 @@ def _source(source: dict[str, Any]) -> dict[str, Any]:
 
 # Fields of a snapshot, and of the state's sizes, that may contain user text.
 _OF_SNAPSHOT: dict[str, Callable[[Any], Any]] = {
-    "counters": _own,
     "event_times": lambda times: times and [*times[:2], {}],  # without the position of the newest record
     "failures": lambda failures: list(map(_failure, failures)),
     "gauges": lambda _: {},

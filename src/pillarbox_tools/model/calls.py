@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ CALL_COUNTERS = (
     *("requests", "retried", "completed", "failed", "timed_out", "dropped", "cache_hits", "in_flight"),
     *("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms"),
 )
+OUTCOMES = ("completed", "failed", "timed_out")
 _SUMS = ("calls", "calls_reused", "timed_out", "rate_limited_ms")
 _LARGEST = ("in_flight_max", "longest_key", "blocked_ms")
 #: Counters of an async keyed function.
@@ -94,6 +95,11 @@ class Counters(NamedTuple):
     counters: dict[str, int]
 
 
+def has_requests(uid: str, counters: Collection[str]) -> bool:
+    """Return whether an operator has all three outcomes of requests. A user's function may happen to count one."""
+    return all(f"{uid}.{name}" in counters for name in OUTCOMES)
+
+
 def budget_name(counted: str) -> str:
     return counted.lstrip("\0")
 
@@ -101,8 +107,8 @@ def budget_name(counted: str) -> str:
 def counters_of(epochs: Sequence[EpochReport]) -> Counters:
     vertices = [(epoch.number, vertex) for epoch in epochs for vertex in epoch.vertices]
     names = {name for _, vertex in vertices for name in vertex.counters}
-    # A counter `completed` identifies operators with requests, and `longest_key` async keyed functions.
-    callers = {name.removesuffix(".completed") for name in names if name.endswith(".completed")}
+    # A counter `longest_key` identifies async keyed functions.
+    callers = {uid for name in names if has_requests(uid := name.rpartition(".")[0], names)}
     keyed = {uid: KeyedCalls(uid) for name in sorted(names) if (uid := name.removesuffix(".longest_key")) != name}
     calls: dict[str, dict[str, str | int]] = {}
     budgets: dict[str, BudgetUse] = {}

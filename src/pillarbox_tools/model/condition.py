@@ -235,8 +235,8 @@ def _silent(snapshot: Snapshot, now: int) -> Condition | None:
 
 def input_at(snapshot: Snapshot) -> int | None:
     ends = [epoch.end for epoch in snapshot.epochs if epoch.rows]
-    ends += [moment.at for moment in snapshot.run.moments if moment.rows]
-    return max(ends, default=None)
+    # A moment may also end with epochs without rows.
+    return max(ends or [moment.at for moment in snapshot.run.moments if moment.rows], default=None)
 
 
 def rate_now(snapshot: Snapshot) -> float | None:

@@ -1,8 +1,8 @@
 """The history of a checkpoint's query: small files in the checkpoint's folder ``pillarbox/history/``.
 
-At most once a minute, and at the end of a run, the driver writes its model of the run to a new file and removes the
-previous file. Under Spark Connect, files cannot be removed, so it writes only at the end. A failed write does not
-affect the query.
+At the start of a run, at most once a minute, and at the end, the driver writes its model of the run to a new file and
+removes the previous file. Under Spark Connect, files cannot be removed, so it writes only at the end. A failed write
+does not affect the query.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class HistoryWriter:
         self._model = model
         self._written = 0
         self._version = 0
-        self._next = now_ms() + _EVERY
+        # The first write records the start, even of a run that lasts less than a minute.
+        self._next = 0
         self._file: str | None = None
         self._warned = False
 

@@ -70,7 +70,7 @@ def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
     described = notes.newest()
     run = Run(id="", began=0, status="unknown")
     missing = [
-        "No history: the query was not started with pillarbox.start(), or its driver died within a minute.",
+        "No history: the query was not started with pillarbox.start(), or its driver died while it started.",
         *([] if described else ["The checkpoint has no description of its program either."]),
         f"The last committed epoch is {notes.last_committed}.",
     ]

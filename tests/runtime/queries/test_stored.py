@@ -12,14 +12,14 @@ from pillarbox import CheckpointMismatchError
 from pillarbox._graph.description import ProgramDescription
 from pillarbox._graph.layout import Layout
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.running import progress_reader
-from pillarbox._runtime.spark.running.heartbeat import Heartbeat
+from pillarbox._runtime.spark.running import heartbeat, progress_reader
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat, Pulse
 from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox._runtime.spark.session.configuration import Configuration
 from pillarbox._runtime.spark.starting.started import StartedQuery
 from pillarbox_tools.model.condition import conditions_of
 from pillarbox_tools.model.snapshot import Run, Snapshot
-from pillarbox_tools.watching import following, stored, watched
+from pillarbox_tools.watching import following, history, stored, watched
 from pillarbox_tools.watching.stored import CheckpointQuery, stored_snapshot
 from pillarbox_tools.watching.watched import WatchedQuery
 from tests.model.made import START, keyed, model, plan, progress, source
@@ -84,7 +84,7 @@ def test_without_a_history_the_notes_say_what_there_is(checkpoint: FakeCheckpoin
         ("count", "Count -> map-3", True),
     ]
     assert snapshot.missing == [
-        "No history: the query was not started with pillarbox.start(), or its driver died within a minute.",
+        "No history: the query was not started with pillarbox.start(), or its driver died while it started.",
         "The last committed epoch is 4.",
     ]
     checkpoint.programs = None
@@ -222,3 +222,28 @@ def test_the_plan_has_the_subtasks_of_the_checkpoint() -> None:
     # The source has Spark's partitions, and an operator with its own parallelism keeps it.
     assert subtasks(Layout(8, 128), Layout(1, 1)) == [0, 8, 3]
     assert watched.plan_in([unknown]) is None
+
+
+def test_the_start_of_a_run_is_written_at_once(running: WatchedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
+    files: list[str] = []
+    folder = SimpleNamespace(names=lambda: [*files], add=lambda name, text: files.append(name), remove=files.remove)
+    monkeypatch.setattr(watched, "read_history", lambda spark, checkpoint: [])
+    monkeypatch.setattr(
+        history, "session_of", lambda spark: SimpleNamespace(has_jvm=True, hadoop_folder=lambda path: folder)
+    )
+    running.beat(Heartbeat(START, "r", "one", 9, epoch=0, since=START))
+    running.take([])
+    assert [name[-12:] for name in files] == ["r-000001.txt"], "its driver may be killed within a minute"
+    running.take([progress(0, source(records_in=9))])
+    assert len(files) == 1
+
+
+def test_the_running_epoch_follows_those_of_earlier_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "_files_of", lambda spark, checkpoint: SimpleNamespace(write=lambda beat: None))
+    monkeypatch.setattr(heartbeat, "Checkpoint", lambda spark, checkpoint: SimpleNamespace(last_committed=41))
+    query: Any = SimpleNamespace(id="q", runId="r", status={"isTriggerActive": True})
+    start: Any = SimpleNamespace(checkpoint="/cp", spark=None)
+    pulse = Pulse(StartedQuery(query, start), clock=lambda: START)
+    assert pulse.beat().epoch == 42
+    pulse.take([progress(42, source(records_in=9))])
+    assert pulse.beat().epoch == 43

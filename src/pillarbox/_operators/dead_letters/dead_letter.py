@@ -11,11 +11,9 @@ from pillarbox._elements import Records
 from pillarbox._errors import SHOWN, OperatorError, PillarboxError, ProgramError, describe, place_of_task, shorten
 from pillarbox._operators.frame.operator import Input, OperatorContext
 from pillarbox._operators.functions.basic import OutputTag, TimeDomain
-from pillarbox._operators.functions.metric_group import Counter
+from pillarbox._operators.functions.metric_group import DEAD_LETTERS, Counter
 from pillarbox._tracebacks import formatted
 from pillarbox._unpickle import make
-
-DEAD_LETTERS = "dead_letters"
 
 _log = logging.getLogger("pillarbox")
 

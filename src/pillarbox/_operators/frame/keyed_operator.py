@@ -10,11 +10,10 @@ from pillarbox._operators.frame.function_operator import FunctionOperator, keyed
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._operators.functions.metric_group import LATE_RECORDS_DROPPED
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.batch_timer_service import BatchTimeServiceManager
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
-
-LATE_RECORDS_DROPPED = "late_records_dropped"
 
 
 class KeyedOperator(FunctionOperator):

@@ -10,9 +10,12 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from operator import index
 from typing import Any, NoReturn, TypeVar
 
 from pillarbox._errors import ProgramError, raise_from_user_code, shorten
+
+DEAD_LETTERS, LATE_RECORDS_DROPPED = "dead_letters", "late_records_dropped"
 
 _MetricT = TypeVar("_MetricT", bound="Counter | Meter | Distribution")
 
@@ -39,7 +42,16 @@ class Counter:
 
     def _take(self, counters: dict[str, int], gauges: dict[str, float], name: str, seconds: float) -> None:
         with self._lock:
-            counters[name], self._count = self._count, 0
+            count, self._count = self._count, 0
+        counters[name] = _json_number(count)
+
+
+def _json_number(count: Any) -> Any:
+    """Convert a sum of numbers of other types, such as NumPy's, to an int if it is whole by type, else to a float."""
+    try:
+        return index(count)
+    except TypeError:
+        return float(count)
 
 
 class Meter:
@@ -106,9 +118,9 @@ class _Gauge:
 class MetricGroup:
     """Creates metrics by name. Returned by ``runtime_context.get_metrics_group()``.
 
-    Methods return the same object for the same name. They raise ``ProgramError`` if a name is not a string or is
-    already used for another kind of metric. ``pillarbox.metrics(progress)`` reports the metrics, prefixed with the
-    operator's uid.
+    Methods return the same object for the same name. They raise ``ProgramError`` if a name is not a string, is already
+    used for another kind of metric, or belongs to its operator, such as ``dead_letters``.
+    ``pillarbox.metrics(progress)`` reports the metrics, prefixed with the operator's uid.
 
     Example:
         >>> class Check(FilterFunction[int]):
@@ -138,7 +150,7 @@ class MetricGroup:
 
     def counter(self, name: str) -> Counter:
         """Return the counter with this name."""
-        return self._metrics.get(self._prefix + _checked(name), Counter)
+        return self._metrics.get(self._full(name), Counter)
 
     def meter(self, name: str, time_span_in_seconds: int = 60) -> Meter:
         """Return the meter with this name.
@@ -146,11 +158,11 @@ class MetricGroup:
         Args:
             time_span_in_seconds: ignored; for compatibility with PyFlink. The rate covers the epoch.
         """
-        return self._metrics.get(self._prefix + _checked(name), Meter)
+        return self._metrics.get(self._full(name), Meter)
 
     def distribution(self, name: str) -> Distribution:
         """Return the distribution with this name."""
-        return self._metrics.get(self._prefix + _checked(name), Distribution)
+        return self._metrics.get(self._full(name), Distribution)
 
     def gauge(self, name: str, obj: Callable[[], int | float]) -> None:
         """Report a function's result at the end of each epoch, in ``TaskReport.gauges``.
@@ -163,7 +175,12 @@ class MetricGroup:
         """
         if not callable(obj):
             raise ProgramError(f"gauge({name!r}) takes a function that returns a number, not {shorten(obj)}")
-        self._metrics.add_gauge(self._prefix + _checked(name), obj)
+        self._metrics.add_gauge(self._full(name), obj)
+
+    def _full(self, name: str) -> str:
+        if _checked(name).rpartition(".")[2] in (DEAD_LETTERS, LATE_RECORDS_DROPPED):
+            self._metrics.refuse_own(name)
+        return self._prefix + name
 
 
 class UserMetrics:
@@ -192,10 +209,18 @@ class UserMetrics:
             f"operator {self._operator!r} has two metrics named {name!r}, of different kinds: rename one"
         )
 
+    def refuse_own(self, name: str) -> NoReturn:
+        raise ProgramError(
+            f"operator {self._operator!r}: its function has a metric named {name!r}, under which the operator counts"
+            " its own records: rename the function's metric"
+        )
+
     def take(self, uid: str, counters: dict[str, int], gauges: dict[str, float]) -> None:
         now = time.monotonic()
         seconds, self._began = now - self._began, now
         for name, metric in self._metrics.items():
+            if f"{uid}.{name}" in counters:  # already has the operator's own counters
+                self.refuse_own(name)
             metric._take(counters, gauges, f"{uid}.{name}", seconds)
 
 

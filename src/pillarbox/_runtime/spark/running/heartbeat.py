@@ -19,6 +19,7 @@ from pillarbox._errors import ConfigurationError, describe
 from pillarbox._graph.description import json_object
 from pillarbox._json import json_of, read
 from pillarbox._reports.progress import is_idle, millis
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.homes.processes import Process
 from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.running.asking import stop_query
@@ -101,7 +102,7 @@ class Pulse:
             self._since = None
         elif self._since is None:
             self._since = now
-        number = None if self._since is None else (0 if self._finished is None else self._finished + 1)
+        number = None if self._since is None else self._running
         run, stages = str(self._query.runId), []
         if self._since is not None and now - self._since >= _STAGES_AFTER:
             stages = stages_of(self._started.start.spark, run, self._levels)
@@ -110,6 +111,14 @@ class Pulse:
             self._written_at = time.monotonic()
             self._files.write(beat)
         return beat
+
+    @property
+    def _running(self) -> int:
+        if self._finished is None and self._files is not None:
+            # This run has not reported an epoch yet, but an earlier run may have committed some.
+            checkpoint = Checkpoint(self._started.start.spark, str(self._started.checkpoint))
+            self._finished = checkpoint.last_committed
+        return 0 if self._finished is None else self._finished + 1
 
     @property
     def _levels(self) -> int:
