@@ -286,7 +286,7 @@ def _deep(_: None, depth: int = 5_000) -> bool:
 
 def _handlers_of_signals(name: str, begin: Any, look: Any) -> Entry:
     refused = f"refused: set `{MOST}` to the number of state partitions or more"
-    return Entry(name, begin, look, {"shared homes": refused}, error=f"raise {MOST}")
+    return Entry(name, begin, look, {"shared homes": refused}, error=f"increase {MOST}")
 
 
 TABLE = (
@@ -346,7 +346,7 @@ TABLE = (
         lambda _: os._exit(7),
         dict.fromkeys(PLACES[1:], "ends the home: the task fails and is tried again"),
         otherwise="ends the worker: the task fails and is tried again",
-        error="has ended",
+        error="ended ",
     ),
 )
 BY_NAME = {entry.name: entry for entry in TABLE}
