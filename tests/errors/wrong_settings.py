@@ -99,7 +99,7 @@ SETTINGS_BUILDS = [
         lambda env: (
             env.set_runtime_mode(RuntimeExecutionMode.BATCH).local_job(out=rows(env).map(_doubled)).run_epoch({})
         ),
-        ("batch mode runs a single epoch", "end_input()"),
+        ("batch mode processes all of its input in a single epoch", "end_input()"),
     ),
     Build(
         "parallelism of a source",

@@ -39,7 +39,7 @@ from pillarbox import (
     TumblingProcessingTimeWindows,
     ValueStateDescriptor,
 )
-from pillarbox._operators.frame.keyed_operator import LATE_RECORDS_DROPPED
+from pillarbox._operators.functions.metric_group import LATE_RECORDS_DROPPED
 from pillarbox._operators.windowing.api.count_windows import CountSlidingWindowAssigner
 from tests.operators.windowing.window_oracle import Evict, Kind, Open, When, WindowOracle
 from tests.operators.windowing.windows import open_windows

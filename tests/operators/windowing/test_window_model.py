@@ -17,7 +17,7 @@ from pillarbox import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
-from pillarbox._operators.frame.keyed_operator import LATE_RECORDS_DROPPED
+from pillarbox._operators.functions.metric_group import LATE_RECORDS_DROPPED
 from pillarbox._operators.windowing.operator import WindowOperator
 from pillarbox._operators.windowing.pane_operator import PaneWindowOperator
 from pillarbox._operators.windowing.session_operator import SessionWindowOperator

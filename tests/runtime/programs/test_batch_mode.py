@@ -264,7 +264,7 @@ def test_nothing_of_a_key_is_left():
         assert all(report.keys == report.event_time_timers == 0 for report in job.reports if report.level)
         stores = job.savepoint().values()
         assert stores and [store.chunks for store in stores if store.chunks] == []
-        with pytest.raises(ProgramError, match="batch mode runs a single epoch"):
+        with pytest.raises(ProgramError, match="batch mode processes all of its input in a single epoch"):
             job.run()
 
 
