@@ -352,7 +352,7 @@ def test_aggregates_of_columns(tmp_path: Path) -> None:
         "rows are known"
     )
     other = build("both", n=sum_("n"), most=max_("n"))
-    assert "set uid() to the old one" in then.refusal(other)
+    assert "set uid() to the old uid" in then.refusal(other)
     results = then.from_savepoint(other, *paid("a"), last, allow_non_restored_state=True)
     assert results == {"sum": [(1, 1)]}
 
