@@ -71,7 +71,7 @@ def test_only_who_knows_the_secret_is_given_homes(executor: Executor) -> None:
     name = sockets.starter_name(executor.process.pid, executor.process.pid)
     request = {"place": "mine", "run": "r", "query": "", "epoch": 0, "secret": "mine", "mode": "fork"}
     line = json.dumps({"request": "home", "most": 9, "idle": 60.0, "without": 0, **request}).encode()
-    assert b"wrong secret" in talk(name, "a guess", line + b"\n")
+    assert b"the secret of this executor's workers is wrong" in talk(name, "a guess", line + b"\n")
     assert len(executor.homes) == 1
 
 

@@ -240,14 +240,14 @@ def test_programs_in_batch_mode_are_simulated():
     [
         ({"faults": ["earthquake"]}, "unknown fault 'earthquake': choose from move, fail"),
         ({"inputs": {"payments": []}}, "sources are cards, but inputs= has payments"),
-        ({"inputs": {}}, "inputs has none"),
-        ({"key_by": {"payments": "card"}}, "key_by has 'payments', but the names are cards"),
-        ({"ordered_by": {"late": "card"}}, "ordered_by has 'late', but the names are output"),
+        ({"inputs": {}}, "inputs= has none"),
+        ({"key_by": {"payments": "card"}}, "key_by= has 'payments', but the names are cards"),
+        ({"ordered_by": {"late": "card"}}, "ordered_by= has 'late', but the names are output"),
         ({"key_by": 7}, "key_by= must be a column name or a function, not 7"),
-        ({"parallelism": 0}, "parallelism must be from 1 to 16, not 0"),
-        ({"parallelism": []}, "parallelism must be from 1 to 16"),
-        ({"parallelism": True}, "parallelism must be from 1 to 16, not True"),
-        ({"parallelism": ["2"]}, "parallelism must be from 1 to 16"),
+        ({"parallelism": 0}, "parallelism= must be from 1 to 16, not 0"),
+        ({"parallelism": []}, "parallelism= must be from 1 to 16"),
+        ({"parallelism": True}, "parallelism= must be from 1 to 16, not True"),
+        ({"parallelism": ["2"]}, "parallelism= must be from 1 to 16"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, says):

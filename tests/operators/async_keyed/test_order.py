@@ -271,7 +271,7 @@ def test_waiting_ends_by_the_harnesses_clock() -> None:
 
     with opened(Sleeping()) as harness:
         harness.push(("a", 1))
-        with pytest.raises(TimeoutError, match=r"waits for a later time.*advance_processing_time"):
+        with pytest.raises(TimeoutError, match=r"is waiting for a later time.*advance_processing_time"):
             harness.drain()
         harness.advance_processing_time(59_999)
         assert harness.get_output() == []

@@ -321,7 +321,7 @@ def test_it_is_one_epoch():
 
     with ProgramTestHarness(build) as harness:
         harness.push_all("numbers", [1, 2, 3])
-        with pytest.raises(ProgramError, match=r"a single epoch with all of its input: call end_input\(\)"):
+        with pytest.raises(ProgramError, match=r"all of its input in a single epoch: call end_input\(\)"):
             harness.run_epoch()
     with ProgramTestHarness(build) as harness:
         harness.push_all("numbers", [1, 2, 3])

@@ -157,7 +157,7 @@ def look_inside(home: Home, command: Any) -> None:
             "no operator with state has the uid 'no such'; it has state of",
         ),
         ({"epoch": 99}, CheckpointMismatchError, "its last epoch is 2, so epoch 99 does not exist yet"),
-        ({"epoch": "1"}, ProgramError, "an epoch must be a micro-batch number (0 or more), not '1'"),
+        ({"epoch": "1"}, ProgramError, r"an epoch must be a micro-batch number \(0 or more\), not '1'"),
         ({"checkpoint": str(home.folder)}, CheckpointMismatchError, "is not a checkpoint of a query, or has no"),
     ]
     for changes, error, words in refused:

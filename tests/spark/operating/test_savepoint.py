@@ -130,7 +130,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     for name, text in (("started", "begun"), ("state/old", "half"), ("tasks", "half")):
         (Path(directory) / name).mkdir(parents=True)
         (Path(directory) / name / "part-0.parquet").write_text(text)
-    with pytest.raises(CheckpointMismatchError, match="was begun, and not completed"):
+    with pytest.raises(CheckpointMismatchError, match="is incomplete: it has no manifest"):
         open_savepoint(spark, directory)
     # A restarted savepoint keeps the mark of incompleteness: Spark would remove it before writing another one.
     with monkeypatch.context() as patch:
@@ -141,7 +141,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     assert json.loads(result.stdout)["operators"] == ["remember", "sums/of x"]
     for wrong in (directory, checkpoint):
         result = command("savepoint", checkpoint, wrong)
-        assert result.exit_code == 1 and "exists, and " in result.stderr and "pass a new directory" in result.stderr
+        assert result.exit_code == 1 and "exists and is already a savepoint" in result.stderr and "pass a new directory" in result.stderr
 
     # Its content.
     opened = open_savepoint(spark, directory)

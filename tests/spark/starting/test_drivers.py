@@ -44,7 +44,7 @@ def test_a_second_driver_is_refused_and_takes_over_if_asked(
     # Another process seems to ask: this one is the driver, which is alive.
     me = heartbeat._this_process()
     monkeypatch.setattr(heartbeat, "_this_process", lambda: (me[0], me[1] + 1, 0))
-    with pytest.raises(ConfigurationError, match=rf"process {os.getpid()} on .* runs this query"):
+    with pytest.raises(ConfigurationError, match=rf"process {os.getpid()} on .* was running this query"):
         pillarbox.start(writer(spark, inbox, checkpoint))
     assert first.isActive
     second = pillarbox.start(writer(spark, inbox, checkpoint), take_over=True)
@@ -120,7 +120,7 @@ def test_one_error_at_a_look_is_not_the_end_of_a_query(
     query.stop()
     query.awaitTermination()
     assert watched.snapshot().run.status == "stopped"
-    assert [record.getMessage() for record in caplog.records if "is read again" in record.getMessage()] != []
+    assert [record.getMessage() for record in caplog.records if "will be read again" in record.getMessage()] != []
 
 
 def test_a_hook_that_hangs_holds_up_neither_the_query_nor_its_end(
