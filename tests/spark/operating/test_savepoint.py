@@ -139,9 +139,10 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
             pillarbox.savepoint(spark, checkpoint, directory)
     result = command("savepoint", checkpoint, directory, "--json")
     assert json.loads(result.stdout)["operators"] == ["remember", "sums/of x"]
-    for wrong in (directory, checkpoint):
+    for wrong, reason in ((directory, "is already a savepoint"), (checkpoint, "contains other files")):
         result = command("savepoint", checkpoint, wrong)
-        assert result.exit_code == 1 and "exists and is already a savepoint" in result.stderr and "pass a new directory" in result.stderr
+        assert result.exit_code == 1
+        assert f"exists and {reason}: pass a new directory" in result.stderr
 
     # Its content.
     opened = open_savepoint(spark, directory)
