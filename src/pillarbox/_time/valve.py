@@ -103,7 +103,7 @@ class StatusWatermarkValve:
         """Process changes of several channels together, in any order.
 
         ``changes``: channel -> (last watermark while active, last status). A channel that becomes active is aligned if
-        it has reached the output watermark from before the call.
+        it has reached the earlier output watermark.
         """
         if self._unsettled:
             self._settle(sink)

@@ -62,7 +62,7 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
     help="The script of an ended query. It runs up to pillarbox.start(...), which records the task instead of starting"
     " the query.",
 )
-@click.option("--epoch", type=click.IntRange(0), help="The micro-batch to record. Default: the one that failed.")
+@click.option("--epoch", type=click.IntRange(0), help="The micro-batch to record. Default: the failed micro-batch.")
 @click.option("--uid", help="The operator whose task to record. Default: the operator that failed.")
 @click.option("--subtask", type=click.IntRange(0), help="The operator's subtask; for a source, the partition.")
 @click.option("--key", help="Instead of --subtask: record the subtask of this key.")

@@ -1,6 +1,6 @@
 """Digests that are the same for equal data in every process.
 
-A digest is the hash of a pickle that has sorted sets, and names in place of classes and functions. It has no memo,
+A digest is the hash of a pickle that has sorted sets, and names instead of classes and functions. It has no memo,
 because a memo depends on object identity.
 """
 

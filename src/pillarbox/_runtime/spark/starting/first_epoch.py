@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# A row of state may have some megabytes, and a file more.
+# A row of state may have some megabytes, and a file even more megabytes.
 _BATCHES = {BATCH_BYTES: str(8 * 1024 * 1024)}
 
 
