@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pillarbox._runtime.spark.homes import sockets, starter_connection
-from pillarbox._runtime.spark.homes.processes import Process
+from pillarbox._runtime.spark.homes.processes import Process, status
 from pillarbox._runtime.spark.homes.starter_connection import NoHomesError, StarterConnection
 from tests.homes.conftest import Executor, wait_until
 from tests.homes.forks import SECRET
@@ -156,6 +156,7 @@ def test_a_home_that_hangs_is_not_adopted(executor: Executor) -> None:
 def test_a_home_that_was_stopped_when_its_starter_was_killed_lives_on(executor: Executor) -> None:
     stopped, other = executor.home("stopped")["pid"], executor.home("other")["pid"]
     os.kill(stopped, signal.SIGSTOP)
+    wait_until(lambda: status(stopped)[0] == "T")  # the kernel continues only children that have stopped already
     os.kill(executor.starter, signal.SIGKILL)
     assert [executor.home(name)["pid"] for name in ("stopped", "other")] == [stopped, other]
 
