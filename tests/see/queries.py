@@ -67,7 +67,7 @@ class Inbox:
         return files.select("*", "_metadata")
 
 
-def counts(spark: SparkSession, *inboxes: Inbox) -> DataStream:
+def counts(spark: SparkSession, *inboxes: Inbox, uid: str = "count") -> DataStream:
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
     times = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner("at")
     streams = [
@@ -76,11 +76,7 @@ def counts(spark: SparkSession, *inboxes: Inbox) -> DataStream:
     ]
     every = streams[0] if len(streams) == 1 else streams[0].union(*streams[1:])
     return (
-        every.filter(lambda payment: payment.card != "test")
-        .name("no tests")
-        .key_by("card")
-        .process(Count())
-        .uid("count")
+        every.filter(lambda payment: payment.card != "test").name("no tests").key_by("card").process(Count()).uid(uid)
     )
 
 

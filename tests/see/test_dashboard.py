@@ -129,7 +129,9 @@ def test_programs_of_a_query_are_below_each_other(
     inboxes = [Inbox(tmp_path / "one"), Inbox(tmp_path / "two")]
     for number, inbox in enumerate(inboxes):
         inbox.put(*((f"c{index}", 1, index) for index in range(10 + number)))
-    first, second = (counts(spark, inbox).to_dataframe("card STRING, seen LONG") for inbox in inboxes)
+    first, second = (
+        counts(spark, inbox, uid=inbox.folder.name).to_dataframe("card STRING, seen LONG") for inbox in inboxes
+    )
     writer = first.unionAll(second).writeStream.format("noop").queryName("both")
     query = pillarbox.start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
     try:

@@ -246,7 +246,9 @@ def test_several_programs_and_several_queries(
     # Before a query runs: the plan shows the newest epoch, which is to have the files of both programs.
     for number, inbox in enumerate(inboxes):
         inbox.put(*payments(number))
-    frames = [counts(spark, inbox).to_dataframe("card STRING, seen LONG") for inbox in inboxes[:2]]
+    frames = [
+        counts(spark, inbox, uid=inbox.folder.name).to_dataframe("card STRING, seen LONG") for inbox in inboxes[:2]
+    ]
     both = frames[0].unionAll(frames[1]).writeStream.format("noop").queryName("both")
     two = pillarbox.start(both.option("checkpointLocation", str(tmp_path / "both")))
     other = started(counts(spark, inboxes[2]), tmp_path / "third", "third")

@@ -60,6 +60,7 @@ class Program:
         parallelisms: the vertices' parallelisms, which a layout converts to numbers of subtasks.
         id: unique in the process. Later programs have higher ids.
         auto_rescale: whether a checkpoint may be rescaled to this parallelism.
+        serials: serial numbers of the operators, by uid.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Program:
     batch: bool = False
     savepoint: SavepointStart | None = None
     dashboard: DashboardAddress | None = None
+    serials: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def subtasks(self) -> Mapping[int, tuple[int, int]]:
@@ -191,6 +193,7 @@ class _Compiler:
                         f"two operators have the uid {step.effective_uid!r} ({other.name!r} and {step.name!r}): change"
                         " one, because state is stored under the uid"
                     )
+        self._program.serials = {uid: step.serial for uid, step in seen.items()}
 
     def _check_parallelism(self) -> None:
         most = self._program.max_parallelism

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import count
 from typing import Any
 
 from pillarbox._operators.frame.keying import Keying
@@ -79,7 +80,11 @@ class CollectionSource(SourceTransformation):
 
 @dataclass(eq=False)
 class OperatorTransformation(Transformation):
-    """An operator on a stream."""
+    """An operator on a stream.
+
+    Attributes:
+        serial: unique in the process.
+    """
 
     kind: str = "sink"
     factory: OperatorFactory = PASS_THROUGH
@@ -89,6 +94,7 @@ class OperatorTransformation(Transformation):
     event_time: EventTimeUse = EventTimeUse.NONE
     parallelism: int | None = None
     chaining: ChainingStrategy = ChainingStrategy.ALWAYS
+    serial: int = field(default_factory=count().__next__, init=False)
 
     @property
     def effective_uid(self) -> str:

@@ -12,9 +12,16 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from pillarbox import KeyedProcessFunction, ProgramError, StreamExecutionEnvironment, ValueStateDescriptor, metrics
+from pillarbox import (
+    KeyedProcessFunction,
+    ProgramError,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+    group_by,
+    metrics,
+)
 from pillarbox._runtime.spark.plan import registry
-from pillarbox._runtime.spark.plan.registry import programs_of
+from pillarbox._runtime.spark.plan.registry import check_uids, programs_of
 from pillarbox._runtime.spark.session.spark_names import SHUFFLE_CHECKSUMS, SHUFFLE_RETRY
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -41,10 +48,10 @@ def user(spark):
     return session
 
 
-def counts(df, parallelism=2, most=None):
+def counts(df, parallelism=2, most=None, uid="count"):
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
     env.set_max_parallelism(most or parallelism)
-    return env.from_dataframe(df).key_by("key").process(Count()).uid("count").to_dataframe("key LONG, n LONG")
+    return env.from_dataframe(df).key_by("key").process(Count()).uid(uid).to_dataframe("key LONG, n LONG")
 
 
 def numbers(session, rows=100):
@@ -214,7 +221,7 @@ def test_each_query_starts_with_its_own_settings(user, files, tmp_path):
 
 
 def test_programs_of_a_plan_are_found_behind_views_and_unions(user, files):
-    left, right = counts(files, 2), counts(files, 2)
+    left, right = counts(files, 2), counts(files, 2, uid="right")
     left.createOrReplaceTempView("lefts")
     both = user.sql("SELECT key FROM lefts").unionAll(right.select("key"))
     result = programs_of(both)
@@ -231,9 +238,23 @@ def test_programs_of_a_plan_are_found_behind_views_and_unions(user, files):
     ):
         programs_of(frame)
     assert programs_of(both) == result, "of programs that are in use none is forgotten"
-    other = counts(files, 3).select("key")
+    other = counts(files, 3, uid="other").select("key")
     with pytest.raises(ProgramError, match="the query contains programs of parallelism 2 and 3, but"):
         both.unionAll(other).writeStream.format("noop").start()
+
+
+def test_different_operators_of_a_query_have_different_uids(user, files):
+    with pytest.raises(ProgramError, match="two programs of the query have an operator 'count', so a later start"):
+        counts(files).unionAll(counts(files)).writeStream.format("noop").start()
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    counted = env.from_dataframe(files).key_by("key").process(Count()).uid("count")
+    left, right = counted.to_dataframe("key LONG, n LONG"), counted.filter(bool).to_dataframe("key LONG, n LONG")
+    check_uids(programs_of(left.unionAll(right)))  # both have the same operator
+    grouped = [
+        group_by(files, "key").applyInPandasWithState(lambda *_: [], "key LONG", "n LONG", "append", "NoTimeout")
+        for _ in range(2)
+    ]
+    check_uids(programs_of(grouped[0].unionAll(grouped[1])))  # Spark, too, identifies them by their order
 
 
 def test_the_name_of_a_program_is_found_in_a_plan_whose_text_is_cut(user, files):
@@ -257,14 +278,14 @@ def test_a_collection_becomes_a_dataframe(user):
 
 @pytest.mark.long("spark/test_dashboard.py has two programs in a query, too")
 def test_metrics_of_two_programs_in_one_query(user, files, tmp_path):
-    both = counts(files).withColumn("side", F.lit("left")).unionAll(counts(files).withColumn("side", F.lit("right")))
+    both = counts(files, uid="left").unionAll(counts(files, uid="right"))
     query = to_the_end(both.writeStream.format("noop"), tmp_path / "both")
     for progress in (query.lastProgress, json.loads(query.lastProgress.json)):
         tasks = metrics(progress)
-        assert Counter(task.uid for task in tasks)["count"] == 4  # two programs of two subtasks
+        assert Counter(task.uid for task in tasks)["left"] == 2  # one program of two subtasks
         assert all(isinstance(task.records_in, int) and isinstance(task.counters, dict) for task in tasks)
     every = [task for progress in query.recentProgress for task in metrics(progress)]
-    assert sum(task.records_in for task in every if task.uid == "count") == 200
+    assert sum(task.records_in for task in every if task.uid in ("left", "right")) == 200
     alone = counts(files).writeStream.format("noop")
     query = alone.option("checkpointLocation", str(tmp_path / "alone")).trigger(once=True).start()
     query.awaitTermination()

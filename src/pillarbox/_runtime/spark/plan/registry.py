@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
@@ -47,6 +47,7 @@ class ProgramSummary:
 
     Attributes:
         has_narrow_rows: whether all rows of all sources are small.
+        serials: serial numbers of the keyed operators, by uid. Empty for `group_by()` programs, whose uids are fixed.
         begins: the program itself if it starts from a savepoint, to plan its first epoch; otherwise None.
     """
 
@@ -54,6 +55,7 @@ class ProgramSummary:
     uses_processing_time: bool
     auto_rescale: bool
     has_narrow_rows: bool
+    serials: Mapping[str, int]
     begins: Program | None
     dashboard: DashboardAddress | None = None
     plan: Plan | None = None
@@ -65,10 +67,17 @@ class ProgramSummary:
             program.uses_processing_time,
             program.auto_rescale,
             has_narrow_rows(program),
+            _serials(program),
             None if program.savepoint is None else program,
             program.dashboard,
             plan_of(program),
         )
+
+
+def _serials(program: Program) -> Mapping[str, int]:
+    if any(node.factory.spark_time for vertex in program.vertices for node in vertex.nodes):
+        return {}
+    return {vertex.uid: program.serials[vertex.uid] for vertex in program.vertices if vertex.key is not None}
 
 
 @dataclass(frozen=True)
@@ -179,6 +188,17 @@ def _named(program: PlannedProgram, name: str) -> PlannedProgram:
     if plan is None:
         return program
     return replace(program, summary=replace(program.summary, plan=plan.named(name)), registered=program)
+
+
+def check_uids(programs: Sequence[PlannedProgram]) -> None:
+    """Raise if different operators of two programs have one uid: another order would exchange their states."""
+    operators: dict[str, int] = {}
+    for uid, serial in (item for program in programs for item in program.summary.serials.items()):
+        if operators.setdefault(uid, serial) != serial:
+            raise ProgramError(
+                f"two programs of the query have an operator {uid!r}, so a later start could give each the other's"
+                " state: set a different uid() on each operator of the query's programs"
+            )
 
 
 def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:

@@ -89,7 +89,7 @@ def stop_with_savepoint(
     if twice:
         raise SavepointError(
             f"query {query.id} contains several programs with an operator {twice[0]!r}, but a savepoint has one state"
-            " per uid: nothing was done. Set a different uid() on each operator of the query's programs"
+            " per uid: nothing was done. Run each program in a query of its own"
         )
     check_new(started.start.spark, directory)
     with started.held():

@@ -173,7 +173,7 @@ def _write_tables(
             if any(uid == other.uid for other in operators):
                 raise CheckpointMismatchError(
                     f"checkpoint {files}: several programs of the query have an operator {uid!r}, but a savepoint has"
-                    " one state per uid: set a different uid() on each operator of the query's programs"
+                    " one state per uid: run each program in a query of its own"
                 )
             logs = files.logs(operator).where(f"code IN ({', '.join(map(str, sorted(views)))})")
             table, rows = table_of_logs(logs, [view.head for view in views.values()])

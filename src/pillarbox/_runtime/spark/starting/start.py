@@ -25,6 +25,7 @@ from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.plan.other_python import runs_other_python
 from pillarbox._runtime.spark.plan.registry import (
     PlannedProgram,
+    check_uids,
     is_one_unstarted,
     note_start,
     programs_of,
@@ -109,6 +110,7 @@ class _Starter:
 
     def run(self, method: Callable[[], StreamingQuery]) -> StreamingQuery:
         start, spark, programs = self._start, self._spark, self._programs
+        check_uids(programs)
         settings_of(lambda name: spark.conf.get(name, None))  # raises before anything runs
         # Noted even if the query is refused.
         note_start(spark)
