@@ -185,6 +185,26 @@ def test_programs_of_two_streams_run() -> None:
     assert list(scaled.execute_and_collect()) == [5, 7]
 
 
+class Hanging(Ruled):
+    async def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if value == "stays":
+                await asyncio.Event().wait()
+        yield value
+
+
+@pytest.mark.parametrize("record, error", [("ends", "TimeoutError: not finished within 5 s"), ("stays", "ignores its")])
+def test_a_broadcast_record_has_a_timeout(record: str, error: str) -> None:
+    with (
+        harness_for(Hanging(Gate()), first, broadcast=[RULES], timeout="5 seconds") as harness,
+        pytest.raises(OperatorError, match=error),
+        harness._patience.time_passes("10 seconds"),
+    ):
+        harness.push2(record)
+
+
 def test_broadcast_state_is_refused_elsewhere() -> None:
     class Alone(Balance):
         async def process_element1(self, value: Any, ctx: Any) -> Any:

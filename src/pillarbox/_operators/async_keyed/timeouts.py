@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pillarbox._operators.async_keyed.runner import ElementRunner
 
 # Seconds for a cancelled element to end before it loses its call slot.
-_HEED = 1.0
+HEED_SECONDS = 1.0
 
 
 class Timeouts:
@@ -56,7 +56,7 @@ class Timeouts:
             assert element.steps is not None
             element.overdue = self._error(element)
             element.steps.task.cancel()
-            loop.call_later(_HEED, self._cut_off, element)
+            loop.call_later(HEED_SECONDS, self._cut_off, element)
 
     def _cut_off(self, element: Element) -> None:
         """Fail an element that ignores its cancellation. Its coroutine continues without a key or call slot."""

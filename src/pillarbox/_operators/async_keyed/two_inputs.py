@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from asyncio import wait_for
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from itertools import repeat
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
 from pillarbox._elements import Records
-from pillarbox._errors import failed, raise_from_user_code, shorten_record
+from pillarbox._errors import OperatorError, failed, raise_from_user_code, shorten_record
 from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
+from pillarbox._operators.async_keyed.timeouts import HEED_SECONDS
 from pillarbox._operators.connected.broadcast import KeyedReadOnly, KeyedWritable
 from pillarbox._operators.dead_letters.dead_letter import concerns_record
 from pillarbox._operators.frame.collector import Collector, check_results
@@ -100,9 +101,8 @@ class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
         if isinstance(outcome, AsyncGeneratorType):
             outcome = _listed(outcome)
         if isinstance(outcome, CoroutineType):
-            loop = self.runner.loop.loop
             seconds = self.options.timeout_seconds
-            task = loop.create_task(outcome if seconds is None else wait_for(outcome, seconds))
+            task = self.runner.loop.loop.create_task(outcome if seconds is None else self._within(seconds, outcome))
             task.add_done_callback(lambda _: self._announce())
             while not task.done():
                 self._wait()
@@ -111,6 +111,19 @@ class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
             return []
         check_results(outcome)
         return list(outcome)
+
+    async def _within(self, seconds: float, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        task = asyncio.ensure_future(coroutine)
+        if not (await asyncio.wait({task}, timeout=seconds))[0]:
+            task.cancel()
+            # An element could go on alone, but nothing else may run while broadcast state changes.
+            if not (await asyncio.wait({task}, timeout=HEED_SECONDS))[0]:
+                raise OperatorError(
+                    f"operator {self.name!r}: process_broadcast_element() ignores its cancellation after its timeout of"
+                    f" {seconds:g} s: let it raise CancelledError"
+                )
+            raise TimeoutError(f"not finished within {seconds:g} s") from None if task.cancelled() else task.exception()
+        return task.result()
 
 
 async def _listed(results: AsyncGeneratorType[Any, None]) -> list[Any]:
