@@ -408,6 +408,19 @@ def test_types_that_cannot_be_encoded():
         encoder(schema)
 
 
+@pytest.mark.parametrize(
+    ("data_type", "path"),
+    [
+        (ArrayType(NullType(), containsNull=False), "a[]"),  # array()
+        (MapType(NullType(), NullType()), "a (its keys)"),  # map()
+        (ArrayType(struct(("b", NullType(), False))), "a[].b"),
+    ],
+)
+def test_void_that_must_not_be_null_is_refused(data_type, path):
+    with pytest.raises(ProgramError, match=re.escape(f"column {path} is VOID and NOT NULL, so it can have no value")):
+        encoder(struct(("a", data_type)))
+
+
 def test_an_encoder_needs_columns_and_a_time_zone():
     with pytest.raises(ValueError, match="declare at least one"):
         encoder(StructType([]))
@@ -450,6 +463,8 @@ LEAVES: list[tuple[DataType, st.SearchStrategy[Any]]] = [
     (DayTimeIntervalType(), st.timedeltas(timedelta(days=-(10**8)), timedelta(days=10**8))),
     (DecimalType(20, 4), decimals(20, 4)),
     (TimeType(), st.times()),
+    (NullType(), st.none()),
+    (StructType(), st.just(row_class(())(()))),
 ]
 
 
@@ -473,7 +488,7 @@ def grown(
 def columns(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[DataType, list[Any]]:
     branch = draw(st.sampled_from(LEAVES))
     for _ in range(draw(st.integers(0, 3))):
-        keys = [leaf for leaf in LEAVES if not isinstance(leaf[0], (FloatType, DoubleType))]
+        keys = [leaf for leaf in LEAVES if not isinstance(leaf[0], (FloatType, DoubleType, NullType))]
         branch = draw(st.sampled_from(grown(branch, draw(st.sampled_from(keys)))))
     return branch[0], draw(st.lists(st.none() | branch[1], max_size=6))
 
@@ -747,7 +762,7 @@ def test_values_that_do_not_fit(data_type, value, reason):
     assert misfit(ArrayType(data_type), [None, value]).startswith("operator 'flights': the field 'value[1]'")
 
 
-@pytest.mark.parametrize("data_type", [leaf[0] for leaf in LEAVES], ids=str)
+@pytest.mark.parametrize("data_type", [leaf[0] for leaf in LEAVES if not isinstance(leaf[0], NullType)], ids=str)
 def test_none_where_none_may_be(data_type):
     text = misfit(data_type, None, nullable=False)
     assert f"is declared {data_type.simpleString()} not null, but the value None" in text
@@ -831,6 +846,7 @@ def test_an_encoder_works_on_after_an_error():
 @pytest.mark.spark
 def test_spark_takes_the_batches(spark):
     schema = StructType([f for f in EVERYTHING.fields if not isinstance(f.dataType, TimeType)])
+    schema = schema.add("voids", ArrayType(NullType())).add("empty", ArrayType(StructType()))
     record = {
         "an_int": 1,
         "a_float": 0.5,
@@ -846,6 +862,8 @@ def test_spark_takes_the_batches(spark):
         "a_dict": {"home": Address("x", None)},
         "address": Address("y", 7),
         "point": Point(1.0, None),
+        "voids": [None],
+        "empty": [{}, None],
     }
     encoder = RowEncoder(schema, "flights")
     frame = spark.range(1).mapInArrow(lambda _: iter([encoder.encode([record])]), schema)
@@ -856,4 +874,5 @@ def test_spark_takes_the_batches(spark):
         "text STRING",
     ).collect()
     assert decoded[0].text == repr(rows_from_arrow(encoder.encode([record]))[0])
+    assert frame.collect()[0][-2:] == ([None], [(), None])
     assert frame.collect()[0].a_dict["home"].asDict() == {"street": "x", "number": None}

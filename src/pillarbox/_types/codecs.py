@@ -227,6 +227,8 @@ class StructCodec(Codec):
     @_sparse
     def convert(self, values: list[Any]) -> pa.Array:
         arrays = self.convert_columns(self.columns(values))
+        if not arrays:  # Arrow would take the number of values from the fields
+            return pa.array([{}] * len(values), self.arrow)
         return pa.StructArray.from_arrays(arrays, fields=self.fields)
 
     def convert_columns(self, columns: list[Sequence[Any]]) -> list[pa.Array]:
@@ -286,12 +288,10 @@ def codec_for(declared: spark.DataType, zone: dt.tzinfo | None, path: str) -> Co
     if isinstance(declared, spark.TimestampNTZType):
         return _TimestampCodec(declared, zone)
     if isinstance(declared, spark.ArrayType):
-        element = codec_for(declared.elementType, zone, f"{path}[]")
-        return _ListCodec(declared, Slot(element, declared.containsNull))
+        return _ListCodec(declared, _slot(declared.elementType, declared.containsNull, zone, f"{path}[]"))
     if isinstance(declared, spark.MapType):
-        key = codec_for(declared.keyType, zone, f"{path} (its keys)")
-        value = codec_for(declared.valueType, zone, f"{path}[]")
-        return _MapCodec(declared, Slot(key, False), Slot(value, declared.valueContainsNull))
+        key = _slot(declared.keyType, False, zone, f"{path} (its keys)")
+        return _MapCodec(declared, key, _slot(declared.valueType, declared.valueContainsNull, zone, f"{path}[]"))
     if isinstance(declared, spark.StructType):
         return struct_codec(declared, zone, f"{path}." if path else "")
     raise ProgramError(
@@ -302,7 +302,13 @@ def codec_for(declared: spark.DataType, zone: dt.tzinfo | None, path: str) -> Co
 
 def struct_codec(declared: spark.StructType, zone: dt.tzinfo | None, lead: str = "") -> StructCodec:
     """Return the codec for a struct, or for whole rows; ``lead`` is what leads the names of its fields in errors."""
-    return StructCodec(declared, [Slot(codec_for(f.dataType, zone, lead + f.name), f.nullable) for f in declared])
+    return StructCodec(declared, [_slot(f.dataType, f.nullable, zone, lead + f.name) for f in declared])
+
+
+def _slot(declared: spark.DataType, nullable: bool, zone: dt.tzinfo | None, path: str) -> Slot:
+    if isinstance(declared, spark.NullType) and not nullable:  # Spark infers such types for array() and map()
+        raise ProgramError(f"the column {path} is VOID and NOT NULL, so it can have no value: declare its type")
+    return Slot(codec_for(declared, zone, path), nullable)
 
 
 def checked_time_zone(name: str, asked_by: str) -> str:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 import pillarbox.functions as PF
 from pillarbox import (
     ProgramError,
+    StreamExecutionEnvironment,
     TumblingEventTimeWindows,
     approx_count_distinct_,
     avg_,
@@ -235,3 +236,13 @@ def test_unsupported_types_are_refused_at_once(everything):
     with pytest.raises(ProgramError, match=r"the column 'm' is struct<a:interval year to month>, .* drop it, or"):
         months = everything.selectExpr("at", "key", f"named_struct('a', {MONTHS}) AS m")
         PF.window_aggregate(months, keys="key", time="at", window=WINDOW, n=count_())
+
+
+def test_maps_whose_keys_python_cannot_hash_are_refused(spark) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment(spark)
+    for keys in ("array(1)", "named_struct('a', array(1))"):
+        rows = spark.range(1).selectExpr("id", f"array(map({keys}, 2)) AS m")
+        with pytest.raises(ProgramError, match=r"the column 'm' is array<map<.*but Python cannot hash its maps' keys"):
+            env.from_dataframe(rows)
+    rows = spark.range(1).selectExpr("id", "map(named_struct('a', 1), 2) AS m")
+    assert env.from_dataframe(rows).map(lambda row: row.m).execute_and_collect() == [{(1,): 2}]

@@ -45,16 +45,35 @@ def check_readable(schema: StructType) -> None:
                 f"from_dataframe(): the column {field.name!r} is {field.dataType.simpleString()}, but Python has no"
                 " type for intervals of months: drop it, or cast it to STRING"
             )
+        if _has_unhashable_keys(field.dataType):
+            raise ProgramError(
+                f"from_dataframe(): the column {field.name!r} is {field.dataType.simpleString()}, but Python cannot"
+                " hash its maps' keys: drop it, or convert it with map_entries()"
+            )
 
 
 def _has_months(kind: DataType) -> bool:
-    from pyspark.sql.types import ArrayType, MapType, StructType, YearMonthIntervalType
+    from pyspark.sql.types import YearMonthIntervalType
+
+    return isinstance(kind, YearMonthIntervalType) or any(map(_has_months, _parts_of(kind)))
+
+
+def _has_unhashable_keys(kind: DataType) -> bool:
+    from pyspark.sql.types import MapType
+
+    if isinstance(kind, MapType) and not _can_be_key(kind.keyType):
+        return True
+    return any(map(_has_unhashable_keys, _parts_of(kind)))
+
+
+def _parts_of(kind: DataType) -> Sequence[DataType]:
+    from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):
-        return any(_has_months(field.dataType) for field in kind.fields)
+        return [field.dataType for field in kind.fields]
     if isinstance(kind, MapType):
-        return _has_months(kind.keyType) or _has_months(kind.valueType)
-    return _has_months(kind.elementType) if isinstance(kind, ArrayType) else isinstance(kind, YearMonthIntervalType)
+        return [kind.keyType, kind.valueType]
+    return [kind.elementType] if isinstance(kind, ArrayType) else []
 
 
 def check_timestamp_column(step: Transformation, column: str | None) -> None:
