@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from pillarbox import CheckpointMismatchError, KeySelector
+from pillarbox._datastream.streams.data_stream import _one_key
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._state.chunks.head import META, LogIdentity, read_head, write_head
 from pillarbox._state.chunks.store import MemoryChunkStore
@@ -96,6 +97,9 @@ def typed(kind):
         (Keying(First(), "op").note(), Keying(First(), "op").note(), NO),
         (Keying(First(), "op").note(), Keying(Second(), "op").note(), MAYBE),
         (Keying(["a", "b"], "op").note(), columns("a", "b"), NO),
+        (function_note(_one_key), function_note(_one_key), NO),
+        (function_note(_one_key), function_note(first), SURELY),
+        (columns("card"), function_note(_one_key), SURELY),
         # Compiled by another Python, a function has other code: its name speaks for it.
         ({"function": "m.f", "code": "3.10:aa"}, {"function": "m.f", "code": "3.12:bb"}, NO),
         ({"function": "m.f", "code": "3.10:aa"}, {"function": "m.g", "code": "3.12:bb"}, MAYBE),
@@ -104,6 +108,11 @@ def typed(kind):
 )
 def test_changes(then, now, expected):
     assert verdict(then, now) == expected
+
+
+def test_window_all_is_named_in_messages():
+    change = key_change(function_note(_one_key), columns("card"))
+    assert change == (True, "the key was the same for all records (window_all), and is the column card")
 
 
 def test_the_note_of_a_function_is_the_same_in_every_process():

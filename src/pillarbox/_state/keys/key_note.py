@@ -16,6 +16,9 @@ from typing import Any, TypedDict
 
 from pillarbox._types.scalars import SCALARS, scalar_of_spark
 
+# The key function of window_all(). Checkpoints contain its name.
+WINDOW_ALL = "pillarbox._datastream.streams.data_stream._one_key"
+
 
 class KeyNote(TypedDict, total=False):
     """How a keyed operator gets its keys; plain data, since checkpoints hold it.
@@ -63,6 +66,8 @@ def key_change(then: KeyNote | None, now: KeyNote | None) -> tuple[bool, str] | 
         return _change_of_inputs(then.get("inputs", [then]), now.get("inputs", [now]))
     said = f"the key was {_format_key(then)}, and is {_format_key(now)}"
     if are_other_types(then.get("types"), now.get("types")):
+        return True, said
+    if (then.get("function") == WINDOW_ALL) != (now.get("function") == WINDOW_ALL):
         return True, said
     columns, new_columns = then.get("columns"), now.get("columns")
     if columns is not None and new_columns is not None:
@@ -119,6 +124,8 @@ def _other_code(then: KeyNote, now: KeyNote) -> bool:
 
 def _format_key(note: KeyNote) -> str:
     columns, types = note.get("columns"), note.get("types") or []
+    if note.get("function") == WINDOW_ALL:
+        return "the same for all records (window_all)"
     if columns is not None:
         named = [f"{column} {kind.upper()}" for column, kind in zip(columns, types)] or columns
         return ("the column " if len(columns) == 1 else "the columns ") + ", ".join(named)
