@@ -330,7 +330,8 @@ class _Compiler:
         assigners = self._assigners_in(vertex, steps)
         for step in steps[1:]:
             assert isinstance(step, OperatorTransformation)
-            vertex.nodes.append(ChainNode(step.name, step.effective_uid, step.factory))
+            is_sink = isinstance(step, SinkTransformation)
+            vertex.nodes.append(ChainNode(step.name, step.effective_uid, step.factory, is_sink=is_sink))
             if isinstance(step, SinkTransformation) and step.output is not None:
                 self._connect_output(vertex, vertex.nodes[-1].output, step)
         for step, node in zip(steps, vertex.nodes):

@@ -73,7 +73,10 @@ class SavepointStart:
             raise ProgramError(
                 "from_savepoint(): the program has no operator with state: call key_by() or another shuffle first"
             )
-        uids, sources = _uids(program), sorted({source.name for source in program.sources.values()})
+        # Outputs and prints have uids, too, but no state.
+        nodes = ((node, vertex.nodes[0]) for vertex in program.vertices for node in vertex.nodes)
+        uids = {node.uid for node, head in nodes if node is head or not node.is_sink}
+        sources = sorted({source.name for source in program.sources.values()})
         unknown = [new for new in self.renamed.values() if new not in uids and new not in sources]
         if unknown:
             raise ProgramError(

@@ -89,6 +89,7 @@ class ChainNode:
     factory: OperatorFactory
     output: Consumers = field(default_factory=Consumers)
     side_outputs: dict[str, Consumers] = field(default_factory=dict)
+    is_sink: bool = False
 
 
 @dataclass

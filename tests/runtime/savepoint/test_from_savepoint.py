@@ -479,7 +479,11 @@ def test_impossible_programs_are_refused_when_they_are_built(savepoint: Path) ->
             Run(2, from_savepoint(savepoint, **options))
         return str(caught.value)
 
-    assert "renamed= has the new uid 'nobody', but the program has no such" in built(renamed={"over": "nobody"})
+    refusal = built(renamed={"over": "nobody"})
+    assert refusal == (
+        "from_savepoint(): renamed= has the new uid 'nobody', but the program has no such operator. Its operators are"
+        " 'ask', 'over', 'timestamps-3', 'timestamps-5', 'windows', and its sources 'limits', 'payments'"
+    )
     env = StreamExecutionEnvironment().from_savepoint(savepoint)
     with pytest.raises(ProgramError, match="the program has no operator with state"):
         env.from_collection([1]).map(str).execute_and_collect()
