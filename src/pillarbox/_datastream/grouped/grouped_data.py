@@ -96,7 +96,8 @@ class GroupedData:
             outputStructType: the columns that the processor emits.
             outputMode: ``append``, ``update`` or ``complete``.
             timeMode: ``None``, ``ProcessingTime`` or ``EventTime``.
-            initialState: the rows that ``handleInitialState`` receives.
+            initialState: the rows that ``handleInitialState`` receives. Ignored by a start from a checkpoint or
+                savepoint.
             eventTimeColumnName: the emitted column that contains event times, for later operators.
 
         Raises:
