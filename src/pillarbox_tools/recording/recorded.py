@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import Any
 
 from pillarbox._runtime.spark.tasks.channel import Channel
+from pillarbox._state.chunks.chunk import large_values
 from pillarbox._state.chunks.head import META, LogIdentity, open_head
 from pillarbox._state.chunks.store import ChunkStore
 
@@ -102,3 +103,4 @@ def chunks_of(store: ChunkStore) -> Iterator[tuple[int, bytes]]:
         payload = store.get(number)
         if payload is not None:
             yield number, payload
+            yield from ((large, value) for large in large_values(payload) if (value := store.get(large)) is not None)

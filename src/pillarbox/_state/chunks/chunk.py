@@ -313,6 +313,14 @@ def read_large(
         yield index, number, mark
 
 
+def large_values(payload: bytes) -> list[int]:
+    """Return the numbers of a chunk's large rows and elements, or [] for a damaged chunk."""
+    try:
+        return [number for number, *_ in loads_inert(payload).get("large", {}).values()]
+    except Exception:
+        return []
+
+
 def check_keys(
     payloads: Iterable[bytes | None],
     identity: LogIdentity,
