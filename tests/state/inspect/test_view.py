@@ -212,7 +212,15 @@ class Kept:
         return super().__new__(cls)
 
 
-CLASSES = (Order, Point, Color, Odd, Kept)
+class Node:
+    """A node of a tree, with its parent."""
+
+    def __init__(self, parent: Node | None = None) -> None:
+        self.parent = parent
+        self.children = [] if parent else [Node(self), Node(self)]
+
+
+CLASSES = (Order, Point, Color, Odd, Kept, Node)
 
 
 @pytest.fixture
@@ -264,6 +272,14 @@ def test_objects_with_other_contents_that_cannot_be_hashed(there):
     names = AnyNames()
     first, same, other = (loads_allowed(payload, names) for payload in payloads)
     assert first == same and hash(first) == hash(same) and first != other and hash(first) != hash(other)
+
+
+def test_keys_that_contain_themselves(there):
+    payload = pickle.dumps({Node(): 1}, 5)
+    there()
+    names = AnyNames()
+    first, same = (next(iter(loads_allowed(payload, names))) for _ in range(2))
+    assert first == same and hash(first) == hash(same)
 
 
 def test_names_that_are_not_there_are_pickled(there):

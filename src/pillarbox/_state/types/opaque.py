@@ -13,6 +13,7 @@ import struct
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copyreg import __newobj__, __newobj_ex__  # type: ignore[attr-defined]
+from functools import partial
 from typing import Any
 
 from pillarbox._state.types.plain_types import PlainKey
@@ -118,7 +119,7 @@ class Opaque(metaclass=_Name):
         return type(self) is type(other) and pickled(self) == pickled(other)
 
     def __hash__(self) -> int:
-        return hash(_content(self))
+        return hash(_content(self, ()))
 
     def __repr__(self) -> str:
         return f"<{'.'.join(type(self).where)}>"
@@ -135,28 +136,35 @@ class Distinct(Opaque):
     __hash__ = object.__hash__
 
 
-def _content(value: Any) -> Any:
-    """Return something with a hash, which is equal for values whose pickles are equal."""
+def _content(value: Any, outer: tuple[int, ...]) -> Any:
+    """Return something with a hash, which is equal for values whose pickles are equal.
+
+    Args:
+        outer: the identities of the objects that contain the value, since objects may contain themselves.
+    """
     kind = type(value)
     if kind in _ATOMS:
         return "-1" if value == -1 else value  # for Python, -1 and -2 have one hash
     if kind is _Name:
         return value.where
+    if id(value) in outer:
+        return len(outer) - outer.index(id(value))
+    content = partial(_content, outer=(*outer, id(value)))
     if isinstance(kind, _Name):
         more = (each for each in (value._items, value._pairs) if each)
         return (
             kind.where,
-            _content(value._new),
-            *map(_content, value._args),
-            _content(value._state),
-            *map(_content, more),
+            content(value._new),
+            *map(content, value._args),
+            content(value._state),
+            *map(content, more),
         )
     if isinstance(value, (list, tuple)):
-        return tuple(map(_content, value))
+        return tuple(map(content, value))
     if kind is dict:
-        return tuple((_content(key), _content(each)) for key, each in value.items())
+        return tuple((content(key), content(each)) for key, each in value.items())
     if kind is set or kind is frozenset:
-        return frozenset(map(_content, value))
+        return frozenset(map(content, value))
     if kind is float:
         return value if value == value else None  # each NaN has a hash of its own
     try:
