@@ -26,7 +26,7 @@ from pillarbox_tools.recording.recording import Recording, pickles_in
 from pillarbox_tools.replay.nondeterminism import fixed_inputs
 from pillarbox_tools.replay.rerun import Outcome, Rerun, run_once
 from pillarbox_tools.replay.states import compare_logs, different_entries
-from pillarbox_tools.replay.values import MISSING, difference_text, digest, first_difference, tree_of
+from pillarbox_tools.replay.values import MISSING, difference_text, digest, first_difference, tree_of, without_addresses
 from pillarbox_tools.replay.versions import check_installed, recorded_modules
 
 _SHOWN = 300
@@ -154,6 +154,13 @@ def _tree(error: _Event | None) -> Any:
     return None if error is None else error.tree
 
 
+def _message(error: BaseException) -> str:
+    try:
+        return without_addresses(str(error))
+    except Exception:  # a user's __str__ may raise
+        return describe(error)
+
+
 def _outputs(rerun: Rerun, buffers: list[Buffer]) -> Iterator[_Event]:
     for output, records in rerun.outputs(buffers):
         stamps = records.timestamps or [None] * len(records)
@@ -222,7 +229,7 @@ class _ComparedProgram(NamedTuple):
             return outcome, _Event("call", outcome.unanswered)
         if outcome.error is None:
             return outcome, None
-        causes = tuple((type(cause).__qualname__, str(cause)) for cause in causes_of(outcome.error))
+        causes = tuple((type(cause).__qualname__, _message(cause)) for cause in causes_of(outcome.error))
         facts = self.recording.facts
         return outcome, _Event(causes, describe(located(outcome.error, facts.name, facts.subtask)).split("\n", 1)[0])
 

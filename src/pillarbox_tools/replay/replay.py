@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._errors import causes_of, shorten
@@ -20,6 +21,7 @@ from pillarbox_tools.replay.debugger import Debugger, look_back
 from pillarbox_tools.replay.nondeterminism import fixed_inputs, nondeterministic_calls
 from pillarbox_tools.replay.rerun import Rerun, run_once
 from pillarbox_tools.replay.states import Difference, compare_logs
+from pillarbox_tools.replay.values import without_addresses
 
 
 @dataclass
@@ -153,7 +155,7 @@ def _compare(recording: Recording, result: Replay, store: MemoryChunkStore) -> N
             return
         for name in ("error", "cause", "uid", "key", "record", "number"):
             then, now = getattr(noted, name), getattr(failure, name)
-            if then != now:
+            if _comparable(then) != _comparable(now):
                 result.differs.append(f"{name} was {shorten(then)}, and is now {shorten(now)}")
         return
     if result.failure is not None:
@@ -162,6 +164,10 @@ def _compare(recording: Recording, result: Replay, store: MemoryChunkStore) -> N
         after = MemoryChunkStore()
         after.chunks = dict(recording.after)
         result.state = compare_logs(after, store, recording.facts.subtask)
+
+
+def _comparable(value: Any) -> Any:
+    return without_addresses(value) if isinstance(value, str) else value
 
 
 def _reasons(recording: Recording, clock: int | None) -> list[str]:

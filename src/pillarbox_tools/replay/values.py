@@ -6,6 +6,7 @@ Objects from two versions have different classes, so they are never equal. A tre
 from __future__ import annotations
 
 import marshal
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from pillarbox._unpickle import loads_allowed
 
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 _SHOWN = 120
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 # (path within a value, values on both sides). These values are trees or ``MISSING``.
 ValueDifference = tuple[str, Any, Any]
 MISSING = ("missing",)
@@ -94,7 +96,7 @@ def _of_object(value: Any) -> Any:
         try:
             payload = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
         except Exception:
-            return Tree(("text", type(value).__qualname__), (("", shorten(value, 10_000)),))
+            return Tree(("text", type(value).__qualname__), (("", without_addresses(shorten(value, 10_000))),))
     read = loads_allowed(payload, AnyNames())
     kind = type(read)
     # Objects of subclasses of these types are opaque.
@@ -141,6 +143,11 @@ def first_difference(left: Any, right: Any, path: str = "") -> ValueDifference |
 
 def _name(tree: Tree) -> Any:
     return tree.kind[0] if type(tree.kind) is tuple else tree.kind
+
+
+def without_addresses(text: str) -> str:
+    """Replace the addresses of objects, which differ in each run, in an error message or ``repr``."""
+    return _ADDRESS.sub(" at 0x...", text)
 
 
 def shown(tree: Any, limit: int = _SHOWN) -> str:

@@ -22,6 +22,7 @@ from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.testing import ProgramTestHarness
 from pillarbox_tools.cli.all_commands import commands
 from pillarbox_tools.recording.recording import read_recording
+from pillarbox_tools.replay.comparison import compare_programs
 from pillarbox_tools.replay.replay import Replay, replay
 from tests.support.recorded import recorded
 
@@ -346,6 +347,38 @@ def test_the_debugger_looks_back_where_no_record_is_known(tmp_path, monkeypatch,
     # The cause of the debugger's start is still shown.
     assert rerun.failure is not None
     assert (rerun.failure.cause, rerun.failure.key) == ("ValueError", noted.key)
+
+
+class Unprintable:
+    """An object whose ``repr`` contains its address."""
+
+
+class KeepsLarge(KeyedProcessFunction):
+    """Keeps half a megabyte for each key, in rows of their own."""
+
+    def open(self, ctx: Any) -> None:
+        self.large = ctx.get_state(ValueStateDescriptor("large"))
+
+    def process_element(self, key: Any, ctx: Any) -> Any:
+        self.large.update((self.large.value() or b"") + bytes(500_000))
+        if len(self.large.value()) > 2_000_000:
+            raise ValueError(f"no room for {Unprintable()}")
+        yield key
+
+
+def test_large_rows_are_recorded(tmp_path):
+    tasks = tasks_of(tmp_path, KeepsLarge(), *[[["a", "b"]]] * 4)
+    assert sum(map(len, read_recording(tasks[-1]).state.values())) > 2_000_000
+    for task in tasks:
+        rerun = replayed(task)
+        assert (rerun.records, rerun.is_same, rerun.state) == (2, True, [])
+
+
+def test_addresses_in_texts_are_no_differences(tmp_path):
+    failed = tasks_of(tmp_path, KeepsLarge(), *[[["a"]]] * 5)[-1]
+    rerun = replayed(failed)
+    assert (rerun.error is not None, rerun.differs) == (True, [])
+    assert compare_programs(read_recording(failed), read_recording(failed).shipped).is_same
 
 
 @pytest.mark.parametrize("part", ["state", "program", "input", "recording.json"])
