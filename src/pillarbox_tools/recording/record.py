@@ -29,7 +29,7 @@ from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.homes.broadcasts import use_values, values_of
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, shipped
 from pillarbox._runtime.spark.session.session import check_classic
-from pillarbox._runtime.spark.session.session_settings import session_settings
+from pillarbox._runtime.spark.session.session_settings import alone, session_settings
 from pillarbox._runtime.spark.session.writer import Start
 from pillarbox._runtime.spark.tasks.replacement import REPLACEMENT
 from pillarbox._time.clock_log import ClockLog
@@ -205,12 +205,10 @@ def _answers(vertex: ShippedVertex, query: str | None, subtask: int) -> tuple[di
 
 def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, timeout: float) -> None:
     deadline = time.monotonic() + timeout
-    again = Start(
-        start.writer, "start", checkpointLocation=copy, queryName=f"pillarbox recording {uuid.uuid4().hex[:8]}"
-    )
+    again = start.again(copy, f"pillarbox recording {uuid.uuid4().hex[:8]}")
     # This prevents snapshots, which Spark's state maintenance would write into the copy.
     settings = {REPLACEMENT: task.setting(), "spark.sql.streaming.stateStore.minDeltasForSnapshot": str(10**9)}
-    with again.without_sink(), again.one_batch(), session_settings(start.spark, settings):
+    with alone(), session_settings(start.spark, settings):
         query: Any = again.run()
     try:
         while not receiver.is_done(_LOOK_EVERY) and query.isActive:

@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import ConfigurationError, ProgramError, StreamExecutionEnvironment, WatermarkStrategy
+from pillarbox._runtime.spark.session.classic import ClassicWriter
+from pillarbox._runtime.spark.session.writer import Start
 from pillarbox_tools.recording.recording import read_recording
 from pillarbox_tools.replay.replay import replay
 from tests.spark.recording.program import Inbox, Seen, Totals
@@ -67,10 +69,14 @@ def replayed(folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
 def test_the_task_that_failed(spark: SparkSession, ran: tuple[Inbox, str], tmp_path: Path) -> None:
     inbox, checkpoint = ran
     before = sorted(path for path in Path(checkpoint).rglob("*") if path.is_file())
-    folder = pillarbox.record(program(spark, inbox), str(tmp_path / "failed"), checkpointLocation=checkpoint)
-    # The checkpoint is unchanged, and the copy is deleted.
+    writer = program(spark, inbox).option("checkpointLocation", checkpoint).queryName("payments")
+    folder = pillarbox.record(writer, str(tmp_path / "failed"))
+    # The checkpoint and the writer are unchanged, and the copy is deleted.
     assert sorted(path for path in Path(checkpoint).rglob("*") if path.is_file()) == before
-    assert not list(Path(checkpoint).parent.glob("checkpoint-recording-*"))
+    assert not list(Path(checkpoint).parent.glob("checkpoint-copy-*"))
+    start = Start(writer, "start")
+    assert (start.checkpoint, start.is_once) == (checkpoint, False)
+    assert ClassicWriter(spark, writer).option("queryName") == "payments"
     code, result = replayed(Path(folder), "--diff")
     failure = result["failure"]
     assert (code, result["uid"], result["epoch"], result["differs"]) == (0, "seen", 3, [])

@@ -132,25 +132,18 @@ class ClassicWriter(Writer):
         value = writer_field(self._writer, "extraOptions").get(name)
         return str(value.get()) if value.isDefined() else None
 
+    @property
+    def output_mode(self) -> str:
+        return str(writer_field(self._writer, "outputMode").toString())
+
     @contextmanager
     def one_batch(self) -> Iterator[None]:
-        once = jvm(self._spark).org.apache.spark.sql.streaming.Trigger.Once()
-        with self._changed("trigger", "trigger", once):
-            yield
-
-    @contextmanager
-    def without_sink(self) -> Iterator[None]:
-        with self._changed("source", "format", "noop"):
-            yield
-
-    @contextmanager
-    def _changed(self, field: str, method: str, value: Any) -> Iterator[None]:
-        before = writer_field(self._writer, field)
-        self._set(method, value)
+        before = writer_field(self._writer, "trigger")
+        self._set_trigger(jvm(self._spark).org.apache.spark.sql.streaming.Trigger.Once())
         try:
             yield
         finally:
-            self._set(method, before)
+            self._set_trigger(before)
 
-    def _set(self, method: str, value: Any) -> None:
-        self._writer._jwrite = getattr(self._writer._jwrite, method)(value)
+    def _set_trigger(self, trigger: Any) -> None:
+        self._writer._jwrite = self._writer._jwrite.trigger(trigger)

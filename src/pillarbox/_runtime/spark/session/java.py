@@ -72,7 +72,7 @@ def python_pattern(spark: Any) -> Any:
     return java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern").PYTHON_UDF()
 
 
-WRITER_FIELDS = ("source", "trigger", "extraOptions")
+WRITER_FIELDS = ("source", "trigger", "extraOptions", "outputMode")
 
 
 def writer_field(writer: Any, name: str) -> Any:

@@ -96,8 +96,14 @@ class Start:
         path = self._bound.get("path") or self._option("path")
         return str(path) if path else None
 
-    def without_sink(self) -> AbstractContextManager[None]:
-        return ClassicWriter(self.spark, self.writer).without_sink()
+    def again(self, checkpoint: str, name: str) -> Start:
+        """Return a start of one micro-batch on another checkpoint, without output. Needs a classic session.
+
+        It has a writer of its own, because Spark's ``start`` changes the options of its writer.
+        """
+        mode = self._bound.get("outputMode") or ClassicWriter(self.spark, self.writer).output_mode
+        writer = self.dataframe.writeStream.format("noop").outputMode(mode).trigger(once=True)
+        return Start(writer, "start", checkpointLocation=checkpoint, queryName=name)
 
     def _files_of_table(self, table: str) -> str | None:
         if not self.spark.catalog.tableExists(table):
