@@ -99,7 +99,7 @@ class Start:
     def again(self, checkpoint: str, name: str) -> Start:
         """Return a start of one micro-batch on another checkpoint, without output. Needs a classic session.
 
-        It has a writer of its own, because Spark's ``start`` changes the options of its writer.
+        It uses a new writer, because Spark's ``start`` changes the writer's options.
         """
         mode = self._bound.get("outputMode") or ClassicWriter(self.spark, self.writer).output_mode
         writer = self.dataframe.writeStream.format("noop").outputMode(mode).trigger(once=True)
