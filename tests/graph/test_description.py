@@ -238,6 +238,12 @@ def test_several_programs_of_one_query():
     comparison = compare(first, second)
     assert comparison.refused == ["the query had 1 pillarbox program, and now has 2"]
     assert not compare(second, second).refused
+    comparison = compare(second, describe_programs([program(**TWO), program()]))
+    assert comparison.refused == [
+        "the query's programs have another order: their operators were 'first'; 'first', 'second', and are now"
+        " 'first', 'second'; 'first'. Restore the order, by which Spark stores their state"
+    ]
+    assert not comparison.survives_savepoint
 
 
 @pytest.mark.parametrize(("step", "advice"), [(1, "update"), (-1, "run the version of pillarbox that wrote it")])

@@ -162,9 +162,25 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
         comparison.refused.append(f"the query had {_count(len(old), 'pillarbox program')}, and now has {len(new)}")
         comparison.survives_savepoint = False
         return comparison
+    uids, new_uids = ([_uids_of(program) for program in programs] for programs in (old, new))
+    if uids != new_uids and sorted(uids) == sorted(new_uids):
+        comparison.refused.append(
+            f"the query's programs have another order: their operators were {_listed(uids)}, and are now"
+            f" {_listed(new_uids)}. Restore the order, by which Spark stores their state"
+        )
+        comparison.survives_savepoint = False
+        return comparison
     for before, other in zip(old, new):
         _compare_programs(before, other, comparison)
     return comparison
+
+
+def _uids_of(program: dict[str, Any]) -> list[str]:
+    return sorted(operator["uid"] for operator in program["operators"])
+
+
+def _listed(uids: list[list[str]]) -> str:
+    return "; ".join(listed(of_program) for of_program in uids)
 
 
 def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Comparison) -> None:

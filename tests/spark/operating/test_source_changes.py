@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,14 @@ def test_sources_come_go_and_change_their_places(spark: Any, tmp_path: Path, nam
         files[source] += 1
         (folder / f"{files[source]}.json").write_text("\n".join(json.dumps({"key": key}) for key in keys))
 
-    def run(checkpoint: str, *sources: str, **how: Any) -> list[Any]:
+    def run(checkpoint: str, *sources: str, names: Mapping[str, str] = {}, **how: Any) -> list[Any]:
         env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
         if how:
             env.from_savepoint(tmp_path / "savepoint", **how)
         streams = []
         for source in sources:
             reader = spark.readStream.name(source) if named_in_spark else spark.readStream
-            name = "dataframe" if named_in_spark else source
+            name = "dataframe" if named_in_spark else names.get(source, source)
             streams.append(env.from_dataframe(reader.schema("key STRING").json(str(tmp_path / source)), name))
         rows = streams[0].union(*streams[1:]).key_by("key").process(Count()).uid("count")
         seen: list[Any] = []
@@ -65,3 +66,6 @@ def test_sources_come_go_and_change_their_places(spark: Any, tmp_path: Path, nam
     assert run("second", "c", "b", allow_non_restored_state=True) == [("b", 2), ("c", 1), ("x", 3), ("x", 4)]
     add("b", "b")
     assert run("second", "c", "b", allow_non_restored_state=True) == [("b", 3)]
+    if not named_in_spark:
+        swapped = {"a": "b", "b": "a"}
+        assert run("third", "b", "a", names=swapped, renamed=swapped) == [("b", 2), ("b", 3), ("x", 3)]

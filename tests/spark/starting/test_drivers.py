@@ -75,6 +75,15 @@ def test_a_driver_that_was_killed_is_no_obstacle(spark: SparkSession, tmp_path: 
     query.awaitTermination()
 
 
+def test_a_heartbeat_of_an_earlier_process_with_the_same_pid_is_removed(spark: SparkSession, tmp_path: Path) -> None:
+    host, process, start = heartbeat._this_process()
+    files = _files_of(spark, str(tmp_path))
+    assert files is not None
+    files.write(Heartbeat(time.time_ns() // 1_000_000, "run-of-another", host, process, start - 1))
+    heartbeat.check_no_other_driver(spark, str(tmp_path), take_over=False)
+    assert not files.names()
+
+
 def test_a_driver_of_another_machine_is_judged_by_its_next_heartbeat(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import ConfigurationError, describe
+from pillarbox._errors import ConfigurationError, SavepointError, describe
 from pillarbox._graph.description import json_object
 from pillarbox._json import json_of, read
 from pillarbox._reports.progress import is_idle, millis
@@ -209,9 +209,10 @@ def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_o
     files = None if checkpoint is None else _files_of(spark, checkpoint)
     if checkpoint is None or files is None:
         return
-    host, process, _ = _this_process()
-    beats = {name: beat for name, beat in files.read().items() if (beat.host, beat.process) != (host, process)}
-    alive = [beat for beat in beats.values() if _is_alive(files, beat, host)]
+    me = _this_process()
+    # Restarted containers often have the same host name and pid.
+    beats = {name: beat for name, beat in files.read().items() if (beat.host, beat.process, beat.process_start) != me}
+    alive = [beat for beat in beats.values() if _is_alive(files, beat, me[0])]
     if not alive:
         files.forget([*beats])
         return
@@ -224,7 +225,13 @@ def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_o
             " pillarbox.start(..., take_over=True)"
         )
     notify(f"checkpoint {checkpoint}: {other.driver} runs this query: asking it to stop")
-    stop_query(spark, checkpoint, timeout=_STOPPING)
+    try:
+        stop_query(spark, checkpoint, timeout=_STOPPING)
+    except SavepointError as error:
+        raise ConfigurationError(
+            f"checkpoint {checkpoint}: {other.driver} runs this query, and did not stop it when asked: end this"
+            " process, and start the query again"
+        ) from error
 
 
 def _is_alive(files: _Files, beat: Heartbeat, host: str) -> bool:
