@@ -59,9 +59,11 @@ class Rerun:
         facts = recording.facts
         self._recording = recording
         use_values(recording.broadcasts if broadcasts is None else broadcasts)
-        self.vertex: Vertex = _laid_out(recording, shipped or recording.shipped)
+        recorded = _laid_out(recording, recording.shipped)
+        # Loaded last, because loading a program replaces the classes in ``__main__``.
+        self.vertex: Vertex = recorded if shipped is None else _laid_out(recording, shipped)
         replay_calls(self.vertex, recording.answers, allow_calls=allow_calls)
-        self._edges = {} if shipped is None else _edges(recording, self.vertex)
+        self._edges = _edges(recording, recorded, self.vertex)
         self._places = {(code, edge.id): index for index, edge in enumerate(self.vertex.edges) for code in edge.targets}
         self.vertex.budget_scope, self.vertex.shared = BudgetScope(), SharedResources()
         self.store: MemoryChunkStore = MemoryChunkStore()
@@ -155,10 +157,8 @@ def _laid_out(recording: Recording, shipped: ShippedVertex) -> Vertex:
     return vertex
 
 
-def _edges(recording: Recording, other: Vertex) -> dict[int, int]:
-    recorded, others = (
-        [edge.id for edge in layout.inputs] for layout in (_laid_out(recording, recording.shipped), other)
-    )
+def _edges(recording: Recording, vertex: Vertex, other: Vertex) -> dict[int, int]:
+    recorded, others = ([edge.id for edge in program.inputs] for program in (vertex, other))
     if len(recorded) != len(others):
         raise ConfigurationError(
             f"operator {recording.facts.uid!r} has {len(others)} inputs in the other program, but {len(recorded)} in"

@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from pyspark import cloudpickle
-
 from pillarbox._errors import shorten
 from pillarbox._rows import Row
 from pillarbox._state.types.opaque import AnyNames, Opaque, pickled
@@ -41,7 +39,10 @@ def tree_of(value: Any) -> Any:
     try:
         return _tree_of(value)
     except RecursionError:
-        return Tree(("pickle", type(value).__qualname__), (("", pickled(value)),))
+        try:
+            return Tree(("pickle", type(value).__qualname__), (("", pickled(value)),))
+        except Exception:
+            return _of_text(value)
 
 
 def _tree_of(value: Any) -> Any:
@@ -77,32 +78,54 @@ def _of_pairs(kind: Any, pairs: Iterable[tuple[Any, Any]]) -> Tree:
 
 
 def _of_steps(value: Opaque) -> Tree:
+    arguments = value.args if not isinstance(value._new, Opaque) else (value._new, *value._args)
+    return _of_parts(type(value).where, arguments, value._state, value._items, value._pairs)
+
+
+def _of_parts(
+    where: tuple[str, str],
+    arguments: Iterable[Any],
+    state: Any,
+    items: Iterable[Any],
+    pairs: Iterable[tuple[Any, Any]],
+) -> Tree:
     parts: list[tuple[str, Any]] = []
-    for slots in value._state if type(value._state) is tuple else (value._state,):
+    for slots in state if type(state) is tuple else (state,):
         if isinstance(slots, dict) and all(type(name) is str for name in slots):
             parts += ((f".{name}", _tree_of(part)) for name, part in slots.items())
         elif slots is not None:
             parts.append(("", _tree_of(slots)))
     parts.sort(key=lambda part: (part[0], digest(part[1])))
-    arguments = value.args if not isinstance(value._new, Opaque) else (value._new, *value._args)
-    parts += (*_numbered(arguments), *_numbered(value._items), *_of_pairs("pairs", value._pairs).parts)
-    return Tree(("object", *type(value).where, *(label for label, _ in parts)), tuple(parts))
+    parts += (*_numbered(arguments), *_numbered(items), *_of_pairs("pairs", pairs).parts)
+    return Tree(("object", *where, *(label for label, _ in parts)), tuple(parts))
 
 
 def _of_object(value: Any) -> Any:
     try:
         payload = pickled(value)
     except Exception:
-        try:
-            payload = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
-        except Exception:
-            return Tree(("text", type(value).__qualname__), (("", without_addresses(shorten(value, 10_000))),))
+        return _of_local_class(value)
     read = loads_allowed(payload, AnyNames())
     kind = type(read)
     # Objects of subclasses of these types are opaque.
     if kind in _ATOMS or isinstance(read, (list, tuple, dict, set, frozenset, Opaque, type(Opaque))):
         return _tree_of(read)
     return Tree((kind.__module__, kind.__qualname__), (("", repr(read)),))
+
+
+def _of_local_class(value: Any) -> Tree:
+    """Return the tree of an object whose class cannot be imported, such as a class in a function."""
+    kind = type(value)
+    try:
+        _, arguments, state, items, pairs = (*value.__reduce_ex__(4), None, None, None)[:5]
+    except Exception:
+        return _of_text(value)
+    own = [argument for argument in arguments if argument is not kind]
+    return _of_parts((kind.__module__, kind.__qualname__), own, state, items or (), pairs or ())
+
+
+def _of_text(value: Any) -> Tree:
+    return Tree(("text", type(value).__qualname__), (("", without_addresses(shorten(value, 10_000))),))
 
 
 def digest(tree: Any) -> bytes:

@@ -327,3 +327,52 @@ def test_a_module_that_a_function_imports_later_is_asked_for(tmp_path, modules):
     rerun = replay(read_recording(task), diff=True)
     assert rerun.differs == ["the task failed in the replay, but not in the epoch"]
     assert "a module is missing: add its folder to PYTHONPATH" in rerun.reasons
+
+
+class KeepsObjects(KeyedProcessFunction):
+    """Keeps an object of a script's class, and emits one of a local class."""
+
+    def __init__(self, in_state: type, emitted: type) -> None:
+        self.in_state = in_state
+        self.emitted = emitted
+
+    def open(self, ctx: Any) -> None:
+        self.kept = ctx.get_state(ValueStateDescriptor("kept"))
+
+    def process_element(self, payment: Any, ctx: Any) -> Any:
+        self.kept.update(self.in_state(payment))
+        yield self.emitted(payment)
+
+
+def _classes(factor: int = 1) -> tuple[type, type]:
+    class Account:
+        def __init__(self, payment: Any) -> None:
+            self.amount = payment[1] * factor
+
+    class Local(Account): ...
+
+    Account.__module__, Account.__qualname__ = "__main__", "Account"
+    return Account, Local
+
+
+def test_objects_of_a_scripts_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main = sys.modules["__main__"]
+    classes, same, other = _classes(), _classes(), _classes(2)
+    monkeypatch.setattr(main, "Account", classes[0], raising=False)
+    with recorded(tmp_path) as result, ProgramTestHarness(program(KeepsObjects(*classes))) as harness:
+        harness.push("payments", ("a", 1), ("b", 2))
+        harness.run_epoch()
+    task = [path for path in result if read_recording(path).facts.level][-1]
+    vertices = []
+    for version in (same, other):
+        monkeypatch.setattr(main, "Account", version[0])
+        vertices.append(vertex(KeepsObjects(*version)))
+    monkeypatch.delattr(main, "Account")
+    comparisons = [compare_programs(read_recording(task), shipped) for shipped in vertices]
+    assert [comparison.is_same for comparison in comparisons] == [True, False]
+    first = comparisons[1].first
+    assert first is not None
+    assert first.parts == [
+        "output.amount is 1 in the recorded program, but 2 in the other",
+        "state kept.amount is 1 in the recorded program, but 2 in the other",
+    ]
