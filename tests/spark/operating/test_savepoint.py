@@ -200,7 +200,7 @@ def test_incomplete_savepoints_and_checkpoints(spark, tmp_path, command):
     half = tmp_path / "half"
     copytree(checkpoint, half)
     levels = sorted(half.glob("state/*"))
-    for gone in levels:
+    for gone in [levels[0] / "1", levels[0] / "0", *levels]:
         rmtree(gone)
         asked: list[tuple[Any, Any]] = [
             (pillarbox.savepoint, str(tmp_path / "none")),
@@ -208,7 +208,7 @@ def test_incomplete_savepoints_and_checkpoints(spark, tmp_path, command):
             (pillarbox.rescale, 1),
         ]
         for ask, argument in asked:
-            with pytest.raises(CheckpointMismatchError, match=r"'remember'.* .*: restore the missing folders"):
+            with pytest.raises(CheckpointMismatchError, match=r": restore the missing folders"):
                 ask(spark, str(half), argument)
     assert len(list(half.glob("offsets/[0-9]*"))) == 3 and not (tmp_path / "none").exists()
     rmtree(half / "pillarbox")

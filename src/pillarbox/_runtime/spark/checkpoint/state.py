@@ -83,6 +83,7 @@ class CheckpointState:
             operator = Stateful(row["operatorId"], row["numPartitions"], row["minBatchId"])
             if not any(variable.get("stateName") == _LOG for variable in variables):
                 continue
+            self._check_partitions(operator)
             # Spark cannot open purged state, which is refused below.
             if self.epoch < operator.first or _is_log(self._read(operator).schema):
                 operators.append(operator)
@@ -105,6 +106,18 @@ class CheckpointState:
                 f"checkpoint {self}: {self}/pillarbox lists state of the operators {', '.join(map(repr, uids))}, but"
                 f" {self}/state contains {'only some of it' if operators else 'none'}: restore the missing folders, or"
                 " the whole checkpoint, from a backup"
+            )
+
+    def _check_partitions(self, operator: Stateful) -> None:
+        """Raise if the folder of a state partition is missing. Spark's reader skips it, too."""
+        folder = session_of(self.spark).hadoop_folder(f"{self._location}/state/{operator.id}")
+        if folder is None:
+            return
+        missing = {*map(str, range(operator.partitions))}.difference(folder.folders())
+        if missing:
+            raise CheckpointMismatchError(
+                f"checkpoint {self}: the folder {', '.join(f'state/{operator.id}/{name}' for name in sorted(missing))}"
+                " is missing: restore the missing folders, or the whole checkpoint, from a backup"
             )
 
     def logs(self, operator: Stateful, epoch: int | None = None) -> DataFrame:

@@ -110,8 +110,15 @@ class HadoopFolder(Folder):
         self._files = file_system(spark, self._folder)
 
     def names(self) -> list[str]:
+        return self._names(lambda status: bool(status.isFile()))
+
+    def folders(self) -> list[str]:
+        """Return the names of the folders in this folder, or [] if it does not exist."""
+        return self._names(lambda status: bool(status.isDirectory()))
+
+    def _names(self, takes: Callable[[Any], bool]) -> list[str]:
         statuses: Sequence[Any] = unless_missing(lambda: self._files.listStatus(self._folder), ())
-        names = [str(status.getPath().getName()) for status in statuses if status.isFile()]
+        names = [str(status.getPath().getName()) for status in statuses if takes(status)]
         return [name for name in names if not name.startswith((".", "_"))]
 
     def lines(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
