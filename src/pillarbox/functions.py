@@ -159,8 +159,8 @@ def window_aggregate(
     Args:
         df: a streaming or batch DataFrame.
         keys: one or several column names, or ``[]`` for windows over all rows.
-        time: the event-time column: a timestamp, a date, or Unix time in ms; not null. Dates and TIMESTAMP_NTZ are
-            interpreted as UTC.
+        time: the event-time column: a timestamp, a date, or Unix time in ms; not null. Dates and TIMESTAMP_NTZ are in
+            the session's time zone.
         window: the window assigner, such as ``TumblingEventTimeWindows.of("1 minute")``.
         delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. The rows of a batch DataFrame may be in
             any order.
