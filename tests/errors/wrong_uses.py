@@ -721,8 +721,8 @@ BUILDS = [
     Build("late by -5", _duration(_late_by, -5), ("for_bounded_out_of_orderness(): -5 is negative",)),
     *(Build(f"idle for {value!r}", _duration(_idle, value), ("with_idleness()", repr(value))) for value in ("-1 second", 0, "soon", None)),
     *(Build(f"progress after {value!r}", _duration(_progress, value), ("with_wall_clock_progress()", repr(value))) for value in ("-1 second", 0, "soon", None)),
-    Build("progress behind a shuffle", _progress_behind_a_shuffle, ("with_wall_clock_progress() detects idle sources", "before the first key_by(...)")),
-    Build("idle part of a source", _idle_part_of_a_source, ("the silence of a part of a source is not detected", "after union(...)", "rebalance()")),
+    Build("progress behind a shuffle", _progress_behind_a_shuffle, ("with_wall_clock_progress() works only for sources", "before the first key_by(...)")),
+    Build("idle part of a source", _idle_part_of_a_source, ("only a whole source can become idle", "after union(...)", "rebalance()")),
     Build("assigner 42", lambda env: timed(rows(env), 42), ("42 is not a timestamp assigner", "a column name")),
     Build("assigner ''", lambda env: timed(rows(env), ""), ("the timestamp column name is empty",)),
     Build("assigner of three", lambda env: timed(rows(env), lambda a, b, c: 1), ("must take (value) or (value, record_timestamp)",)),
@@ -776,7 +776,7 @@ BUILDS = [
             ({"requests": 5, "when_exceeded": "drop"}, ("'model'", "when_exceeded", "'drop'")), ({"breaker": 3}, ("'model'", "a CircuitBreaker")),
         )
     ),
-    Build("a breaker that never opens", lambda env: CircuitBreaker(5, 3), ("CircuitBreaker", "never opens")),
+    Build("a breaker that never opens", lambda env: CircuitBreaker(5, 3), ("CircuitBreaker", "would never open")),
     Build("two budgets of one name", _two_budgets, ("two budgets have the name 'model'", "pass one Budget to all operators")),
     # dead letters
     *(
@@ -785,7 +785,7 @@ BUILDS = [
     ),
     Build("on_error of a keyed process", lambda env: rows(env).key_by("key").process(Keyed(), on_error="late"), ("process(): on_error= must be", "not 'late'")),
     Build("on_error of a reduce", lambda env: rows(env).key_by("key").reduce(fold, on_error=5), ("reduce(): on_error= must be", "not 5")),
-    Build("carrying without key", _carrying, ("carries", "call key_by(...) or rebalance() before it")),
+    Build("carrying without key", _carrying, ("on_barrier='carry' needs state", "call key_by(...) or rebalance() before the operator")),
     # columns
     Build("no columns", lambda env: rows(env).map(exploding).to_dataframe(), ("to_dataframe() needs columns", "declares no output_type")),
     Build("no columns of an output", lambda env: env.for_each_batch(print, {"a": (rows(env), Types.LONG()), "b": rows(env).map(exploding)}), ("for_each_batch(): output 'b' needs columns", "declares no output_type")),

@@ -359,7 +359,7 @@ class _Compiler:
                     vertex.uses_processing_time = True  # it becomes idle without data
                 if strategy.progress_timeout is not None and not vertex.is_source:
                     raise ProgramError(
-                        f"operator {step.name!r}: with_wall_clock_progress() detects idle sources: assign the"
+                        f"operator {step.name!r}: with_wall_clock_progress() works only for sources: assign the"
                         " strategy before the first key_by(...) or rebalance()"
                     )
             for link, way in self._ways(vertex, step):
@@ -385,9 +385,9 @@ class _Compiler:
         )
         if detects_silence and vertex.is_source and consumer.strategy is None and not vertex.batch:
             raise ProgramError(
-                f"operator {differing[0].name!r}: the silence of a part of a source is not detected, and"
-                f" {consumer.name!r} combines this part with another: assign one strategy after union(...) or, for"
-                " with_idleness(...), call rebalance() on each part before assigning its strategy"
+                f"operator {differing[0].name!r}: before the first shuffle, only a whole source can become idle, but"
+                f" {consumer.name!r} combines parts of it with different strategies: assign one strategy after"
+                " union(...), or, for with_idleness(...), call rebalance() on each part before its strategy"
             )
         assigners |= more
 

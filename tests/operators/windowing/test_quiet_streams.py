@@ -179,7 +179,7 @@ def test_it_is_about_a_source():
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
     stream = env.from_collection(EVENTS).rebalance()
     stream = stream.assign_timestamps_and_watermarks(strategy.with_wall_clock_progress("1 minute"))
-    with pytest.raises(ProgramError, match=r"with_wall_clock_progress\(\) detects idle sources: assign the"):
+    with pytest.raises(ProgramError, match=r"with_wall_clock_progress\(\) works only for sources: assign the"):
         stream.execute_and_collect()
     timed = env.from_collection(EVENTS).assign_timestamps_and_watermarks(
         strategy.with_wall_clock_progress("1 minute").with_idleness("5 seconds")

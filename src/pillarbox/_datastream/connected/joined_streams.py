@@ -334,6 +334,7 @@ class IntervalJoin(Generic[T1, T2]):
         interval = Interval(self._bounds[0] + self._exclusive[0], self._bounds[1] - self._exclusive[1])
         if interval.lower > interval.upper:
             raise ProgramError(
-                f"interval_join(): no pair is between {interval.lower} and {interval.upper} ms: widen between(...)"
+                f"interval_join(): between({self._bounds[0]}, {self._bounds[1]}) with exclusive bounds excludes all"
+                " pairs: widen it"
             )
         return interval
