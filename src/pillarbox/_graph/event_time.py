@@ -117,7 +117,7 @@ def parts_with_timeouts(
 ) -> list[OperatorTransformation]:
     """Return the assigners that differ between two parts of a source, or [] if none of them detects silence.
 
-    The receiver of an edge detects silence, so each such part needs an edge of its own.
+    The receiver of an edge detects silence, so each part needs its own edge.
     """
     if not assigners or not others:
         return []

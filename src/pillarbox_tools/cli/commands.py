@@ -261,7 +261,8 @@ def key(checkpoint: str, uid: str, key: str, as_json: bool, open_session: Any) -
     """Show KEY's state and timers in the operator UID of CHECKPOINT, and which epochs changed them.
 
     The command reads the last five epochs that Spark retains. KEY is text, a number, a date, or JSON for a key of
-    several columns, such as '["a", 1]'. The query may be running. Your classes are neither needed nor run.
+    several columns, such as '["a", 1]'. The query may be running. Your classes need not be importable,
+    and none of your code runs.
     """
     from pillarbox._runtime.spark.reading.key_life import key_history
 

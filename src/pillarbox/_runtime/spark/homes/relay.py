@@ -41,7 +41,7 @@ _AHEAD_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class Homes:
-    """The data that a level's workers need to find their homes. Pickled to the workers."""
+    """The data that a level's workers need to find their homes. Pickled and sent to the workers."""
 
     secret: str
     level: str

@@ -83,7 +83,7 @@ def program_settings(
 
 @contextmanager
 def last_epoch(number: int) -> Iterator[None]:
-    """Make queries that this thread starts within the block end their event time in micro-batch ``number``."""
+    """Within the block, make micro-batch ``number`` emit the final watermark in queries that this thread starts."""
     token = _last_epoch.set(number)
     try:
         yield
