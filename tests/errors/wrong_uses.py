@@ -709,7 +709,7 @@ BUILDS = [
     *(Build(f"key_by {value!r}", lambda env, value=value: rows(env).key_by(value), ("key_by() takes a function or column names", repr(value))) for value in (42, None, [], ["a", 1])),
     Build("union of none", lambda env: rows(env).union(), ("union() takes at least one other stream",)),
     Build("union of 42", lambda env: rows(env).union(42), ("union() takes a stream, not 42",)),
-    Build("union of two programs", lambda env: rows(env).union(rows(StreamExecutionEnvironment())), ("union() takes a stream of the same",)),
+    Build("union of two programs", lambda env: rows(env).union(rows(StreamExecutionEnvironment())), ("union() takes a stream from the same",)),
     Build("side output by name", lambda env: rows(env).map(exploding).get_side_output("late"), ("get_side_output() takes an OutputTag, not 'late'",)),
     Build("side output of a source", lambda env: rows(env).get_side_output(OutputTag("late")), ("has no side outputs", "process(...)")),
     *(Build(f"tag {value!r}", lambda env, value=value: OutputTag(value), ("an OutputTag's id must be a non-empty string", repr(value))) for value in ("", 5, None)),

@@ -214,7 +214,7 @@ class OneInputStreamOperatorTestHarness:
 
     def _process(self, records: Records, index: int = 0) -> None:
         if self._closed:
-            raise ProgramError("the harness and its function are closed: push records within the with statement")
+            raise ProgramError("the harness and its function are closed: push records inside the with block")
         self._backend.now = self.get_processing_time()
         self.operator.inputs[index].process_records(records)
         self._settle()

@@ -196,7 +196,7 @@ def inspect(
 @CHECKPOINT
 @click.argument("uid")
 @_EPOCH
-@click.option("--where", metavar="SQL", help="SQL condition on rows: \"key = 'AA' AND seen > 10\".")
+@click.option("--where", metavar="SQL", help="SQL condition on rows, such as \"key = 'AA' AND seen > 10\".")
 @click.option(
     "--limit", default=20, show_default=True, type=click.IntRange(0), help="Number of rows to print; 0 for all."
 )

@@ -391,7 +391,9 @@ class Stream(OperatorSettings, Generic[T1]):
 
         check_takes(other, DataStream, f"{method}()", "a stream")
         if other._env is not self._env:
-            raise ProgramError(f"{method}() takes a stream of the same StreamExecutionEnvironment, not of another one")
+            raise ProgramError(
+                f"{method}() takes a stream from the same StreamExecutionEnvironment, not from another one"
+            )
 
     def _partition(self, name: str, partitioner: partitioners.Partitioner) -> DataStream[T1]:
         step = PartitionTransformation(self._env._next(), name, [self._plain_step()], partitioner=partitioner)

@@ -41,7 +41,7 @@ class CircuitBreaker:
         check_count(self.of, "CircuitBreaker: of=")
         if self.failures > self.of:
             raise ProgramError(
-                f"CircuitBreaker: failures={self.failures} is above of={self.of}, so it would never open:"
+                f"CircuitBreaker: failures={self.failures} exceeds of={self.of}, so the breaker would never open:"
                 " lower failures="
             )
         positive_millis(self.pause, "CircuitBreaker: pause=")

@@ -53,9 +53,9 @@ def columns_of_run(
         batch = records.batch
     elif encoder is None:
         raise ProgramError(
-            f"operator {operator!r}: a Python function has processed the rows, and one of their columns has a type that"
-            " cannot be converted back from Python: drop the column from the DataFrame, or filter the DataFrame instead"
-            " of the stream"
+            f"operator {operator!r}: an earlier Python function, such as a filter, has turned the rows into Python"
+            " objects, and one of their columns has a type that cannot be converted back: drop the column before"
+            " from_dataframe(), or apply the filter to the DataFrame"
         )
     else:
         batch = encoder.encode(records.values)
