@@ -216,8 +216,8 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, 
         while not receiver.is_done(_LOOK_EVERY) and query.isActive:
             if time.monotonic() > deadline:
                 raise ConfigurationError(
-                    f"the repeated epoch has run for {timeout:g} seconds, but the recorder has not received all of the task's input:"
-                    " raise timeout= of record()"
+                    f"the repeated epoch has run for {timeout:g} seconds, but the recorder has not received all of"
+                    " the task's input: raise timeout= of record()"
                 )
         if not receiver.is_done(0):
             failure = query.exception()

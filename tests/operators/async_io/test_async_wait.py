@@ -823,7 +823,7 @@ def test_wrong_options_are_refused_while_the_program_is_built(function, options,
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda s: WRONGLY.ordered_wait(s, some, 5), "instance of an AsyncFunction"),
+        (lambda s: WRONGLY.ordered_wait(s, some, 5), "an AsyncFunction instance"),
         (lambda s: WRONGLY.unordered_wait([1], Service(), 5), "takes a DataStream"),
         (lambda s: WRONGLY.ordered_wait_with_retry(s, Service(), 5, 3), "takes an AsyncRetryStrategy"),
         (lambda s: WRONGLY.unordered_wait_with_retry(s, Service(), 5, None), "takes an AsyncRetryStrategy"),

@@ -290,6 +290,6 @@ def ledger_for(spark: SparkSession, program: Program) -> DriverLedger | None:
         if limits.ceiling is not None:
             raise ConfigurationError(
                 f"budget {limits.name!r} has a ceiling, which is enforced by the process that starts the query. Under"
-                " Spark Connect, tasks cannot reach that process: start the query in a classic session, or drop ceiling="
+                " Spark Connect, tasks cannot reach it: start the query in a classic session, or drop ceiling="
             )
     return None

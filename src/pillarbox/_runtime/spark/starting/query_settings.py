@@ -99,8 +99,8 @@ def drain_setting(checkpoint: Checkpoint) -> dict[str, str]:
             checkpoint.forget_last_epoch()
             if checkpoint.is_drained():
                 _log.warning(
-                    "checkpoint %s was drained, which sent the final watermark, so all further records are late: use a new"
-                    " checkpoint directory",
+                    "checkpoint %s was drained, which sent the final watermark, so all further records are late: use a"
+                    " new checkpoint directory",
                     checkpoint,
                 )
             return {}
