@@ -174,8 +174,8 @@ def window_aggregate(
         if ``df`` is streaming. Late rows are dropped and counted in the metric ``late_records_dropped``.
 
     Raises:
-        ProgramError: there is no aggregate, a column is missing or has a wrong type, or the windows are not event-time
-            windows.
+        ProgramError: there is no aggregate, a column is missing or has the wrong type, or the windows are not
+            event-time windows.
 
     Example:
         >>> import pillarbox.functions as PF
@@ -243,7 +243,7 @@ def interval_join(
         inputs are. Late rows are dropped.
 
     Raises:
-        ProgramError: a column is missing or has a wrong type, both sides have a column of the same name but
+        ProgramError: a column is missing or has the wrong type, both sides have a column of the same name but
             ``suffixes`` is not set, or the bounds exclude every pair.
 
     Example:

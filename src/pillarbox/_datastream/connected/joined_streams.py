@@ -208,7 +208,7 @@ class IntervalJoin(Generic[T1, T2]):
         self._late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None] = (None, None)
 
     def between(self, lower: DurationLike, upper: DurationLike) -> IntervalJoin[T1, T2]:
-        """Set the interval of a pair's event times: ``left + lower <= right <= left + upper``.
+        """Set how far two joined records may be apart in event time: ``left + lower <= right <= left + upper``.
 
         Args:
             lower: a duration such as ``"-5 seconds"``; an int is milliseconds.
