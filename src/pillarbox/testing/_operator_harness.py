@@ -247,7 +247,9 @@ class OneInputStreamOperatorTestHarness:
 
     def advance_processing_time(self, milliseconds: int) -> None:
         if milliseconds < 0:
-            raise ValueError(f"the clock cannot advance by {milliseconds} ms: use set_processing_time()")
+            raise ValueError(
+                f"the clock cannot advance by {milliseconds} ms: to turn it back, use set_processing_time()"
+            )
         self.set_processing_time(self.get_processing_time() + milliseconds)
 
     def get_processing_time(self) -> int:

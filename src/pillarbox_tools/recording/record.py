@@ -102,7 +102,7 @@ def _is_committed(spark: SparkSession, checkpoint: str, epoch: int) -> bool:
     notes = Checkpoint(spark, checkpoint)
     if epoch not in notes.epochs_begun:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint}: epoch {epoch} has no offsets: it was never begun, or Spark has removed it"
+            f"checkpoint {checkpoint}: epoch {epoch} has no offsets: it never began, or Spark has removed it"
             " (spark.sql.streaming.minBatchesToRetain)"
         )
     return epoch <= notes.last_committed

@@ -335,6 +335,6 @@ class IntervalJoin(Generic[T1, T2]):
         if interval.lower > interval.upper:
             raise ProgramError(
                 f"interval_join(): between({self._bounds[0]}, {self._bounds[1]}) with exclusive bounds excludes all"
-                " pairs: widen it"
+                " pairs: widen the interval"
             )
         return interval

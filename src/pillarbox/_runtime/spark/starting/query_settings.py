@@ -106,5 +106,5 @@ def drain_setting(checkpoint: Checkpoint) -> dict[str, str]:
             return {}
         number = checkpoint.last_epoch_begun if number is None else number
     except Exception as error:
-        _log.warning("checkpoint %s: whether it was drained cannot be determined: %s", checkpoint, describe(error))
+        _log.warning("checkpoint %s: cannot determine whether it was drained: %s", checkpoint, describe(error))
     return {} if number is None else {DRAIN: str(number)}
