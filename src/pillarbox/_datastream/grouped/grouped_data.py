@@ -187,8 +187,8 @@ class GroupedData:
         table = df.toArrow()
         if table.nbytes > _INITIAL_BYTES:
             raise ProgramError(
-                f"initialState has {table.nbytes:,} bytes, but at most {_INITIAL_BYTES:,} are possible: write"
-                " it as a savepoint with pillarbox.write_state(), and start from that"
+                f"initialState has {table.nbytes:,} bytes, more than the limit of {_INITIAL_BYTES:,}: write it as"
+                " a savepoint with pillarbox.write_state(), and start from this savepoint"
             )
         return pa.table(
             {f"{index} key": table.column(name) for index, name in enumerate(names)}
@@ -206,7 +206,7 @@ class GroupedData:
             return conf.get(f"spark.sql.{name}", default) == "true"
 
         if not has_conversions():
-            raise ConfigurationError("stateful programs with pandas need the Arrow conversions of PySpark 4.3")
+            raise ConfigurationError("functions that receive pandas frames need PySpark 4.3: upgrade PySpark")
         records = int(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", None) or 10_000)
         size = conf.get("spark.sql.execution.arrow.maxBytesPerBatch", None) or str(2**31 - 1)
         return FrameOptions(
