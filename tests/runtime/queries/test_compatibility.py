@@ -24,7 +24,7 @@ class Frame:
 
 class Class:
     def getDeclaredField(self, name: str) -> str:
-        if name not in ("source", "trigger", "extraOptions"):
+        if name not in ("source", "trigger", "extraOptions", "outputMode"):
             raise LookupError(name)
         return name
 
@@ -65,7 +65,7 @@ def test_all_is_there(classic: bool) -> None:
         (STATE_PARTITIONS, f"the setting {STATE_PARTITIONS}", True),
         (QUERY_ID, f"the local property {QUERY_ID}", False),
         (BATCH_ID, f"the local property {BATCH_ID}", False),
-        ("DataStreamWriter", "DataStreamWriter with source, trigger, extraOptions", False),
+        ("DataStreamWriter", "DataStreamWriter with source, trigger, extraOptions, outputMode", False),
         ("FileStreamSinkLog", "the class org.apache.spark.sql.execution.streaming.sinks.FileStreamSinkLog", False),
         ("alias", "aliases in plans", False),
     ],
