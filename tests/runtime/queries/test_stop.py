@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -41,3 +42,26 @@ def test_a_query_whose_epoch_does_not_end_in_time_still_runs() -> None:
     with pytest.raises(SavepointError, match=r"the running epoch did not end within the timeout\. The query is"):
         stop(result, timeout=0.0).run("/savepoint", drain=True)
     assert result.isActive
+
+
+def test_spark_returns_early_when_a_query_ends() -> None:
+    """Spark then reads the state that pillarbox has changed in order to end the query."""
+    result = query()
+    start: Any = SimpleNamespace(spark=None, checkpoint="cp")
+    started = StartedQuery(result, start)
+    holds, returned = threading.Event(), threading.Event()
+
+    def end() -> None:
+        with started.held():
+            holds.set()
+            returned.wait()
+            result.isActive = False
+
+    started.await_end = lambda timeout: bool(returned.set())
+    assert not started.has_ended(60)
+    returned.clear()
+    thread = threading.Thread(target=end)
+    thread.start()
+    holds.wait()
+    assert started.has_ended(60)
+    thread.join()
