@@ -57,7 +57,11 @@ def test_spark_returns_early_when_a_query_ends() -> None:
             returned.wait()
             result.isActive = False
 
-    started.await_end = lambda timeout: bool(returned.set())
+    def return_early(timeout: float) -> bool:
+        returned.set()
+        return False
+
+    started.await_end = return_early
     assert not started.has_ended(60)
     returned.clear()
     thread = threading.Thread(target=end)

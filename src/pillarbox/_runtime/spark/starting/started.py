@@ -93,7 +93,7 @@ class StartedQuery:
         if self.await_end(timeout) is False:
             if time.monotonic() - began >= int(timeout * 1000) / 1000:
                 return False
-            # Spark returns early if the query has just ended while its state said ACTIVE: see ``EpochGate``.
+            # Spark returns early if the query has just ended in the state ACTIVE: see ``EpochGate``.
             self.wait_while_held()
             return not _is_active(self.query)
         return not (self.wait_while_held() and _is_active(self.query))
