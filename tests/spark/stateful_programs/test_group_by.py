@@ -200,8 +200,17 @@ def test_refused_programs(spark: SparkSession) -> None:
     df = spark.range(1)
     with pytest.raises(ProgramError, match="takes at least one column of the DataFrame, not none"):
         pillarbox.group_by(df)
-    with pytest.raises(ProgramError, match=r"not '\(id % 2\)': make an expression a column"):
-        pillarbox.group_by(df, df.id % 2)
+    # Selected, these expressions have the names of columns.
+    named = spark.sql("SELECT '1' AS k, 2 AS x, named_struct('x', 3) AS point")
+    expressions: dict[str, Any] = {
+        r"%\(x, 2\)": F.col("x") % 2,
+        r"CAST\(k AS INT\)": F.col("k").cast("int"),
+        r"upper\(k\) AS k": F.upper("k").alias("k"),
+        "point.x": "point.x",
+    }
+    for shown, expression in expressions.items():
+        with pytest.raises(ProgramError, match=f"not '{shown}': make an expression a column"):
+            pillarbox.group_by(named, expression)
     with pytest.raises(ProgramError, match="a Spark DataFrame, not 5"):
         pillarbox.group_by(5)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match=r"initialState must be a DataFrame grouped by pillarbox.group_by\(\)"):

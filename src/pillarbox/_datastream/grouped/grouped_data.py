@@ -60,16 +60,32 @@ def group_by(
     columns: list[Any] = [
         column for argument in cols for column in (argument if isinstance(argument, (list, tuple)) else [argument])
     ]
-    # Spark ignores the case of names.
-    by_name = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
-    names = [by_name.get(name, by_name.get(name.lower(), name)) for name in df.select(*columns).columns]
-    unknown = [name for name in names if name not in df.columns]
-    if not names or unknown:
+    refused = [column for column in columns if not _is_of(df, column)]
+    if not columns or refused:
         raise ProgramError(
-            f"group_by() takes at least one column of the DataFrame, not {listed(unknown or columns)}: make an"
+            f"group_by() takes at least one column of the DataFrame, not {listed(map(_shown, refused))}: make an"
             " expression a column first, with df.withColumn(...)"
         )
+    # Spark ignores the case of names.
+    by_name = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
+    names = [by_name.get(name) or by_name[name.lower()] for name in df.select(*columns).columns]
     return GroupedData(df, names, env or StreamExecutionEnvironment.get_execution_environment(df.sparkSession))
+
+
+def _is_of(df: DataFrame, column: str | Column) -> bool:
+    """Return whether ``column`` is a column of ``df``. Expressions and a struct's fields may have a column's name."""
+    from pyspark.errors import AnalysisException
+
+    selected = df.select(column)
+    names = [name.replace("`", "``") for name in selected.columns]
+    try:
+        return bool(selected.select(*[df[f"`{name}`"] for name in names]).columns)
+    except AnalysisException:
+        return False
+
+
+def _shown(column: str | Column) -> str:
+    return str(column).removeprefix("Column<'").removesuffix("'>")
 
 
 class GroupedData:
