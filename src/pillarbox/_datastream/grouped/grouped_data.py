@@ -217,22 +217,22 @@ class GroupedData:
     def _frame_options(self, schema: StructType) -> FrameOptions:
         conf = self._frame.sparkSession.conf
 
-        def is_set(name: str, default: str = "false") -> bool:
-            return conf.get(f"spark.sql.{name}", default) == "true"
+        # Without default values, because Spark's differ between its versions, and may depend on the machine.
+        def is_set(name: str) -> bool:
+            return str(conf.get(f"spark.sql.{name}")).lower() == "true"
 
         if not has_conversions():
             raise ConfigurationError("stateful programs with pandas need the Arrow conversions of PySpark 4.3")
-        records = int(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", None) or 10_000)
-        size = conf.get("spark.sql.execution.arrow.maxBytesPerBatch", None) or str(2**31 - 1)
+        records = int(str(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")))
         return FrameOptions(
             columns=tuple(self._frame.columns),
             key=RowEncoder(self._key, "key").arrow_schema,
             schema=schema,
-            zone=conf.get("spark.sql.session.timeZone", None) or "UTC",
+            zone=str(conf.get("spark.sql.session.timeZone")),
             records=records if records > 0 else 2**31 - 1,
-            bytes=int(re.sub(r"\D", "", size)),
+            bytes=_bytes(str(conf.get("spark.sql.execution.arrow.maxBytesPerBatch"))),
             safe=is_set("execution.pandas.convertToArrowArraySafely"),
-            by_name=is_set("legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
+            by_name=is_set("legacy.execution.pandas.groupedMap.assignColumnsByName"),
             int_to_decimal=is_set("execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
             int_extension=is_set("execution.pythonUDF.pandas.preferIntExtensionDtype"),
         )
@@ -280,6 +280,12 @@ class GroupedData:
         factory = OperatorFactory(operator, keyed=True, spark_time=time)
         timed = time.time_mode == "ProcessingTime"
         return keyed._apply(kind, processor, factory, uses_processing_time=timed).uid(kind).to_dataframe(schema)
+
+
+def _bytes(size: str) -> int:
+    """Return the bytes of a Spark setting such as ``64m``."""
+    number, unit = re.findall(r"\d+|[a-z]", size.lower() + "b")[:2]
+    return int(number) << 10 * "bkmgtp".index(unit)
 
 
 def _time_mode(mode: str) -> str:

@@ -44,7 +44,9 @@ class CallOptions:
         if self.key is not None and (not isinstance(self.key, str) or not self.key):
             raise ProgramError(f"ctx.call(): key= must be a non-empty string, not {shorten(self.key)}")
         if self.budget is not None:
-            check_kind(self.budget, Budget, "ctx.call(): budget=", "one of the Budget objects of process(budgets=[...])")
+            check_kind(
+                self.budget, Budget, "ctx.call(): budget=", "one of the Budget objects of process(budgets=[...])"
+            )
         kinds = self.record_errors if isinstance(self.record_errors, tuple) else (self.record_errors,)
         if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
             raise ProgramError(
