@@ -77,7 +77,7 @@ def spark_version(spark: SparkSession) -> tuple[int, ...]:
 
 
 def time_zone(spark: SparkSession) -> str:
-    # Without a default value of ours: Spark's is the driver's time zone.
+    # Without a default value: Spark's own is the driver's time zone.
     return str(spark.conf.get("spark.sql.session.timeZone"))
 
 
