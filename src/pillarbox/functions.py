@@ -159,8 +159,8 @@ def window_aggregate(
     Args:
         df: a streaming or batch DataFrame.
         keys: one or several column names, or ``[]`` for windows over all rows.
-        time: the event-time column: a timestamp, a date, or Unix time in ms; not null. Dates and TIMESTAMP_NTZ are
-            interpreted as UTC.
+        time: the event-time column: a timestamp, a date, or Unix time in ms; not null. Dates and TIMESTAMP_NTZ are in
+            the session's time zone.
         window: the window assigner, such as ``TumblingEventTimeWindows.of("1 minute")``.
         delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. The rows of a batch DataFrame may be in
             any order.
@@ -174,8 +174,8 @@ def window_aggregate(
         if ``df`` is streaming. Late rows are dropped and counted in the metric ``late_records_dropped``.
 
     Raises:
-        ProgramError: there is no aggregate, a column is missing or has a wrong type, or the windows are not event-time
-            windows.
+        ProgramError: there is no aggregate, a column is missing or has the wrong type, or the windows are not
+            event-time windows.
 
     Example:
         >>> import pillarbox.functions as PF
@@ -243,7 +243,7 @@ def interval_join(
         inputs are. Late rows are dropped.
 
     Raises:
-        ProgramError: a column is missing or has a wrong type, both sides have a column of the same name but
+        ProgramError: a column is missing or has the wrong type, both sides have a column of the same name but
             ``suffixes`` is not set, or the bounds exclude every pair.
 
     Example:

@@ -39,7 +39,7 @@ def unknown(env: StreamExecutionEnvironment) -> Any:
 JOIN_BUILDS = [
     Build("columns without bounds", lambda env: rows(env).key_by("key").interval_join(rows(env).key_by("key")).columns(), ("interval_join() has no bounds: call interval_join(other).between(lower, upper).columns(...)",)),
     *(Build(f"columns how {value!r}", lambda env, value=value: near(env).columns(value), ('interval_join(): how= must be "inner" or "left", not', repr(value))) for value in ("outer", None, 5)),
-    Build("columns between nothing", lambda env: near(env).between(0, 0).lower_bound_exclusive().upper_bound_exclusive().columns(), ("no pair is between 1 and -1 ms",)),
+    Build("columns between nothing", lambda env: near(env).between(0, 0).lower_bound_exclusive().upper_bound_exclusive().columns(), ("between(0, 0) with exclusive bounds excludes all pairs: widen the interval",)),
     Build("columns of the same name", lambda env: near(env).columns(), ("interval_join(): both sides have a column 'shop': rename one", 'suffixes=("", "_right")')),
     *(Build(f"suffixes {value!r}", lambda env, value=value: near(env).columns(suffixes=value), ('suffixes= must be two strings, such as ("", "_right"), not', repr(value))) for value in ("_r", ("",), ("", None), 5)),
     Build("suffixes that are the same", lambda env: near(env).columns(suffixes=("", "")), ("interval_join(): results: 2 columns have the name 'shop'",)),

@@ -21,7 +21,11 @@ SETTINGS_BUILDS = [
             (":Old", int, ("takes the old module and name",)),
             (5, int, ("takes the old module and name", "not 5")),
             ("model:Old", "model:New", ("add_class_alias('model:Old', ...) takes the class itself, not 'model:New'",)),
-            ("builtins:int", int, ("add_class_alias('builtins:int', ...): the class already has this name",)),
+            (
+                "builtins:int",
+                int,
+                ("add_class_alias('builtins:int', ...): the class already has this name: pass its old name",),
+            ),
         )
     ),
     Build(

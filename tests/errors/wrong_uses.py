@@ -695,7 +695,7 @@ BUILDS = [
     Build("fallback of one parameter", lambda env: fallback(lambda record: 1), ("fallback() got", "which takes (record)", "called with (record, error)")),
     Build("open that yields", lambda env: rows(env).key_by("key").process(OpensYielding()), ("process() got", "whose open() yields, so it would never run")),
     Build("async close", lambda env: rows(env).map(ClosesAsync()), ("map() got", "whose close() is an async def, which")),
-    Build("onTimer", lambda env: rows(env).key_by("key").process(JavasTimer()), ("process() got", "whose onTimer() is never called: name it on_timer()")),
+    Build("onTimer", lambda env: rows(env).key_by("key").process(JavasTimer()), ("process() got", "whose onTimer() is never called: rename it to on_timer()")),
     Build("reduce of an async def", lambda env: rows(env).key_by("key").reduce(folding), ("reduce() got", "folding is an async def, which")),
     *(Build(f"{method} of a generator", lambda env, method=method: getattr(rows(env), method)(generating), (f"{method}() got", "whose generating yields", "return the result")) for method in ("map", "filter")),
     Build("reduce 42", lambda env: rows(env).key_by("key").reduce(42), ("reduce() got 42", "ReduceFunction")),
@@ -709,7 +709,7 @@ BUILDS = [
     *(Build(f"key_by {value!r}", lambda env, value=value: rows(env).key_by(value), ("key_by() takes a function or column names", repr(value))) for value in (42, None, [], ["a", 1])),
     Build("union of none", lambda env: rows(env).union(), ("union() takes at least one other stream",)),
     Build("union of 42", lambda env: rows(env).union(42), ("union() takes a stream, not 42",)),
-    Build("union of two programs", lambda env: rows(env).union(rows(StreamExecutionEnvironment())), ("union() takes a stream of the same",)),
+    Build("union of two programs", lambda env: rows(env).union(rows(StreamExecutionEnvironment())), ("union() takes a stream from the same",)),
     Build("side output by name", lambda env: rows(env).map(exploding).get_side_output("late"), ("get_side_output() takes an OutputTag, not 'late'",)),
     Build("side output of a source", lambda env: rows(env).get_side_output(OutputTag("late")), ("has no side outputs", "process(...)")),
     *(Build(f"tag {value!r}", lambda env, value=value: OutputTag(value), ("an OutputTag's id must be a non-empty string", repr(value))) for value in ("", 5, None)),
@@ -721,8 +721,8 @@ BUILDS = [
     Build("late by -5", _duration(_late_by, -5), ("for_bounded_out_of_orderness(): -5 is negative",)),
     *(Build(f"idle for {value!r}", _duration(_idle, value), ("with_idleness()", repr(value))) for value in ("-1 second", 0, "soon", None)),
     *(Build(f"progress after {value!r}", _duration(_progress, value), ("with_wall_clock_progress()", repr(value))) for value in ("-1 second", 0, "soon", None)),
-    Build("progress behind a shuffle", _progress_behind_a_shuffle, ("with_wall_clock_progress() detects idle sources", "before the first key_by(...)")),
-    Build("idle part of a source", _idle_part_of_a_source, ("the silence of a part of a source is not detected", "after union(...)", "rebalance()")),
+    Build("progress behind a shuffle", _progress_behind_a_shuffle, ("with_wall_clock_progress() works only for sources", "before the first key_by(...)")),
+    Build("idle part of a source", _idle_part_of_a_source, ("only a whole source can become idle", "after union(...)", "rebalance()")),
     Build("assigner 42", lambda env: timed(rows(env), 42), ("42 is not a timestamp assigner", "a column name")),
     Build("assigner ''", lambda env: timed(rows(env), ""), ("the timestamp column name is empty",)),
     Build("assigner of three", lambda env: timed(rows(env), lambda a, b, c: 1), ("must take (value) or (value, record_timestamp)",)),
@@ -776,7 +776,7 @@ BUILDS = [
             ({"requests": 5, "when_exceeded": "drop"}, ("'model'", "when_exceeded", "'drop'")), ({"breaker": 3}, ("'model'", "a CircuitBreaker")),
         )
     ),
-    Build("a breaker that never opens", lambda env: CircuitBreaker(5, 3), ("CircuitBreaker", "never opens")),
+    Build("a breaker that never opens", lambda env: CircuitBreaker(5, 3), ("CircuitBreaker", "would never open")),
     Build("two budgets of one name", _two_budgets, ("two budgets have the name 'model'", "pass one Budget to all operators")),
     # dead letters
     *(
@@ -785,7 +785,7 @@ BUILDS = [
     ),
     Build("on_error of a keyed process", lambda env: rows(env).key_by("key").process(Keyed(), on_error="late"), ("process(): on_error= must be", "not 'late'")),
     Build("on_error of a reduce", lambda env: rows(env).key_by("key").reduce(fold, on_error=5), ("reduce(): on_error= must be", "not 5")),
-    Build("carrying without key", _carrying, ("carries", "call key_by(...) or rebalance() before it")),
+    Build("carrying without key", _carrying, ("on_barrier='carry' needs state", "call key_by(...) or rebalance() before the operator")),
     # columns
     Build("no columns", lambda env: rows(env).map(exploding).to_dataframe(), ("to_dataframe() needs columns", "declares no output_type")),
     Build("no columns of an output", lambda env: env.for_each_batch(print, {"a": (rows(env), Types.LONG()), "b": rows(env).map(exploding)}), ("for_each_batch(): output 'b' needs columns", "declares no output_type")),

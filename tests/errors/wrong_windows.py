@@ -217,7 +217,7 @@ WINDOW_BUILDS = [
     *(Build(f"slide {value!r}", lambda env, value=value: SlidingEventTimeWindows.of(10, value), ("SlidingEventTimeWindows.of(): the slide", repr(value))) for value in NO_DURATION),
     *(Build(f"step {value!r}", lambda env, value=value: CumulativeEventTimeWindows.of(10, value), ("CumulativeEventTimeWindows.of(): the step", repr(value))) for value in NO_DURATION),
     *(Build(f"gap {value!r}", lambda env, value=value: EventTimeSessionWindows.with_gap(value), ("EventTimeSessionWindows.with_gap(): the gap", repr(value))) for value in NO_DURATION),
-    Build("a step of part of the size", lambda env: CumulativeEventTimeWindows.of(10, 3), ("CumulativeEventTimeWindows.of(): the largest size must be a multiple of the step, but 10 ms is"
+    Build("a step of part of the size", lambda env: CumulativeEventTimeWindows.of(10, 3), ("CumulativeEventTimeWindows.of(): max_size must be a multiple of step, but 10 ms is"
 " not a multiple of 3 ms",)),
     *(Build(f"offset {value!r}", lambda env, value=value: TumblingEventTimeWindows.of(10, value), ("TumblingEventTimeWindows.of(): the offset must be smaller than 10 ms", repr(value))) for value in (10, -10, "1 hour")),
     Build("offset of the slide", lambda env: SlidingEventTimeWindows.of(10, 5, 7), ("SlidingEventTimeWindows.of(): the offset must be smaller than 5 ms, not 7",)),
@@ -322,7 +322,7 @@ WINDOW_RUNS = [
     run("a trigger that says None in time", triggered(Fires(lambda value, ctx: TriggerResult.CONTINUE, lambda time: None)), AT_END, "TypeError: Fires() returned None: return a TriggerResult"),
     run("a purging trigger of one that says None", triggered(PurgingTrigger.of(Fires(at_three(None, TriggerResult.FIRE)))), f"failed at the record {RECORD}", "PurgingTrigger.of(Fires()) returned None: return a TriggerResult"),
     run("a trigger that raises", triggered(Fires(lambda value, ctx: exploding(value) and TriggerResult.CONTINUE)), f"failed at the record {RECORD}: {ZERO}", frame="exploding"),
-    run("a trigger's state by name", triggered(Fires(lambda value, ctx: ctx.get_partitioned_state("seen"))), "get state by its StateDescriptor, not by 'seen'", FIRST, kind=ProgramError),
+    run("a trigger's state by name", triggered(Fires(lambda value, ctx: ctx.get_partitioned_state("seen"))), "pass a state descriptor, such as ValueStateDescriptor('n'), not 'seen'", FIRST, kind=ProgramError),
     run("a trigger's timer at 1.5", triggered(Fires(lambda value, ctx: ctx.register_event_time_timer(1.5))), "an event-time timer cannot be set or deleted at 1.5 (float)", FIRST, kind=ProgramError),
     # evictors
     run("an evictor that returns a list", evicted(Evicts(lambda elements: elements[1:])), AT_END, "TypeError: Evicts.evict_before() must remove elements from its list argument and return None, but it returned [TimestampedValue("),
@@ -333,7 +333,7 @@ WINDOW_RUNS = [
     run("a window function behind a fold that returns 1", lambda stream: keyed(stream).window(TEN).aggregate(Counts(), Processes(lambda context, elements: 1)), AT_END, "the function returned 1, a single value"),
     run("a window function that raises", processed(lambda context, elements: [exploding(element) for element in elements]), AT_END, ZERO, frame="exploding"),
     run("a window function that clears badly", lambda stream: keyed(stream).window(TEN).process(ClearsBadly()), AT_END, "LookupError: nothing there", frame="clear"),
-    run("a window's state by name", processed(lambda context, elements: [context.window_state().get_state("x")]), "get state by its StateDescriptor, not by 'x'", "key 'k'", kind=ProgramError),
+    run("a window's state by name", processed(lambda context, elements: [context.window_state().get_state("x")]), "pass a state descriptor, such as ValueStateDescriptor('n'), not 'x'", "key 'k'", kind=ProgramError),
     run("a session's state", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).process(Processes(lambda context, elements: [context.window_state()])), "window_state() is not available for merging windows", "use global_state()", kind=ProgramError),
     # folds
     run("an aggregate that forgets to return", lambda stream: keyed(stream).window(TEN).aggregate(Forgets()), "key 'k': the function that folds the state 'window-contents' returned None", "return the result", FIRST, kind=ProgramError),

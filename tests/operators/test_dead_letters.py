@@ -761,9 +761,9 @@ def test_a_program_that_is_restarted():
 def test_letters_that_nobody_takes_are_said_and_counted(caplog):
     env = StreamExecutionEnvironment()
     assert env.from_collection(["1", "x", "y"]).map(int, on_error=BAD).execute_and_collect() == [1]
-    assert [record.message for record in caplog.records if "is dropped" in record.message] == [
-        "a record for which the function raised ValueError is dropped, because no output contains the side"
-        " output 'bad': add get_side_output(...) to the outputs. Further records are only counted, not"
+    assert [record.message for record in caplog.records if "was dropped" in record.message] == [
+        "the function raised ValueError, and its record was dropped, because the side output 'bad' is not among the"
+        " program's outputs: add get_side_output(...) to them. Further dropped records are only counted, not"
         " logged (operator 'map: int', subtask 0, epoch 0)"
     ]
 
@@ -797,7 +797,7 @@ def test_letters_that_another_output_takes_are_no_reason_to_warn(step, caplog):
     letters = stream.get_side_output(BAD).map(lambda letter: letter.value)
     assert stream.map(lambda number: number).execute_and_collect() == [3, 5]
     assert letters.execute_and_collect() == [-1]
-    assert [record.message for record in caplog.records if "is dropped" in record.message] == []
+    assert [record.message for record in caplog.records if "was dropped" in record.message] == []
 
 
 # -- folds of a field, keys, timestamps --

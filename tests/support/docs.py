@@ -128,7 +128,7 @@ def modules(step: Path) -> dict[str, str]:
 
 
 def fragments() -> dict[str, list[str]]:
-    """Return each page's fragments as functions: path -> list of functions as text."""
+    """Return each page's code fragments, each wrapped in a function: path -> list of function sources."""
     results = {page.relative_to(HOME).as_posix(): blocks(page, "py") for page in PAGES}
     return {
         path: [_as_function(f"fragment_{number}", source) for number, source in enumerate(sources)]

@@ -270,7 +270,7 @@ def test_an_error_in_close_of_a_cancelled_task_is_logged(caplog, state):
     assert "operator 'op' failed in close(): ConnectionError: the line is dead" in warning.getMessage()
     epoch_number = int(state == "within an epoch")
     location = f"(operator 'op', subtask 0, epoch {epoch_number})"
-    assert warning.getMessage().startswith(f"the task was cancelled {location}, and closing it failed: ")
+    assert warning.getMessage().startswith(f"the task was cancelled {location}, but closing its functions failed: ")
 
 
 def test_the_first_cause_is_kept_and_the_others_are_told():

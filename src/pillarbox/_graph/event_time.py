@@ -110,3 +110,19 @@ def _warn_if_silent(step: OperatorTransformation, before: list[_TimeState]) -> N
         step.name,
         names,
     )
+
+
+def parts_with_timeouts(
+    assigners: set[OperatorTransformation], others: set[OperatorTransformation]
+) -> list[OperatorTransformation]:
+    """Return the assigners that differ between two parts of a source, or [] if no timeout applies.
+
+    An edge's receiver notices that no records arrive, so each part needs its own edge.
+    """
+    if not assigners or not others:
+        return []
+    differing = sorted(assigners ^ others, key=lambda step: step.number)
+    strategies = [step.strategy for step in differing if step.strategy is not None]
+    is_idle = any(strategy.idle_timeout is not None for strategy in strategies)
+    advances = bool(strategies) and all(strategy.progress_timeout is not None for strategy in strategies)
+    return differing if is_idle or advances else []

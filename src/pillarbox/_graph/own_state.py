@@ -20,9 +20,8 @@ def carries_on(vertex: Vertex) -> bool:
         if node.factory.stateful:
             if vertex.is_source:
                 raise ProgramError(
-                    f"operator {node.name!r} carries unfinished requests from epoch to epoch, which needs state, but"
-                    " before the first shuffle there is no state: call key_by(...) or rebalance() before it, or use"
-                    " on_barrier='drain'"
+                    f"operator {node.name!r}: on_barrier='carry' needs state, which exists only after a shuffle: call"
+                    " key_by(...) or rebalance() before the operator, or use on_barrier='drain'"
                 )
             carries = True
     return carries

@@ -16,7 +16,7 @@ from uuid import uuid4
 from pillarbox._errors import ProgramError
 from pillarbox._graph.dashboard_place import DashboardAddress
 from pillarbox._graph.dependence import dependence
-from pillarbox._graph.event_time import check_event_time
+from pillarbox._graph.event_time import check_event_time, parts_with_timeouts
 from pillarbox._graph.layout import Layout, Parallelisms, lay_out, subtask_places
 from pillarbox._graph.own_state import carries_on
 from pillarbox._graph.picture import as_mermaid, as_text
@@ -341,8 +341,8 @@ class _Compiler:
                 if way is None:
                     consumers.nodes.append(ChainInput(nodes[link.consumer], link.index))
                 else:
-                    head, input_edge = self._connect(vertex, consumers, link, way, step.name)
-                    self._merge(vertex, link.consumer, self._assigners[head, input_edge], assigners[step])
+                    edge = self._connect(vertex, consumers, link, way, step.name, assigners[step])
+                    self._assigners[edge] |= assigners[step]
         vertex.name = " -> ".join(node.name for node in vertex.nodes)
 
     def _assigners_in(
@@ -359,40 +359,41 @@ class _Compiler:
                     vertex.uses_processing_time = True  # it becomes idle without data
                 if strategy.progress_timeout is not None and not vertex.is_source:
                     raise ProgramError(
-                        f"operator {step.name!r}: with_wall_clock_progress() detects idle sources: assign the"
+                        f"operator {step.name!r}: with_wall_clock_progress() works only for sources: assign the"
                         " strategy before the first key_by(...) or rebalance()"
                     )
             for link, way in self._ways(vertex, step):
                 if way is None:
-                    self._merge(vertex, link.consumer, assigners[link.consumer], assigners[step])
+                    parts = self._silent_parts(vertex, link.consumer, assigners[link.consumer], assigners[step])
+                    if parts:
+                        raise ProgramError(
+                            f"operator {parts[0].name!r}: before the first shuffle, only a whole source can become"
+                            f" idle, but {link.consumer.name!r} combines parts of it with different strategies: assign"
+                            " one strategy after union(...), or, for with_idleness(...), call rebalance() on each part"
+                            " before its strategy"
+                        )
+                    assigners[link.consumer] |= assigners[step]
         return assigners
 
-    def _merge(
+    def _silent_parts(
         self,
         vertex: Vertex,
         consumer: OperatorTransformation,
         assigners: set[OperatorTransformation],
         more: set[OperatorTransformation],
-    ) -> None:
-        """Add the assigners of another stream that arrives at a consumer or edge.
-
-        A source's silence is measured by the receiver of an edge, so it cannot be measured for a part of the edge.
-        """
-        differing = sorted(assigners ^ more, key=lambda step: step.number) if assigners and more else []
-        strategies = [step.strategy for step in differing if step.strategy is not None]
-        detects_silence = any(strategy.idle_timeout is not None for strategy in strategies) or (
-            bool(strategies) and all(strategy.progress_timeout is not None for strategy in strategies)
-        )
-        if detects_silence and vertex.is_source and consumer.strategy is None and not vertex.batch:
-            raise ProgramError(
-                f"operator {differing[0].name!r}: the silence of a part of a source is not detected, and"
-                f" {consumer.name!r} combines this part with another: assign one strategy after union(...) or, for"
-                " with_idleness(...), call rebalance() on each part before assigning its strategy"
-            )
-        assigners |= more
+    ) -> list[OperatorTransformation]:
+        """Return the assigners that differ between two parts of a source if one detects that its part is silent."""
+        has_parts = vertex.is_source and not vertex.batch and consumer.strategy is None
+        return parts_with_timeouts(assigners, more) if has_parts else []
 
     def _connect(
-        self, vertex: Vertex, consumers: Consumers, link: _Link, partitioner: Partitioner, sender: str
+        self,
+        vertex: Vertex,
+        consumers: Consumers,
+        link: _Link,
+        partitioner: Partitioner,
+        sender: str,
+        assigners: set[OperatorTransformation],
     ) -> tuple[int, int]:
         """Connect a stream to its consumer's vertex, and return (vertex number, edge id)."""
         head = self._heads.get(link.consumer)
@@ -402,8 +403,13 @@ class _Compiler:
         between = [position for position, edge in enumerate(vertex.edges) if edge.receiver == head.number]
         for position in between:
             edge = vertex.edges[position]
-            # Streams of a union before the shuffle share one edge.
-            if edge.partitioner is partitioner and edge.index == link.index:
+            # Streams of a union before the shuffle share one edge, unless their silence is measured.
+            others = self._assigners[head.number, edge.id]
+            if (
+                edge.partitioner is partitioner
+                and edge.index == link.index
+                and not self._silent_parts(vertex, link.consumer, others, assigners)
+            ):
                 if sender not in edge.sender.split(", "):
                     edge.sender += f", {sender}"
                 consumers.edges.append(position)

@@ -185,7 +185,7 @@ class StreamTask(ABC):
         failures = self._end(TaskEvent.CANCEL if isinstance(cause, TaskCanceledError) else TaskEvent.FAIL)
         for failure in failures:
             if isinstance(cause, TaskCanceledError):
-                _log.warning("the task was cancelled %s, and closing it failed: %s", self.place, failure)
+                _log.warning("the task was cancelled %s, but closing its functions failed: %s", self.place, failure)
             else:
                 suppress(cause, failure, "closing the operators failed as well")
         self.life.tell_others()

@@ -32,8 +32,8 @@ class DroppedTimers:
         if not self._is_reported:
             self._is_reported = True
             _log.warning(
-                "key %s: the timer at %s is dropped, because a timer at the end of the key set it, and batch mode has"
-                " no later time. Other such timers are dropped without a log line %s",
+                "key %s: the timer at %s is dropped: a timer that fired at the key's end has set it, and batch mode"
+                " has no later time. Further dropped timers are not logged %s",
                 shorten(key),
                 timestamp,
                 place_of_task(self._operator),

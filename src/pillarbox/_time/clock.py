@@ -72,7 +72,7 @@ class NeverTimer(ScheduledTimer):
 class ProcessingTimeService(ABC):
     """A clock with timers.
 
-    Thread-safe, unless a method states otherwise. Implementations document the thread of callbacks.
+    Thread-safe, unless a method states otherwise. Implementations document which thread runs callbacks.
     """
 
     @abstractmethod

@@ -41,7 +41,7 @@ class ManualProcessingTimeService(HeapTimerService):
 
     def advance(self, milliseconds: int) -> None:
         if milliseconds < 0:
-            raise ValueError(f"the clock cannot advance by {milliseconds} ms: use set_current_time()")
+            raise ValueError(f"the clock cannot advance by {milliseconds} ms: to turn it back, use set_current_time()")
         self.set_current_time(self._now + milliseconds)
 
     def active_timer_timestamps(self) -> list[int]:

@@ -62,7 +62,7 @@ class WatermarkGenerator(ABC):
 
     @abstractmethod
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Emit a watermark if it is new. Called at intervals, and after each batch of records."""
+        """Emit a watermark if it is new. Called after each batch of records, and at the end of each epoch."""
 
     def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
         """Handle the largest timestamp of a batch of records. Only called if ``batchable`` is True.

@@ -134,7 +134,7 @@ class WatermarkStrategy:
     def with_idleness(self, idle_timeout: DurationLike) -> WatermarkStrategy:
         """Return a copy that marks streams without records as idle, so that downstream does not wait for them.
 
-        Before the first shuffle, a source is idle as a whole; after a shuffle, each subtask is idle on its own, even if
+        Before the first shuffle, a stream is idle as a whole; after a shuffle, each subtask is idle on its own, even if
         it never receives a record. The clock is the epoch's time (Spark's batch timestamp), and the time of the last
         record is state, so a repeated epoch has the same result, and time while a query is stopped counts. (In Flink,
         the timeout restarts.)

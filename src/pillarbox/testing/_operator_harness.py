@@ -214,7 +214,7 @@ class OneInputStreamOperatorTestHarness:
 
     def _process(self, records: Records, index: int = 0) -> None:
         if self._closed:
-            raise ProgramError("the harness and its function are closed: push records within the with statement")
+            raise ProgramError("the harness and its function are closed: push records inside the with block")
         self._backend.now = self.get_processing_time()
         self.operator.inputs[index].process_records(records)
         self._settle()
@@ -247,7 +247,9 @@ class OneInputStreamOperatorTestHarness:
 
     def advance_processing_time(self, milliseconds: int) -> None:
         if milliseconds < 0:
-            raise ValueError(f"the clock cannot advance by {milliseconds} ms: use set_processing_time()")
+            raise ValueError(
+                f"the clock cannot advance by {milliseconds} ms: to turn it back, use set_processing_time()"
+            )
         self.set_processing_time(self.get_processing_time() + milliseconds)
 
     def get_processing_time(self) -> int:

@@ -138,7 +138,9 @@ class ProgramTestHarness:
 
     def advance_processing_time(self, milliseconds: int) -> None:
         if milliseconds < 0:
-            raise ValueError(f"the clock cannot advance by {milliseconds} ms: use set_processing_time()")
+            raise ValueError(
+                f"the clock cannot advance by {milliseconds} ms: to turn it back, use set_processing_time()"
+            )
         self._patience.set_clock(self.processing_time_service.current_processing_time() + milliseconds)
 
     def run_epoch(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:

@@ -110,7 +110,9 @@ class TwsTester:
     ) -> None:
         mode = timeMode.lower()
         if mode not in TIME_MODES:
-            raise ProgramError(f"TwsTester: timeMode= is None, ProcessingTime or EventTime, not {shorten(timeMode)}")
+            raise ProgramError(
+                f"TwsTester: timeMode= must be None, ProcessingTime or EventTime, not {shorten(timeMode)}"
+            )
         if mode == "eventtime" and eventTimeExtractor is None:
             raise PySparkValueError(
                 errorClass="ARGUMENT_REQUIRED",

@@ -196,7 +196,7 @@ def inspect(
 @CHECKPOINT
 @click.argument("uid")
 @_EPOCH
-@click.option("--where", metavar="SQL", help="SQL condition on rows: \"key = 'AA' AND seen > 10\".")
+@click.option("--where", metavar="SQL", help="SQL condition on rows, such as \"key = 'AA' AND seen > 10\".")
 @click.option(
     "--limit", default=20, show_default=True, type=click.IntRange(0), help="Number of rows to print; 0 for all."
 )
@@ -261,7 +261,8 @@ def key(checkpoint: str, uid: str, key: str, as_json: bool, open_session: Any) -
     """Show KEY's state and timers in the operator UID of CHECKPOINT, and which epochs changed them.
 
     The command reads the last five epochs that Spark retains. KEY is text, a number, a date, or JSON for a key of
-    several columns, such as '["a", 1]'. The query may be running. Your classes are neither needed nor run.
+    several columns, such as '["a", 1]'. The query may be running. Your classes need not be importable,
+    and none of your code runs.
     """
     from pillarbox._runtime.spark.reading.key_life import key_history
 
@@ -304,9 +305,13 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
 @click.argument("directory", callback=location)
 @_EPOCH
 @click.option(
-    "--stop", is_flag=True, help="Stop the running query between two epochs; the savepoint is of its last epoch."
+    "--stop", is_flag=True, help="Stop the running query between two epochs, and write the savepoint of its last epoch."
 )
-@click.option("--drain", is_flag=True, help="With --stop: end event time first, so that all windows and timers fire.")
+@click.option(
+    "--drain",
+    is_flag=True,
+    help="With --stop: first emit the final watermark, so that all windows and event-time timers fire.",
+)
 @timeout_option("With --stop: time limit for stopping the query (seconds).")
 @JSON
 @with_spark
@@ -339,7 +344,7 @@ def savepoint(
     if drain and not stop:
         raise click.UsageError("--drain needs --stop: a query that keeps running cannot be drained")
     if stop and epoch is not None:
-        raise click.UsageError("--epoch does not work with --stop: the savepoint is of the query's last epoch")
+        raise click.UsageError("--epoch does not work with --stop, which writes the savepoint of the last epoch")
     with open_session(f"Writing a savepoint of {checkpoint}") as spark:
         if stop:
             notify = functools.partial(click.echo, err=True)

@@ -48,7 +48,7 @@ class _Timestamp(click.ParamType[int]):
 @click.option(
     "--diff", is_flag=True, help="Compare the state with the checkpoint's, or the failure with the recorded one."
 )
-@click.option("--allow-calls", is_flag=True, help="Allow calls to services, and starting other programs.")
+@click.option("--allow-calls", is_flag=True, help="Allow your code to call services and to start other programs.")
 @click.option("--seed", type=int, help="Seed of random numbers in your code.")
 @click.option(
     "--clock",

@@ -65,7 +65,9 @@ def _serve(opened: Any) -> None:
 
 @click.command()
 @click.argument("checkpoint", required=False)
-@click.option("--all", "every", is_flag=True, help="Also show rules without a finding, and rules that lack facts.")
+@click.option(
+    "--all", "every", is_flag=True, help="Also show rules that found nothing, and rules that could not be checked."
+)
 @JSON
 @with_spark
 def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any) -> None:

@@ -102,7 +102,7 @@ def _is_committed(spark: SparkSession, checkpoint: str, epoch: int) -> bool:
     notes = Checkpoint(spark, checkpoint)
     if epoch not in notes.epochs_begun:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint}: epoch {epoch} has no offsets: it was never begun, or Spark has removed it"
+            f"checkpoint {checkpoint}: epoch {epoch} has no offsets: it never began, or Spark has removed it"
             " (spark.sql.streaming.minBatchesToRetain)"
         )
     return epoch <= notes.last_committed
@@ -216,8 +216,8 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, 
         while not receiver.is_done(_LOOK_EVERY) and query.isActive:
             if time.monotonic() > deadline:
                 raise ConfigurationError(
-                    f"the repeated epoch has run for {timeout:g} seconds, but the task has not sent all of its input:"
-                    " raise timeout= of record()"
+                    f"the repeated epoch has run for {timeout:g} seconds, but the recorder has not received all of"
+                    " the task's input: raise timeout= of record()"
                 )
         if not receiver.is_done(0):
             failure = query.exception()

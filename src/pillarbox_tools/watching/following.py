@@ -24,8 +24,8 @@ def watched_query(query: StreamingQuery, method: str, otherwise: str = "") -> Wa
     started = find(query)
     if started is None:
         raise ProgramError(
-            f"{method} takes a query with a pillarbox program that start() returned, but query {query.id} has none, or"
-            f" another process started it{otherwise}"
+            f"{method} needs a query that start() returned in this process, but query {query.id} has no pillarbox"
+            f" program, or another process started it{otherwise}"
         )
     return watched(started)
 

@@ -308,7 +308,7 @@ WRONGLY: Any = AsyncDataStream
         (
             lambda s: WRONGLY.ordered_wait_batch(s, Odd(), 1, 2),
             ProgramError,
-            "takes an instance of an AsyncBatchFunction",
+            "takes an AsyncBatchFunction instance",
         ),
         (
             lambda s: WRONGLY.ordered_wait_batch(s, Sizes(), 1, None),

@@ -562,7 +562,7 @@ def test_state_is_refused():
         async def async_invoke(self, value):
             return [value]
 
-    with pytest.raises(ProgramError, match="keyed state 'n', but its function runs outside of the mailbox thread"):
+    with pytest.raises(ProgramError, match="keyed state 'n', but its function runs in another thread"):
         harness(Greedy())
 
 
@@ -738,7 +738,7 @@ def test_carried_requests_of_an_operator_that_is_gone():
 
 def test_carry_needs_a_shuffle():
     stream = env().from_collection([1]).map_async(Gate(), on_barrier="carry")
-    with pytest.raises(ProgramError, match=r"'map_async: Gate' carries.*call key_by"):
+    with pytest.raises(ProgramError, match=r"'map_async: Gate': on_barrier='carry' needs state.*call key_by"):
         stream.execute_and_collect()
 
 
@@ -823,7 +823,7 @@ def test_wrong_options_are_refused_while_the_program_is_built(function, options,
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda s: WRONGLY.ordered_wait(s, some, 5), "instance of an AsyncFunction"),
+        (lambda s: WRONGLY.ordered_wait(s, some, 5), "an AsyncFunction instance"),
         (lambda s: WRONGLY.unordered_wait([1], Service(), 5), "takes a DataStream"),
         (lambda s: WRONGLY.ordered_wait_with_retry(s, Service(), 5, 3), "takes an AsyncRetryStrategy"),
         (lambda s: WRONGLY.unordered_wait_with_retry(s, Service(), 5, None), "takes an AsyncRetryStrategy"),

@@ -99,9 +99,9 @@ class Model:
         return self.turn[: self.capacity]
 
     def restored(self) -> Model:
-        """Request all held records again.
+        """Repeat the requests of all held records.
 
-        The snapshot contains the time of a record's first request, whose timeout continues unless it has expired.
+        The snapshot contains the time of each record's first request, and a timeout counts from it.
         Between two watermarks, Flink's unordered queue lists completed records first.
         """
         other = copy.deepcopy(self)

@@ -323,6 +323,6 @@ def test_signal_handlers_are_refused() -> None:
         async def process_element(self, value: Any, ctx: Any) -> None:
             asyncio.get_running_loop().add_signal_handler(15, print)
 
-    with opened(Handling()) as harness, pytest.raises(ProgramError, match="cannot handle signals"):
+    with opened(Handling()) as harness, pytest.raises(ProgramError, match="cannot install signal handlers"):
         harness.push(("a", 1))
         settle(harness)

@@ -195,7 +195,7 @@ class Hanging(Ruled):
         yield value
 
 
-@pytest.mark.parametrize("record, error", [("ends", "TimeoutError: not finished within 5 s"), ("stays", "ignores its")])
+@pytest.mark.parametrize("record, error", [("ends", "TimeoutError: not finished within 5 s"), ("stays", "did not end")])
 def test_a_broadcast_record_has_a_timeout(record: str, error: str) -> None:
     with (
         harness_for(Hanging(Gate()), first, broadcast=[RULES], timeout="5 seconds") as harness,

@@ -60,7 +60,7 @@ def test_wrong_budgets(options, message):
 
 
 def test_wrong_breakers():
-    with pytest.raises(ProgramError, match="CircuitBreaker: failures=5 is above of=3, so it never opens"):
+    with pytest.raises(ProgramError, match="CircuitBreaker: failures=5 exceeds of=3, so the breaker would never open"):
         CircuitBreaker(5, 3)
     with pytest.raises(ProgramError, match="CircuitBreaker: failures= must be a positive integer, not 0"):
         CircuitBreaker(0)

@@ -97,7 +97,7 @@ def test_nobody_without_the_token_books(server, monkeypatch):
     async def book(forged: DriverLedger) -> None:
         await forged.open().book(FAST.limits, [1.0])
 
-    with pytest.raises(OperatorError, match=r"cannot connect to the driver, which grants budgets, at 127.0.0.1:"):
+    with pytest.raises(OperatorError, match=r"cannot connect to the driver's budget server at 127.0.0.1:"):
         asyncio.run(book(replace(ledger, token=b"x" * 32)))
 
     async def forge() -> bytes:

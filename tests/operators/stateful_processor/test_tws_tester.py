@@ -106,7 +106,7 @@ def test_a_clock_only_moves_forward_and_only_in_its_mode():
 
 
 def test_modes_that_do_not_fit_are_refused():
-    with pytest.raises(ProgramError, match="timeMode= is None, ProcessingTime or EventTime"):
+    with pytest.raises(ProgramError, match="timeMode= must be None, ProcessingTime or EventTime"):
         TwsTester(Basket(), timeMode="Sometimes")
     with pytest.raises(PySparkValueError, match="eventTimeExtractor"):
         TwsTester(Basket(), timeMode="EventTime")

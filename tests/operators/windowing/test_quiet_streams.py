@@ -174,12 +174,35 @@ def test_strategies_of_one_source_count_by_themselves():
         assert harness.run_epoch() == {"waits": [], "goes": [("a", (0, 50), [1])], "union": []}
 
 
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_parts_of_one_source_become_idle_by_themselves(parallelism):
+    def build(env, events):
+        parts = (
+            events.filter(lambda event, key=key: event[0] == key).assign_timestamps_and_watermarks(
+                bounded(0).with_idleness(timeout)
+            )
+            for key, timeout in (("a", 100), ("b", 200))
+        )
+        return next(parts).union(*parts).key_by(first).window(TUMBLING).process(Contents())
+
+    with ProgramTestHarness(build, parallelism=parallelism) as harness:
+        harness.push("events", ("a", 10, 1), ("a", 60, 2), ("b", 10, 3))
+        assert harness.run_epoch()["output"] == []
+        harness.advance_processing_time(199)
+        harness.push("events", ("a", 110, 4))
+        assert harness.run_epoch()["output"] == []
+        harness.advance_processing_time(1)
+        harness.push("events", ("a", 160, 5))
+        results = sorted(harness.run_epoch()["output"])
+        assert results == [("a", (0, 50), [1]), ("a", (50, 100), [2]), ("a", (100, 150), [4]), ("b", (0, 50), [3])]
+
+
 def test_it_is_about_a_source():
     env = StreamExecutionEnvironment()
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
     stream = env.from_collection(EVENTS).rebalance()
     stream = stream.assign_timestamps_and_watermarks(strategy.with_wall_clock_progress("1 minute"))
-    with pytest.raises(ProgramError, match=r"with_wall_clock_progress\(\) detects idle sources: assign the"):
+    with pytest.raises(ProgramError, match=r"with_wall_clock_progress\(\) works only for sources: assign the"):
         stream.execute_and_collect()
     timed = env.from_collection(EVENTS).assign_timestamps_and_watermarks(
         strategy.with_wall_clock_progress("1 minute").with_idleness("5 seconds")

@@ -400,7 +400,7 @@ def test_joins_of_columns(tmp_path: Path) -> None:
     then = Changed(joined("inner"), first, tmp_path / "inner")
     for changed, says in (
         (joined("left"), "left rows of an inner join, which does not store whether a row has matched"),
-        (joined("inner", more=True), "rows with other columns: they have card string, n int64, at int64, but the"),
+        (joined("inner", more=True), "rows with different columns: they have card string, n int64, at int64, but the"),
     ):
         with pytest.raises(CheckpointMismatchError, match=says):
             then.goes_on(changed, *more)

@@ -335,7 +335,7 @@ def test_wrong_uses_are_refused():
         rules.broadcast("rules")  # type: ignore[call-overload]
     with pytest.raises(ProgramError, match="two states have the name 'limits'"):
         rules.broadcast(LIMITS, MapStateDescriptor("limits"))
-    with pytest.raises(ProgramError, match="of the same StreamExecutionEnvironment"):
+    with pytest.raises(ProgramError, match="from the same StreamExecutionEnvironment"):
         words.connect(StreamExecutionEnvironment().from_collection([1]).broadcast(LIMITS))
     broadcast = rules.broadcast(LIMITS)
     with pytest.raises(ProgramError, match="the stream has no key: pass a BroadcastProcessFunction, or put key_by"):

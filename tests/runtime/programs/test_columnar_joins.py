@@ -584,7 +584,9 @@ def test_rows_of_other_columns_are_refused():
     other = Types.ROW_NAMED(["card", "at", "number"], [Types.LONG(), Types.LONG(), Types.INT()])
     with (
         payments(0, 10, "inner", savepoint, other) as second,
-        pytest.raises(CheckpointMismatchError, match=r"card int64, at int64, number int64, but the program has card"),
+        pytest.raises(
+            CheckpointMismatchError, match=r"card int64, at int64, number int64, but the program expects card"
+        ),
     ):
         push(second, [], [], bounded=True)
 

@@ -268,7 +268,7 @@ def test_wrong_arguments_of_connect_are_refused():
     left, right = env.from_collection([1]), env.from_collection([2])
     with pytest.raises(ProgramError, match=r"connect\(\) takes a stream, not 5"):
         left.connect(5)  # type: ignore[call-overload]
-    with pytest.raises(ProgramError, match="of the same StreamExecutionEnvironment"):
+    with pytest.raises(ProgramError, match="from the same StreamExecutionEnvironment"):
         left.connect(StreamExecutionEnvironment().from_collection([1]))
     with pytest.raises(ProgramError, match="pass a CoMapFunction"):
         left.connect(right).map(lambda value: value)  # type: ignore[arg-type]

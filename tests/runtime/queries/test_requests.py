@@ -569,8 +569,8 @@ def test_a_query_does_not_stop_for_what_was_desired_before_its_start(folder, sta
         and folder.of(ObservedState) == [ObservedState(1, "running")]
     )
     first, second = (record.getMessage() for record in caplog.records)
-    assert first.startswith("query q: the request to stop the query is older than this start, and is ignored")
-    assert "to stop the query with a savepoint in /sp is older than this start, and is ignored" in second
+    assert first.startswith("query q: the request to stop the query is older than this start, so it is ignored")
+    assert "to stop the query with a savepoint in /sp is older than this start, so it is ignored" in second
     started()
     assert len(folder.of(RequestStatus)) == len(folder.of(ObservedState)) == 1, "it is said once"
 

@@ -165,7 +165,7 @@ def test_wrong_arguments():
         pillarbox.run("q")  # type: ignore[arg-type]
     nobodys: Any = Query()
     nobodys.id = "nobody's"
-    with pytest.raises(ProgramError, match="but query nobody's has none, or another process started it"):
+    with pytest.raises(ProgramError, match="but query nobody's has no pillarbox program, or another"):
         pillarbox.run(nobodys)
     with pytest.raises(ProgramError, match=r"run\(\): grace='soon' is not a duration"):
         pillarbox.run(started(Query()), grace="soon")  # type: ignore[arg-type]

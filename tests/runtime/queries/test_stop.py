@@ -38,6 +38,6 @@ def test_a_query_that_fails_is_stopped_and_has_no_savepoint(fails: str) -> None:
 
 def test_a_query_whose_epoch_does_not_end_in_time_still_runs() -> None:
     result = query(status={"isTriggerActive": True})
-    with pytest.raises(SavepointError, match=r"the running epoch did not end within the timeout\. The query still"):
+    with pytest.raises(SavepointError, match=r"the running epoch did not end within the timeout\. The query is"):
         stop(result, timeout=0.0).run("/savepoint", drain=True)
     assert result.isActive

@@ -29,7 +29,7 @@ class Checkpoint:
 @pytest.mark.parametrize(
     ("programs", "count", "says"),
     [
-        ([TWO_LEVELS], 0, "/cp/pillarbox lists state of the operators 'a', 'b', 'c', but /cp/state contains none"),
+        ([TWO_LEVELS], 0, "/cp/pillarbox lists state for the operators 'a', 'b', 'c', but /cp/state contains none"),
         ([TWO_LEVELS], 1, "/cp/state contains only some of it: restore the missing folders"),
         ([TWO_LEVELS, TWO_LEVELS], 3, "only some of it"),
         ([TWO_LEVELS], 2, None),

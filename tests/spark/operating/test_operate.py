@@ -213,7 +213,7 @@ def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
     look_inside(home, command)
     uncommit(2)
     result = command("rescale", checkpoint, "--parallelism", "1")
-    assert result.exit_code == 1 and "epoch 2 was begun, but not committed: start the query" in result.stderr
+    assert result.exit_code == 1 and "epoch 2 began, but was not committed: start the query" in result.stderr
     again = home.run(1, automatic=True)
     assert home.parallelism == 1
     # The repeated epoch had the same output.

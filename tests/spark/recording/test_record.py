@@ -129,7 +129,7 @@ def test_wrong_arguments_of_record(spark: SparkSession, ran: tuple[Inbox, str], 
         record(epoch=2, uid="sene", subtask=0)
     with pytest.raises(ProgramError, match="select the subtask of 'seen'"):
         record(epoch=2, uid="seen")
-    with pytest.raises(pillarbox.CheckpointMismatchError, match=r"epoch 9 has no offsets: it was never begun"):
+    with pytest.raises(pillarbox.CheckpointMismatchError, match=r"epoch 9 has no offsets: it never began"):
         record(epoch=9, uid="seen", subtask=0)
     with pytest.raises(ConfigurationError, match=r"its state files have .* bytes.*pass limit="):
         record(epoch=2, uid="seen", key="c3", limit=10)

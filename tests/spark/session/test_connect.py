@@ -491,5 +491,5 @@ def test_budgets_are_static_shares_and_ceilings_are_refused(connect):
     assert len(times) == 60
     # Two tasks at a time, each with half of the limit, and another request; some are late by 40 ms.
     assert max(bisect_left(times, first + 1) - index for index, first in enumerate(times)) <= 40 * 1.04 + 2
-    with pytest.raises(RaisedInTheClient, match="budget 'service' has a ceiling, which only the driver can enforce"):
+    with pytest.raises(RaisedInTheClient, match="budget 'service' has a ceiling, which is enforced by the process"):
         connect.run(partial(limited, ceiling=(5, "1 day")))

@@ -92,6 +92,7 @@ def test_the_states_are_declared_where_pillarbox_is_not():
 def test_a_library_that_an_option_needs_is_named(monkeypatch, name, option):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(
-        ConfigurationError, match=f"^{option} of async I/O needs {name}, .*: run pip install {name} for"
+        ConfigurationError,
+        match=f"^{option} of async I/O needs {name}, .*: install it for .*, with pip install {name}$",
     ):
         import_library(name, option)

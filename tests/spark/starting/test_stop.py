@@ -148,7 +148,7 @@ def test_a_last_epoch_that_has_no_input_and_one_that_is_run_again(spark, tmp_pat
     assert Counter(home.out[last]) == Counter(fired) and fired
     with caplog.at_level(logging.WARNING, "pillarbox"):
         home.start().stop()
-    assert "was drained, which ended its event time" in caplog.text
+    assert "was drained, which sent the final watermark" in caplog.text
 
 
 @pytest.mark.long("one program is drained in the first test")

@@ -214,7 +214,7 @@ def test_adopt_refuses_wrong_arguments(session: SparkSession, tmp_path: Path, mo
     session.conf.set("spark.sql.session.timeZone", "Pacific/Marquesas")
     refused(
         CheckpointMismatchError,
-        "its key has a TIMESTAMP, but Spark stored another time",
+        "its key contains a TIMESTAMP, which Spark stored with an offset",
         FrameInterpreter(),
         str(times),
     )

@@ -85,7 +85,9 @@ def check_parameters(function: Any, interface: type, where: str, *, may_await: b
         of_java = name.title().replace("_", "")
         of_java = of_java[0].lower() + of_java[1:]
         if of_java != name and hasattr(type(function), of_java) and getattr(type(function), name) is method:
-            raise ProgramError(f"{where} got {shorten(function)}, whose {of_java}() is never called: name it {name}()")
+            raise ProgramError(
+                f"{where} got {shorten(function)}, whose {of_java}() is never called: rename it to {name}()"
+            )
         own = getattr(type(function), name)
         if own is not method and inspect.isfunction(own):
             what = f"{where} got {shorten(function)}, whose {name}()"
@@ -100,8 +102,9 @@ def _check_runs(function: Any, name: str, where: str, may_await: bool) -> None:
         )
     if inspect.iscoroutinefunction(called) and not may_await:
         raise ProgramError(
-            f"{where} got {shorten(function)}, whose {name}() is an async def, which is not awaited: only functions"
-            " for map_async(), AsyncDataStream and process() on a keyed stream may have one"
+            f"{where} got {shorten(function)}, whose {name}() is an async def, which would never be awaited: write a"
+            " plain def. Only functions for map_async(), AsyncDataStream and process() on a keyed stream may use"
+            " async def"
         )
 
 

@@ -182,7 +182,7 @@ def encoder_of_output(stream: Stream[Any], schema: SchemaLike | None, output: st
 def declared_columns(step: Transformation, schema: SchemaLike | None, asked_by: str) -> StructType:
     if schema is None and step.output_type is None:
         raise ProgramError(
-            f"{asked_by} needs columns, but {step.name!r} declares no output_type: pass them, as in 'card STRING'"
+            f"{asked_by} needs columns, but {step.name!r} declares no output_type: pass a schema, such as 'card STRING'"
         )
     try:
         return resolve_schema(step.output_type if schema is None else schema)

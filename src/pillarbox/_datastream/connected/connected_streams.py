@@ -169,8 +169,8 @@ class ConnectedStreams(Generic[T1, T2]):
             return self._apply("process", func, factory, output_type)
         if isinstance(func, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
             raise ProgramError(
-                f"{_PROCESS} got {type(func).__name__}, which needs a broadcast stream: pass its state descriptor to"
-                " broadcast(...), as in connect(rules.broadcast(MapStateDescriptor(...)))"
+                f"{_PROCESS} got {type(func).__name__}, which needs a broadcast stream, as in"
+                " connect(rules.broadcast(MapStateDescriptor(...)))"
             )
         check_instance(func, KeyedCoProcessFunction, _PROCESS, (*methods, "on_timer"), many=True, may_await=True)
         for stream, which in ((self._first, "first"), (self._second, "second")):

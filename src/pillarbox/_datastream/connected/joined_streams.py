@@ -208,7 +208,7 @@ class IntervalJoin(Generic[T1, T2]):
         self._late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None] = (None, None)
 
     def between(self, lower: DurationLike, upper: DurationLike) -> IntervalJoin[T1, T2]:
-        """Set the interval of a pair's event times: ``left + lower <= right <= left + upper``.
+        """Set how far two joined records may be apart in event time: ``left + lower <= right <= left + upper``.
 
         Args:
             lower: a duration such as ``"-5 seconds"``; an int is milliseconds.
@@ -334,6 +334,7 @@ class IntervalJoin(Generic[T1, T2]):
         interval = Interval(self._bounds[0] + self._exclusive[0], self._bounds[1] - self._exclusive[1])
         if interval.lower > interval.upper:
             raise ProgramError(
-                f"interval_join(): no pair is between {interval.lower} and {interval.upper} ms: widen between(...)"
+                f"interval_join(): between({self._bounds[0]}, {self._bounds[1]}) with exclusive bounds excludes all"
+                " pairs: widen the interval"
             )
         return interval

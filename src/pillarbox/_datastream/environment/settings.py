@@ -231,11 +231,13 @@ class ProgramSettings:
             )
         check_takes(cls, type, f"add_class_alias({former!r}, ...)", "the class itself")
         if (module, name) == (cls.__module__, cls.__qualname__):
-            raise ProgramError(f"add_class_alias({former!r}, ...): the class already has this name")
+            raise ProgramError(f"add_class_alias({former!r}, ...): the class already has this name: pass its old name")
         previous = self._moved.get((module, name), cls)
         # By name, because running a notebook cell again creates another class.
         if (previous.__module__, previous.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ProgramError(f"add_class_alias({former!r}, ...) was called before with another class")
+            raise ProgramError(
+                f"add_class_alias({former!r}, ...) was called before with another class: a name has only one alias"
+            )
         self._moved[module, name] = cls
         return self
 

@@ -202,8 +202,8 @@ class GroupedData:
         table = df.toArrow()
         if table.nbytes > _INITIAL_BYTES:
             raise ProgramError(
-                f"initialState has {table.nbytes:,} bytes, but at most {_INITIAL_BYTES:,} are possible: write"
-                " it as a savepoint with pillarbox.write_state(), and start from that"
+                f"initialState has {table.nbytes:,} bytes, more than the limit of {_INITIAL_BYTES:,}: write it as"
+                " a savepoint with pillarbox.write_state(), and start from this savepoint"
             )
         return pa.table(
             {f"{index} key": table.column(name) for index, name in enumerate(names)}
@@ -222,7 +222,7 @@ class GroupedData:
             return str(conf.get(f"spark.sql.{name}")).lower() == "true"
 
         if not has_conversions():
-            raise ConfigurationError("stateful programs with pandas need the Arrow conversions of PySpark 4.3")
+            raise ConfigurationError("functions that receive pandas frames need PySpark 4.3: upgrade PySpark")
         records = int(str(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")))
         return FrameOptions(
             columns=tuple(self._frame.columns),

@@ -194,7 +194,7 @@ def _ask(
         hint = f"for a plain function, use the stream's map_async({'..., batch_size=...' if batches else ''})"
         if isinstance(function, AsyncBatchFunction):
             hint = f"for an AsyncBatchFunction, use {method}_batch()"
-        raise ProgramError(f"{method}() takes an instance of an {expected.__name__}, not {shorten(function)}: {hint}")
+        raise ProgramError(f"{method}() takes an {expected.__name__} instance, not {shorten(function)}: {hint}")
     check_parameters(function, expected, f"{method}()")
     _check_coroutine(function, "async_invoke_batch" if batches else "async_invoke")
     check_plain(function, "timeout_batch" if batches else "timeout", asked_by=f"{method}()", many=True)

@@ -195,7 +195,7 @@ class DataStream(Stream[T1], Generic[T1]):
         Args:
             func: ``async def f(record)``, a plain function (which runs in a thread pool), or a callable object. The
                 ``open`` and ``close`` of a :class:`Function` may be ``async def``. They run once per task in the event
-                loop's thread, for at most ten minutes and 30 seconds, respectively. Each request has its own context
+                loop's thread. ``open`` may take ten minutes, and ``close`` 30 seconds. Each request has its own context
                 variables, but requests share asyncio tasks, so ``asyncio.current_task()`` does not identify a request.
             capacity: maximum number of concurrent requests in a partition.
             timeout: the maximum total time of a request, including retries (an int is milliseconds), or None for no

@@ -192,9 +192,9 @@ class Stream(OperatorSettings, Generic[T1]):
             check_takes(descriptor, MapStateDescriptor, "broadcast()", "MapStateDescriptors")
             if descriptor.ttl_config is not None:
                 raise ProgramError(
-                    f"broadcast(): the state {descriptor.name!r} has a time-to-live, which broadcast state cannot have"
-                    " (as in Flink), because its subtasks would expire entries at different times: remove old entries"
-                    " in process_broadcast_element()"
+                    f"broadcast(): the state {descriptor.name!r} has a time-to-live, but broadcast state cannot expire,"
+                    " because its subtasks would remove entries at different times: drop the time-to-live, and remove"
+                    " old entries in process_broadcast_element()"
                 )
         names = [descriptor.name for descriptor in descriptors]
         doubled = next((name for name in names if names.count(name) > 1), None)
@@ -391,7 +391,9 @@ class Stream(OperatorSettings, Generic[T1]):
 
         check_takes(other, DataStream, f"{method}()", "a stream")
         if other._env is not self._env:
-            raise ProgramError(f"{method}() takes a stream of the same StreamExecutionEnvironment, not of another one")
+            raise ProgramError(
+                f"{method}() takes a stream from the same StreamExecutionEnvironment, not from another one"
+            )
 
     def _partition(self, name: str, partitioner: partitioners.Partitioner) -> DataStream[T1]:
         step = PartitionTransformation(self._env._next(), name, [self._plain_step()], partitioner=partitioner)

@@ -41,7 +41,7 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
         Args:
             reduce_function: ``f(result_so_far, record)``, or a ``ReduceFunction``.
             window_function: called with the key, the window and the result. By default, the result is emitted.
-            output_type: by default, without a window function, the records' declared type.
+            output_type: defaults to the records' declared type if there is no window function.
 
         Example:
             >>> words = env.from_collection(["to", "be", "to", "go"]).key_by(len).count_window(2)

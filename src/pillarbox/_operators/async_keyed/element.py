@@ -96,8 +96,9 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         runner = self.runner
         if runner.loop.current is not self or get_ident() != runner.rows.thread:
             raise ProgramError(
-                f"operator {runner.name!r}: the context of {self} is used in another thread, in a callback, with"
-                " another element, or in an asyncio task that the function has not awaited: use it only in its own call"
+                f"operator {runner.name!r}: the context of {self} is used in another thread, in a callback, for"
+                " another record, or in an asyncio task that the function has not awaited: use it only in the call"
+                " that received it"
             )
 
     def timestamp(self) -> Any:

@@ -67,7 +67,7 @@ class _Loop(asyncio.SelectorEventLoop):
         return bool(self._ready)  # type: ignore[attr-defined]
 
     def add_signal_handler(self, *_: Any) -> NoReturn:  # type: ignore[override]
-        raise ProgramError("a function cannot handle signals: they end the process of the task")
+        raise ProgramError("a function cannot install signal handlers, because signals end the task's process")
 
 
 class OwnedLoop:

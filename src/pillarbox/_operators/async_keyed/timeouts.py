@@ -68,7 +68,8 @@ class Timeouts:
                 element,
                 OperatorError(
                     f"operator {runner.name!r}: {len(runner.cut_off)} elements ignore their cancellation after their"
-                    f" timeout, the last of them {element}: let the function raise CancelledError"
+                    f" timeout, the last of them {element}: do not catch CancelledError in the function, or raise it"
+                    " again"
                 ),
             )
             return

@@ -119,8 +119,8 @@ class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
             # An element could go on alone, but nothing else may run while broadcast state changes.
             if not (await asyncio.wait({task}, timeout=HEED_SECONDS))[0]:
                 raise OperatorError(
-                    f"operator {self.name!r}: process_broadcast_element() ignores its cancellation after its timeout of"
-                    f" {seconds:g} s: let it raise CancelledError"
+                    f"operator {self.name!r}: process_broadcast_element() did not end when it was cancelled after its"
+                    f" timeout of {seconds:g} s: do not catch CancelledError, or raise it again"
                 )
             raise TimeoutError(f"not finished within {seconds:g} s") from None if task.cancelled() else task.exception()
         return task.result()

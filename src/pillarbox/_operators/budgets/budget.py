@@ -40,7 +40,10 @@ class CircuitBreaker:
         check_count(self.failures, "CircuitBreaker: failures=")
         check_count(self.of, "CircuitBreaker: of=")
         if self.failures > self.of:
-            raise ProgramError(f"CircuitBreaker: failures={self.failures} is above of={self.of}, so it never opens")
+            raise ProgramError(
+                f"CircuitBreaker: failures={self.failures} exceeds of={self.of}, so the breaker would never open:"
+                " lower failures="
+            )
         positive_millis(self.pause, "CircuitBreaker: pause=")
 
 

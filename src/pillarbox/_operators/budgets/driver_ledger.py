@@ -139,7 +139,7 @@ class _DriverLedgerConnection(LedgerConnection):
                 except (OSError, EOFError, ForgedError, TimeoutError, asyncio.TimeoutError) as error:
                     if self.now() > deadline:
                         raise OperatorError(
-                            f"cannot connect to the driver, which grants budgets, at {ledger.host}:{ledger.port}:"
+                            f"cannot connect to the driver's budget server at {ledger.host}:{ledger.port}:"
                             f" {describe(error)}: allow executors to connect to the driver at this port"
                         ) from error
                     await asyncio.sleep(next(pauses, _PAUSES[-1]))

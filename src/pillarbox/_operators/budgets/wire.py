@@ -86,10 +86,10 @@ class Connection:
         """
         (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
         if length > _MOST:
-            raise ForgedError(f"a message has {length} bytes, which is too long")
+            raise ForgedError(f"a message has {length} bytes, which is too many")
         mac, body = await self._reader.readexactly(_MAC), await self._reader.readexactly(length)
         if not hmac.compare_digest(mac, self._mac(not self._is_driver, body)):
-            raise ForgedError("a message has a wrong signature")
+            raise ForgedError("a message has the wrong signature")
         message: list[Any] = json.loads(body)
         return message
 

@@ -148,7 +148,7 @@ class Caller:
         if turns is None:
             raise ProgramError(
                 f"operator {self._context.name!r}: ctx.call() got the budget {budget.name!r}, which process() did not"
-                " get: pass budgets=[...] with the budgets of all calls to process()"
+                " get: add it to budgets=[...] of process()"
             )
         return turns
 

@@ -47,7 +47,7 @@ _LONG = pa.decimal128(38, 0)
 
 @dataclass(frozen=True)
 class AggregateColumns:
-    """The columns of a program's aggregates. Pickled to the workers.
+    """The columns of a program's aggregates. Pickled and sent to the workers.
 
     Attributes:
         keys: the key columns with their types, or :data:`ALL` for windows over all rows.

@@ -53,8 +53,9 @@ def columns_of_run(
         batch = records.batch
     elif encoder is None:
         raise ProgramError(
-            f"operator {operator!r}: a Python function has processed the rows, but one of their columns cannot be"
-            " rebuilt from Python values: drop it from the DataFrame, or filter the DataFrame instead"
+            f"operator {operator!r}: an earlier Python function, such as a filter, has turned the rows into Python"
+            " objects, and one of their columns has a type that cannot be converted back: drop the column before"
+            " from_dataframe(), or apply the filter to the DataFrame"
         )
     else:
         batch = encoder.encode(records.values)

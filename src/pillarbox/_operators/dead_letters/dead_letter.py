@@ -109,8 +109,9 @@ class DeadLetters:
         elif not self._warned:
             self._warned = True
             _log.warning(
-                "a record for which the function raised %s is dropped, because no output contains the side output %r:"
-                " add get_side_output(...) to the outputs. Further records are only counted, not logged %s",
+                "the function raised %s, and its record was dropped, because the side output %r is not among the"
+                " program's outputs: add get_side_output(...) to them. Further dropped records are only counted, not"
+                " logged %s",
                 cause,
                 self._tag_id,
                 place_of_task(self._context.name, self._context.subtask, self._context.epoch),

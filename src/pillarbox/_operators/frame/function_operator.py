@@ -57,8 +57,8 @@ class FunctionOperator(StreamOperator):
             if inspect.iscoroutine(opening):
                 opening.close()
                 raise ProgramError(
-                    f"operator {self.name!r}: open() is an async def, which only functions of map_async() and"
-                    " AsyncDataStream may have"
+                    f"operator {self.name!r}: open() is an async def, which only functions for map_async(),"
+                    " AsyncDataStream and process() on a keyed stream may have"
                 )
 
     def initialize_function(self, *, is_restored: bool) -> None:

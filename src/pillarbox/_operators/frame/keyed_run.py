@@ -15,8 +15,8 @@ class KeyedRun(NamedTuple):
 
     Attributes:
         keys: the keys, in order; empty for a non-keyed stream.
-        ends: the end position of each key whose records end in this run. 0 if the previous run's last key
-            has no records in this run.
+        ends: the end positions of the keys that are complete with this run. The first position is 0 if the previous
+            run's last key has no more records.
     """
 
     input_index: int

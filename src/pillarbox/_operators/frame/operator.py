@@ -286,8 +286,9 @@ class StreamOperator:
         """Restore the result of ``snapshot_state`` (None in a new query). Raises for another operator's state."""
         if state is not None:
             raise CheckpointMismatchError(
-                f"the checkpoint holds unfinished elements of operator {self.name!r}, but the program now has another"
-                " kind of operator there: let the old program finish them, or use a new checkpoint directory"
+                f"the checkpoint contains unfinished records of operator {self.name!r}, which is now another kind of"
+                " operator: first complete an epoch of the old program with on_barrier='drain', or use a new checkpoint"
+                " directory"
             )
 
     def snapshot_event_time(self) -> dict[str, Any] | None:

@@ -93,7 +93,7 @@ class FunctionSnapshotContext:
         self._checkpoint_id = checkpoint_id
 
     def get_checkpoint_id(self) -> int:
-        """Return the number of the current epoch and of its checkpoint, from 1."""
+        """Return the current epoch's number, which is also its checkpoint's. The first is 1."""
         return self._checkpoint_id
 
 

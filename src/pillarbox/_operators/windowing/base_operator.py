@@ -79,7 +79,7 @@ class BaseWindowOperator(KeyedOperator):
     """Calls a window function with a window's elements.
 
     Attributes:
-        namespaced: whether timers belong to a window of a key rather than to a key.
+        namespaced: whether timers are scoped to a pair of key and window rather than to a key.
         shared: whether all keys share windows and their timers.
     """
 

@@ -155,7 +155,9 @@ def _keys(keys: Key | Mapping[str, Key] | None, names: Iterable[str], argument: 
     by_name = keys if isinstance(keys, Mapping) else dict.fromkeys(names, keys)
     for name, key in by_name.items():
         if name not in names:
-            raise ProgramError(f"simulate(): {argument}= has {name!r}, but the names are {', '.join(names)}")
+            raise ProgramError(
+                f"simulate(): {argument}= has the unknown name {name!r}; the names are {', '.join(names)}"
+            )
         if not callable(key) and not isinstance(key, str):
             raise ProgramError(f"simulate(): {argument}= must be a column name or a function, not {shorten(key)}")
     return {name: key if callable(key) else _column(key) for name, key in by_name.items()}

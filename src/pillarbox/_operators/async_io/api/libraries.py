@@ -13,6 +13,6 @@ def import_library(name: str, option: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise ConfigurationError(
-            f"{option} of async I/O needs {name}, which the worker cannot import ({error}): run pip install"
-            f" {name} for the Python of Spark's workers"
+            f"{option} of async I/O needs {name}, which the worker cannot import ({error}): install it for the Python"
+            f" of Spark's workers, with pip install {name}"
         ) from error

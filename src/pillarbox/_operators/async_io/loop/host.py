@@ -239,6 +239,6 @@ class _AsyncRuntimeContext(RuntimeContext):
 
     def _keyed_state(self, descriptor: StateDescriptor) -> Any:
         raise ProgramError(
-            f"operator {self._context.name!r} uses the keyed state {descriptor.name!r}, but its function runs outside"
-            " of the mailbox thread, which owns the state: use the state in a separate process(...)"
+            f"operator {self._context.name!r} uses the keyed state {descriptor.name!r}, but its function runs in"
+            " another thread, which cannot access state: use the state in a separate process(...)"
         )

@@ -202,7 +202,7 @@ class SideRows:
                 ", ".join(f"{field.name} {field.type}" for field in schema if field.name != TIME)
                 for schema in (batch.schema, self._stored)
             )
-            raise self._others(f"rows with other columns: they have {had}, but the program has {has}")
+            raise self._others(f"rows with different columns: they have {had}, but the program expects {has}")
         if self._keeps_matches and batch.schema.metadata == _NOT_KEPT:
             raise self._others("left rows of an inner join, which does not store whether a row has matched")
         return batch

@@ -41,7 +41,7 @@ class _States(KeyedStateStore):
 
     def get_state(self, descriptor: Any, /) -> Any:
         if not isinstance(descriptor, StateDescriptor):
-            raise ProgramError(f"get state by its StateDescriptor, not by {shorten(descriptor)}")
+            raise ProgramError(f"pass a state descriptor, such as ValueStateDescriptor('n'), not {shorten(descriptor)}")
         state = self._states.get((descriptor.name, descriptor.kind))
         if state is None:
             scoped = _scoped(descriptor, self._scope)

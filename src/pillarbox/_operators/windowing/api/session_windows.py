@@ -40,7 +40,7 @@ GapExtractor: TypeAlias = SessionWindowTimeGapExtractor | Callable[[Any], int]
 
 
 class Sessions(TimedAssigner, MergingWindowAssigner):
-    """Base class of assigners of sessions, which are windows that end after a gap without elements."""
+    """Base class of session window assigners. A session ends after a gap without elements."""
 
     @abstractmethod
     def _gap(self, element: Any) -> int: ...

@@ -43,7 +43,7 @@ class FixedWindows(TimedAssigner):
         self.ends_every: int = [*millis.values()][-1]
         if self.cumulates and self.size % self.ends_every:
             raise ProgramError(
-                f"{name}: the largest size must be a multiple of the step, but {self.size} ms is not a multiple of"
+                f"{name}: max_size must be a multiple of step, but {self.size} ms is not a multiple of"
                 f" {self.ends_every} ms"
             )
         self.starts_every: int = self.size if self.cumulates else self.ends_every

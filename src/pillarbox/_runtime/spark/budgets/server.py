@@ -289,7 +289,7 @@ def ledger_for(spark: SparkSession, program: Program) -> DriverLedger | None:
     for limits in budgets:
         if limits.ceiling is not None:
             raise ConfigurationError(
-                f"budget {limits.name!r} has a ceiling, which only the driver can enforce, but tasks cannot reach the"
-                " client of a Spark Connect session: start the query in a classic session, or drop ceiling="
+                f"budget {limits.name!r} has a ceiling, which is enforced by the process that starts the query. Under"
+                " Spark Connect, tasks cannot reach it: start the query in a classic session, or drop ceiling="
             )
     return None

@@ -180,7 +180,7 @@ class Checkpoint:
             )
 
     def is_drained(self, epoch: int | None = None) -> bool:
-        """Return whether event time had ended by ``epoch`` (by default, by the last committed epoch)."""
+        """Return whether ``epoch`` (default: the last committed one) or an earlier epoch sent the final watermark."""
         if not self._last_epochs:
             return False
         return min(self._last_epochs) <= (self.last_committed if epoch is None else epoch)

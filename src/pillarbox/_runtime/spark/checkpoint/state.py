@@ -102,7 +102,7 @@ class CheckpointState:
         if len(operators) < levels:
             uids = [operator["uid"] for program in programs for operator in program["operators"]]
             raise CheckpointMismatchError(
-                f"checkpoint {self}: {self}/pillarbox lists state of the operators {', '.join(map(repr, uids))}, but"
+                f"checkpoint {self}: {self}/pillarbox lists state for the operators {', '.join(map(repr, uids))}, but"
                 f" {self}/state contains {'only some of it' if operators else 'none'}: restore the missing folders, or"
                 " the whole checkpoint, from a backup"
             )

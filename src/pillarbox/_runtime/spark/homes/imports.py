@@ -32,6 +32,10 @@ _NEEDED = (
 def import_all() -> None:
     for name in _NEEDED:
         import_module(name)
+    # Arrow sets up its allocator and its functions at their first use (5 MB).
+    import pyarrow as pa
+
+    pa.array([1, 2]).take(pa.array([0]))
 
 
 def import_and_freeze() -> None:

@@ -41,7 +41,7 @@ _AHEAD_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class Homes:
-    """The data that a level's workers need to find their homes. Pickled to the workers."""
+    """The data that a level's workers need to find their homes. Pickled and sent to the workers."""
 
     secret: str
     level: str
@@ -143,7 +143,7 @@ class Relay:
                 continue
             self._home, self._origin = _Connection(channel, without), answer["origin"]
             return
-        raise NoHomesError("all home processes ended before they responded")
+        raise NoHomesError("each new home process ended before it responded: see the executor's log")
 
     def run_epoch(
         self,
@@ -215,7 +215,7 @@ class Relay:
                 self._home.process = worker.process or self._home.process
             self._has_entered = True
             return kind, fields
-        raise NoHomesError("all home processes ended before they responded")
+        raise NoHomesError("each new home process ended before it responded: see the executor's log")
 
     def _relay_epoch(
         self, subtask: tuple[int, int], facts: TaskInfo, buffers: Iterable[list[Buffer]], chunks: ChunkStore

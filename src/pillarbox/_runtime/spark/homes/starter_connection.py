@@ -132,7 +132,7 @@ class StarterConnection:
 
     def _start(self) -> bool:
         if any(process.has_ended() for process in self._watched):
-            raise FileNotFoundError("the executor of this worker, or its daemon, has ended")
+            raise FileNotFoundError("this worker's executor, or the executor's Python daemon, has ended")
         lock = sockets.lock(self._name)
         if lock is None:
             return False

@@ -119,7 +119,7 @@ class HomeEntry:
 
 @dataclass
 class _Run:
-    """A live run of a query. ``since`` is the lowest number of its Spark tasks."""
+    """A live run of a query. ``since`` is the lowest id among its Spark tasks."""
 
     query: str
     since: int | None

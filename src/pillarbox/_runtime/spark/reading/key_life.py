@@ -92,7 +92,7 @@ def key_life(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[
     if isinstance(text, str):
         check_text(text, "key_history(): key=")
     if not _reading.acquire(blocking=False):
-        raise ProgramError("the state of another key is being read: try again when it has finished")
+        raise ProgramError("the state of another key is being read: try again later")
     try:
         began = time.monotonic()
         with unwrapped_failures(), session_of(spark).job_group(f"pillarbox: the life of a key of {uid}"):

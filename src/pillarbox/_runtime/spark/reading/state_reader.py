@@ -99,7 +99,7 @@ def _of_savepoint(spark: SparkSession, directory: str, uid: str, epoch: int | No
     opened = open_savepoint(spark, directory)
     if epoch not in (None, opened.manifest.epoch):
         raise CheckpointMismatchError(
-            f"savepoint {directory} is of epoch {opened.manifest.epoch}, not {shorten(epoch)}"
+            f"savepoint {directory} was written after epoch {opened.manifest.epoch}, not {shorten(epoch)}"
         )
     operator = opened.manifest.operator(uid)
     if operator.parts:

@@ -283,4 +283,4 @@ def _close_before_leaving() -> None:
         try:
             watch.leave(max(0.0, deadline - time.monotonic()))
         except Exception as error:  # Spark has ended
-            _log.debug("a query is not stopped: %s", describe(error))
+            _log.debug("a query could not be stopped when the process ended: %s", describe(error))

@@ -112,8 +112,8 @@ class RequestWatch:
                 ignored.append(request)
         for wish in ignored:
             _log.warning(
-                "query %s: the request %s is older than this start, and is ignored. If its command still waits, it"
-                " repeats the request",
+                "query %s: the request %s is older than this start, so it is ignored. If the command is still"
+                " waiting, it sends the request again",
                 *(self._name, wish),
             )
 

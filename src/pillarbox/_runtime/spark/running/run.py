@@ -70,8 +70,8 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
     started = find(query)
     if started is None:
         raise ProgramError(
-            f"run() takes a query with a pillarbox program that start() returned, but query {query.id} has none, or"
-            " another process started it"
+            f"run() needs a query that start() returned in this process, but query {query.id} has no pillarbox"
+            " program, or another process started it"
         )
     waiting: Any = query
     tools = installed_tools()

@@ -127,8 +127,8 @@ class _Stop:
         query: Any = self._started.query
         if not end_between_epochs(query, self._has_time):
             raise SavepointError(
-                f"checkpoint {self._checkpoint}: the running epoch did not end within the timeout. The query still"
-                " runs, and nothing was done: try again with a longer timeout"
+                f"checkpoint {self._checkpoint}: the running epoch did not end within the timeout. The query is"
+                " still running, and nothing was changed: try again with a longer timeout"
             )
         failure = query.exception()
         if failure is not None:

@@ -144,8 +144,9 @@ class _SparkState:
         zone = self._query.spark.conf.get("spark.sql.session.timeZone") or "UTC"
         if self._operator == _FRAMES and '"timestamp"' in key.json() and not _is_local(time_zone(zone)):
             raise self._refused(
-                f"its key has a TIMESTAMP, but Spark stored another time, because the session's time zone ({zone})"
-                " is not this machine's: start the program with a new checkpoint directory"
+                "its key contains a TIMESTAMP, which Spark stored with an offset, because the session's time zone"
+                f" ({zone}) differs from this machine's. Its state cannot be adopted: start the program without it,"
+                " with a new checkpoint directory"
             )
 
     def _variable(self, name: str, variable: StateVariable, noted: Any, column: str) -> DataFrame:

@@ -106,7 +106,9 @@ def _rows_of_files(batches: Iterable[pa.RecordBatch], digests: Mapping[str, File
         for path, content in zip(batch.column("path").to_pylist(), batch.column("content")):
             digest = FileDigest(len(content.as_buffer()), hashlib.sha256(content.as_buffer()).hexdigest())
             if digest != digests.get(path.rsplit("/", 1)[1]):
-                raise CheckpointMismatchError(f"the savepoint's file {path} is damaged")
+                raise CheckpointMismatchError(
+                    f"savepoint file {path} is damaged: restore it from a backup, or use another savepoint"
+                )
             file = pq.ParquetFile(pa.BufferReader(content.as_buffer()), coerce_int96_timestamp_unit="us")
             yield from file.iter_batches(_ROUTED_ROWS)
 

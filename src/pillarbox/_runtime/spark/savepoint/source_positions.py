@@ -319,7 +319,7 @@ def _initial_offset(spark: SparkSession, source: PlannedSource, checkpoint: str)
 def _before_first_file(source: PlannedSource) -> Any:
     if source.cleans:
         raise CheckpointMismatchError(
-            f"none of the files that {source.name} has read still exists, and Spark cannot clean files after such a"
+            f"none of the files that {source.name} has read still exists, and Spark's cleanSource fails at such a"
             " start: start the query without the option cleanSource until its first micro-batch is committed"
         )
     return BEGINNING

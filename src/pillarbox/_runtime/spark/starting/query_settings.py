@@ -83,7 +83,7 @@ def program_settings(
 
 @contextmanager
 def last_epoch(number: int) -> Iterator[None]:
-    """Make queries that this thread starts within the block end their event time in micro-batch ``number``."""
+    """Within the block, make micro-batch ``number`` emit the final watermark in queries that this thread starts."""
     token = _last_epoch.set(number)
     try:
         yield
@@ -99,12 +99,12 @@ def drain_setting(checkpoint: Checkpoint) -> dict[str, str]:
             checkpoint.forget_last_epoch()
             if checkpoint.is_drained():
                 _log.warning(
-                    "checkpoint %s was drained, which ended its event time, so all further records are late: use a new"
-                    " checkpoint directory",
+                    "checkpoint %s was drained, which sent the final watermark, so all further records are late: use a"
+                    " new checkpoint directory",
                     checkpoint,
                 )
             return {}
         number = checkpoint.last_epoch_begun if number is None else number
     except Exception as error:
-        _log.warning("checkpoint %s: whether it was drained cannot be determined: %s", checkpoint, describe(error))
+        _log.warning("checkpoint %s: cannot determine whether it was drained: %s", checkpoint, describe(error))
     return {} if number is None else {DRAIN: str(number)}

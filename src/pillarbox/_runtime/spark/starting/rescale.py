@@ -58,7 +58,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
         raise CheckpointMismatchError(f"checkpoint {location}: its query is running: stop it, and try again")
     if stopped.uncommitted_epoch is not None:
         raise CheckpointMismatchError(
-            f"checkpoint {location}: epoch {stopped.uncommitted_epoch} was begun, but not committed: start the query"
+            f"checkpoint {location}: epoch {stopped.uncommitted_epoch} began, but was not committed: start the query"
             " with pillarbox.start(...) and trigger(availableNow=True), let it end, and try again"
         )
     stopped.check_interrupted(parallelism)
