@@ -804,6 +804,7 @@ SPARK_BUILDS = [
     Build("a type without name", lambda s: s.map(exploding).to_dataframe("LONG"), ("'LONG' is",)),
     Build("no column", lambda s: s.map(exploding).to_dataframe(""), ("declares no columns",)),
     Build("key of no column", lambda s: s.key_by("amount"), ("key_by(): there is no column 'amount' in 'dataframe'", "id, key")),
+    Build("key of no column, after timestamps", lambda s: timed(s, "id").filter(bool).key_by("amount"), ("key_by(): there is no column 'amount' in 'dataframe'", "id, key")),
     Build("key, a list column", lambda s: s.key_by("tags"), ("key_by(): the column 'tags' of 'dataframe' is array<string>", "is not hashable")),
     Build("key, a map column", lambda s: s.key_by("key", "named"), ("the column 'named' of 'dataframe' is map<string,int>", "is not hashable")),
     Build("key, a list in a struct", lambda s: s.key_by("inner"), ("the column 'inner' of 'dataframe' is struct<", "is not hashable")),

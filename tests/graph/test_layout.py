@@ -21,7 +21,7 @@ from tests.runtime.spark_of_dicts import context_of_task
 class Frame:
     columns = ("key",)
     schema = StructType([StructField("key", LongType())])
-    sparkSession = SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: default))
+    sparkSession = SimpleNamespace(conf=SimpleNamespace(get=lambda name, default="UTC": default))
 
     def __init__(self, *, streaming: bool) -> None:
         self.isStreaming = streaming

@@ -155,8 +155,14 @@ class Comparison:
     survives_savepoint: bool = True
 
 
-def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
-    comparison = Comparison()
+def compare(then: dict[str, Any], now: dict[str, Any], *, is_committed: bool = True) -> Comparison:
+    """Compare the programs of a checkpoint with the programs of a start.
+
+    Args:
+        is_committed: whether an epoch is committed. If only the first epoch has begun, there is no state yet, but Spark
+            has stored positions for each source, and whether the state depends on processing time.
+    """
+    comparison = Comparison(survives_savepoint=is_committed)
     old, new = then["programs"], now["programs"]
     if len(old) != len(new):
         comparison.refused.append(f"the query had {_count(len(old), 'pillarbox program')}, and now has {len(new)}")
@@ -171,7 +177,7 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
         comparison.survives_savepoint = False
         return comparison
     for before, other in zip(old, new):
-        _compare_programs(before, other, comparison)
+        _compare_programs(before, other, comparison, is_committed)
     return comparison
 
 
@@ -183,11 +189,11 @@ def _listed(uids: list[list[str]]) -> str:
     return "; ".join(listed(of_program) for of_program in uids)
 
 
-def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Comparison) -> None:
+def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Comparison, is_committed: bool) -> None:
     refused = comparison.refused
     was, now_is = then["parallelism"], now["parallelism"]
     # If it is not set, the checkpoint's value is used.
-    if was != now_is and now["max_parallelism_is_set"]:
+    if is_committed and was != now_is and now["max_parallelism_is_set"]:
         refused.append(
             f"max_parallelism was {was}, and is now {now_is}, but a checkpoint's value is fixed: call"
             f" set_max_parallelism({was}), or drop the call"
@@ -200,6 +206,8 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Com
             f" pass process(..., processing_time={not timed})"
         )
     compare_sources(then["sources"], now["sources"], comparison)
+    if not is_committed:
+        return
     old = {operator["uid"]: operator for operator in then["operators"]}
     new = {operator["uid"]: operator for operator in now["operators"]}
     missing = [uid for uid in old if uid not in new]

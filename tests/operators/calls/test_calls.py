@@ -441,6 +441,7 @@ def test_calls_without_a_lasting_name_need_a_key(service: Service) -> None:
     [
         ({"key": 1}, "key= must be a non-empty string, not 1"),
         ({"record_errors": [ValueError]}, "record_errors= must be exception classes"),
+        ({"budget": "model"}, "budget= must be one of the Budget objects"),
         ({"reconcile": "x"}, "reconcile= must be a function, not 'x'"),
         ({"retry": "x"}, "retry= must be an AsyncRetryStrategy"),
         ({"timeout": 0}, "timeout"),

@@ -118,7 +118,8 @@ def stateful_programs(spark, folder: Path):
         writer = results.writeStream.format("parquet").option("path", str(folder / name))
         writer = writer.option("checkpointLocation", str(folder / f"checkpoint-{name}"))
         writer.trigger(availableNow=True).start().awaitTermination()
-        collected[name] = sorted(map(tuple, spark.read.schema(OUTPUT).parquet(str(folder / name)).collect()))
+        rows = spark.read.schema(OUTPUT).parquet(str(folder / name)).collect()
+        collected[name] = sorted(map(tuple, rows), key=repr)  # a key is null
     return collected
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from pyspark.errors import IllegalArgumentException, ParseException, PySparkRuntimeError, UnsupportedOperationException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
@@ -196,12 +198,71 @@ def test_wrong_arguments_are_spark_s_errors(spark: SparkSession, arguments: Any,
         pillarbox.group_by(stream, "k").transformWithState(*arguments)
 
 
+class Framed(StatefulProcessor):
+    """Emits the lengths of a key's frames, its first time, and midnight."""
+
+    def init(self, handle):
+        pass
+
+    def handleInputRows(self, key, rows, timerValues):
+        frames = list(rows)
+        text = f"{[len(frame) for frame in frames]} {frames[0].t[0]}"
+        yield pd.DataFrame({"said": [text], "t": [datetime(2024, 1, 1)]})
+
+
+class Halves(Framed):
+    def handleInputRows(self, key, rows, timerValues):
+        yield pd.DataFrame({"n": [1.5]})
+
+
+@pytest.fixture
+def driver_in_new_york(spark: SparkSession) -> Iterator[SparkSession]:
+    zones: Any = spark.sparkContext._jvm.java.util.TimeZone  # type: ignore[union-attr]
+    before = zones.getDefault()
+    zones.setDefault(zones.getTimeZone("America/New_York"))
+    session = spark.newSession()
+    session.conf.unset("spark.sql.session.timeZone")
+    yield session
+    zones.setDefault(before)
+
+
+@pytest.mark.slow("two queries on Spark and on pillarbox")
+@pytest.mark.parametrize("group_by", [DataFrame.groupBy, pillarbox.group_by], ids=["spark", "pillarbox"])
+def test_frames_follow_spark_s_settings_and_their_defaults(
+    driver_in_new_york: SparkSession, group_by: Callable[..., Any]
+) -> None:
+    session = driver_in_new_york
+    session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", "2k")
+    df = session.sql("SELECT 'a' AS k, TIMESTAMP'2024-01-01 12:00:00' AS t, repeat('x', 900) AS s FROM range(4)")
+    rows = group_by(df, "k").transformWithStateInPandas(Framed(), "said STRING, t TIMESTAMP", "append", "None")
+    assert rows.selectExpr("said", "STRING(t)").collect() == [("[3, 1] 2024-01-01 12:00:00", "2024-01-01 00:00:00")]
+    halves = group_by(df, "k").transformWithStateInPandas(Halves(), "n INT", "append", "None")
+    with pytest.raises(Exception, match="Failed to convert the value of the column 'n' with type 'float64'"):
+        halves.collect()
+
+
+def test_naive_times_are_in_the_driver_s_time_zone_by_default(driver_in_new_york: SparkSession) -> None:
+    df = driver_in_new_york.sql("SELECT TIMESTAMP_NTZ'2024-01-01 12:00:00' AS at")
+    rows = StreamExecutionEnvironment.get_execution_environment(driver_in_new_york).from_dataframe(df)
+    times = rows.map(lambda row: (row.at,)).to_dataframe("at TIMESTAMP")
+    assert times.selectExpr("STRING(at)").collect() == [("2024-01-01 12:00:00",)]
+
+
 def test_refused_programs(spark: SparkSession) -> None:
     df = spark.range(1)
     with pytest.raises(ProgramError, match="takes at least one column of the DataFrame, not none"):
         pillarbox.group_by(df)
-    with pytest.raises(ProgramError, match=r"not '\(id % 2\)': make an expression a column"):
-        pillarbox.group_by(df, df.id % 2)
+    # Selected, these expressions have the names of columns.
+    named = spark.sql("SELECT '1' AS k, 2 AS x, named_struct('x', 3) AS point")
+    expressions: dict[str, Any] = {
+        r"%\(x, 2\)": F.col("x") % 2,
+        r"CAST\(k AS INT\)": F.col("k").cast("int"),
+        r"upper\(k\) AS k": F.upper("k").alias("k"),
+        "point.x": "point.x",
+    }
+    for shown, expression in expressions.items():
+        with pytest.raises(ProgramError, match=f"not '{shown}': make an expression a column"):
+            pillarbox.group_by(named, expression)
     with pytest.raises(ProgramError, match="a Spark DataFrame, not 5"):
         pillarbox.group_by(5)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match=r"initialState must be a DataFrame grouped by pillarbox.group_by\(\)"):

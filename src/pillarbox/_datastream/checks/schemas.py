@@ -77,6 +77,7 @@ def _parts_of(kind: DataType) -> Sequence[DataType]:
 
 
 def check_timestamp_column(step: Transformation, column: str | None) -> None:
+    step = _source_of(step)
     if column is None or not isinstance(step, DataFrameSource):
         return
     from pyspark.sql.types import DateType, IntegerType, LongType, TimestampNTZType, TimestampType
@@ -92,6 +93,7 @@ def check_timestamp_column(step: Transformation, column: str | None) -> None:
 
 
 def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> None:
+    step = _source_of(step)
     if columns is None or not isinstance(step, SourceTransformation) or step.columns is None:
         return
     for column in columns:

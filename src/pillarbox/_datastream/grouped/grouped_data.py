@@ -60,16 +60,32 @@ def group_by(
     columns: list[Any] = [
         column for argument in cols for column in (argument if isinstance(argument, (list, tuple)) else [argument])
     ]
-    # Spark ignores the case of names.
-    by_name = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
-    names = [by_name.get(name, by_name.get(name.lower(), name)) for name in df.select(*columns).columns]
-    unknown = [name for name in names if name not in df.columns]
-    if not names or unknown:
+    refused = [column for column in columns if not _is_of(df, column)]
+    if not columns or refused:
         raise ProgramError(
-            f"group_by() takes at least one column of the DataFrame, not {listed(unknown or columns)}: make an"
+            f"group_by() takes at least one column of the DataFrame, not {listed(map(_shown, refused))}: make an"
             " expression a column first, with df.withColumn(...)"
         )
+    # Spark ignores the case of names.
+    by_name = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
+    names = [by_name.get(name) or by_name[name.lower()] for name in df.select(*columns).columns]
     return GroupedData(df, names, env or StreamExecutionEnvironment.get_execution_environment(df.sparkSession))
+
+
+def _is_of(df: DataFrame, column: str | Column) -> bool:
+    """Return whether ``column`` is a column of ``df``. Expressions and a struct's fields may have a column's name."""
+    from pyspark.errors import AnalysisException
+
+    selected = df.select(column)
+    names = [name.replace("`", "``") for name in selected.columns]
+    try:
+        return bool(selected.select(*[df[f"`{name}`"] for name in names]).columns)
+    except AnalysisException:
+        return False
+
+
+def _shown(column: str | Column) -> str:
+    return str(column).removeprefix("Column<'").removesuffix("'>")
 
 
 class GroupedData:
@@ -202,22 +218,22 @@ class GroupedData:
     def _frame_options(self, schema: StructType) -> FrameOptions:
         conf = self._frame.sparkSession.conf
 
-        def is_set(name: str, default: str = "false") -> bool:
-            return conf.get(f"spark.sql.{name}", default) == "true"
+        # Without default values, because Spark's differ between its versions, and may depend on the machine.
+        def is_set(name: str) -> bool:
+            return str(conf.get(f"spark.sql.{name}")).lower() == "true"
 
         if not has_conversions():
             raise ConfigurationError("functions that receive pandas frames need PySpark 4.3: upgrade PySpark")
-        records = int(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", None) or 10_000)
-        size = conf.get("spark.sql.execution.arrow.maxBytesPerBatch", None) or str(2**31 - 1)
+        records = int(str(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")))
         return FrameOptions(
             columns=tuple(self._frame.columns),
             key=RowEncoder(self._key, "key").arrow_schema,
             schema=schema,
-            zone=conf.get("spark.sql.session.timeZone", None) or "UTC",
+            zone=str(conf.get("spark.sql.session.timeZone")),
             records=records if records > 0 else 2**31 - 1,
-            bytes=int(re.sub(r"\D", "", size)),
+            bytes=_bytes(str(conf.get("spark.sql.execution.arrow.maxBytesPerBatch"))),
             safe=is_set("execution.pandas.convertToArrowArraySafely"),
-            by_name=is_set("legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
+            by_name=is_set("legacy.execution.pandas.groupedMap.assignColumnsByName"),
             int_to_decimal=is_set("execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
             int_extension=is_set("execution.pythonUDF.pandas.preferIntExtensionDtype"),
         )
@@ -265,6 +281,12 @@ class GroupedData:
         factory = OperatorFactory(operator, keyed=True, spark_time=time)
         timed = time.time_mode == "ProcessingTime"
         return keyed._apply(kind, processor, factory, uses_processing_time=timed).uid(kind).to_dataframe(schema)
+
+
+def _bytes(size: str) -> int:
+    """Return the bytes of a Spark setting such as ``64m``."""
+    number, unit = re.findall(r"\d+|[a-z]", size.lower() + "b")[:2]
+    return int(number) << 10 * "bkmgtp".index(unit)
 
 
 def _time_mode(mode: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import ProgramError, check_kind, shorten
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, is_retried, retry_after_millis, retry_strategy
 from pillarbox._operators.async_io.loop.threads import outcome_of
 from pillarbox._operators.async_io.loop.turns import Turns
@@ -43,6 +43,10 @@ class CallOptions:
     def __post_init__(self) -> None:
         if self.key is not None and (not isinstance(self.key, str) or not self.key):
             raise ProgramError(f"ctx.call(): key= must be a non-empty string, not {shorten(self.key)}")
+        if self.budget is not None:
+            check_kind(
+                self.budget, Budget, "ctx.call(): budget=", "one of the Budget objects of process(budgets=[...])"
+            )
         kinds = self.record_errors if isinstance(self.record_errors, tuple) else (self.record_errors,)
         if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
             raise ProgramError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -85,7 +86,7 @@ class SortedFrames:
             types = {name: "float64" if kind == "f" else "int64" for name, kind in widths.items()}
             self.frame = self.frame.astype(types)
         row_bytes = rows.batch.nbytes / max(rows.batch.num_rows, 1)
-        self._size = min(options.records, max(1, int(options.bytes / row_bytes))) if row_bytes else options.records
+        self._size = min(options.records, max(1, ceil(options.bytes / row_bytes))) if row_bytes else options.records
 
     def of_key(self, start: int, count: int) -> Iterator[Any]:
         end = start + count

@@ -229,8 +229,9 @@ def _check_no_elements(states: Sequence[OwnState]) -> None:
             if isinstance(entries, list) and any(type(entry) is tuple and entry[0] in ELEMENTS for entry in entries):
                 raise CheckpointMismatchError(
                     f"operator {uid!r} has unfinished records of an async keyed function, which cannot be dealt out to"
-                    f" other subtasks: keep its {len(states)} subtasks and its max parallelism, or start the query with"
-                    " on_barrier='drain' for an epoch before"
+                    f" other subtasks: keep its {len(states)} subtasks and its max parallelism, or finish these"
+                    " records: start the former program with pillarbox.start(...) and trigger(availableNow=True), let"
+                    " it end, and write another savepoint"
                 )
 
 

@@ -96,6 +96,8 @@ class Checkpoint:
         binding = self.binding()
         if binding is not None:
             self._compare(binding, now)
+        elif self.is_begun and self._descriptions:
+            self._compare(self._descriptions[-1], now, is_committed=False)
         self._write_description(self._descriptions, now, self.last_committed)
 
     def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
@@ -121,8 +123,8 @@ class Checkpoint:
         """Whether the query has committed no epoch. An epoch that restores a savepoint does not count."""
         return self.last_committed < (0 if self.savepoint is None else 1)
 
-    def _compare(self, binding: dict[str, Any], now: dict[str, Any]) -> None:
-        comparison = compare(binding, now)
+    def _compare(self, binding: dict[str, Any], now: dict[str, Any], *, is_committed: bool = True) -> None:
+        comparison = compare(binding, now, is_committed=is_committed)
         if comparison.refused:
             changes = "".join(f"\n  - {change}" for change in comparison.refused)
             raise CheckpointMismatchError(

@@ -77,7 +77,8 @@ def spark_version(spark: SparkSession) -> tuple[int, ...]:
 
 
 def time_zone(spark: SparkSession) -> str:
-    return spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
+    # Without a default value: Spark's own is the driver's time zone.
+    return str(spark.conf.get("spark.sql.session.timeZone"))
 
 
 @contextmanager
