@@ -208,7 +208,7 @@ def test_a_job_rate_limit_runs_no_job(numbers):
         (lambda df: ANYHOW(df, as_tuple, "x LONG", failures=7), "failures= must be a column name, not 7"),
         (lambda df: PF.async_map(df, as_tuple, "x LONG", failures="odd"), "already has a column 'odd'"),
         (lambda df: PF.async_map(df, yielding, "x LONG"), "which yields"),
-        (lambda df: PF.async_map(df, as_tuple, "x LONG", on_barrier="carry"), "before the first shuffle"),
+        (lambda df: PF.async_map(df, as_tuple, "x LONG", on_barrier="carry"), "which exists only after a shuffle"),
     ],
 )
 def test_wrong_use_is_refused_at_once(numbers, call, words):
