@@ -83,7 +83,7 @@ def test_state_of_a_table_and_a_part_of_it(spark, tmp_path, monkeypatch):
     assert read_state(spark, begin, "count").count() == 3
     new = f"{tmp_path}/new"
     refused: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"directory": begin}, CheckpointMismatchError, "has state of operator 'count' already"),
+        ({"directory": begin}, CheckpointMismatchError, "already has state of operator 'count'"),
         ({"df": history.union(history)}, TypeMismatchError, "operator 'count': the key 'a' occurs more than once"),
         (
             {"df": history.selectExpr("nullif(card, 'a') AS card", "* EXCEPT (card)")},
