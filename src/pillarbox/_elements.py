@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from pillarbox._copies import are_fixed
-from pillarbox._errors import ExchangeError, describe
+from pillarbox._errors import ExchangeError, OperatorError, describe
 from pillarbox._rows import Row, row_class, rows_from_arrow
 
 TIMESTAMP_COLUMN = "__pillarbox_timestamp"
@@ -429,7 +429,13 @@ def decode(payload: bytes) -> Element:
         fields, tuples, timestamps = pickle.loads(body)
         return Records(list(map(row_class(fields), tuples)), timestamps)
     if tag == _PICKLED:
-        return Records(*pickle.loads(body))
+        try:
+            return Records(*pickle.loads(body))
+        except Exception as error:
+            raise OperatorError(
+                f"an emitted value cannot be unpickled: {describe(error)}. Emit plain data, or define __reduce__() in its"
+                " class"
+            ) from error
     if tag == _WATERMARK:
         return Watermark(_INT64.unpack(body)[0])
     if tag == _STATUS:

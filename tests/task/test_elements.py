@@ -24,7 +24,7 @@ from pillarbox._elements import (
     dumps,
     encode,
 )
-from pillarbox._errors import ExchangeError
+from pillarbox._errors import ExchangeError, OperatorError
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.dates()
@@ -120,3 +120,16 @@ def test_rows_without_columns_and_stamps_are_read_back():
     decoded = decode(encode(ArrowRecords(batch, None)))
     assert isinstance(decoded, ArrowRecords) and decoded.stamps is None
     assert (decoded.batch.num_rows, decoded.batch.num_columns) == (3, 0)
+
+
+class Refused(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code)
+
+
+def test_values_that_cannot_be_unpickled():
+    payload = encode(Records([Refused(1, "no")]))
+    with pytest.raises(
+        OperatorError, match=r"an emitted value cannot be unpickled: TypeError: .*define __reduce__\(\)"
+    ):
+        decode(payload)
