@@ -433,8 +433,8 @@ def decode(payload: bytes) -> Element:
             return Records(*pickle.loads(body))
         except Exception as error:
             raise OperatorError(
-                f"an emitted value cannot be unpickled: {describe(error)}. Emit plain data, or define __reduce__() in its"
-                " class"
+                f"an emitted value cannot be unpickled: {describe(error)}. Emit plain data, or define __reduce__() in"
+                " its class"
             ) from error
     if tag == _WATERMARK:
         return Watermark(_INT64.unpack(body)[0])
