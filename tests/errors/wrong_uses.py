@@ -635,7 +635,7 @@ def _progress(stream: DataStream, value: Any) -> Any:
     return WatermarkStrategy.no_watermarks().with_wall_clock_progress(value)
 
 
-def _progress_behind_a_shuffle(env: StreamExecutionEnvironment) -> Any:
+def _progress_after_a_shuffle(env: StreamExecutionEnvironment) -> Any:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_wall_clock_progress("1 minute")
     strategy = strategy.with_timestamp_assigner("id")
     return rows(env).rebalance().assign_timestamps_and_watermarks(strategy).execute_and_collect()
@@ -721,7 +721,7 @@ BUILDS = [
     Build("late by -5", _duration(_late_by, -5), ("for_bounded_out_of_orderness(): -5 is negative",)),
     *(Build(f"idle for {value!r}", _duration(_idle, value), ("with_idleness()", repr(value))) for value in ("-1 second", 0, "soon", None)),
     *(Build(f"progress after {value!r}", _duration(_progress, value), ("with_wall_clock_progress()", repr(value))) for value in ("-1 second", 0, "soon", None)),
-    Build("progress behind a shuffle", _progress_behind_a_shuffle, ("with_wall_clock_progress() works only for sources", "before the first key_by(...)")),
+    Build("progress after a shuffle", _progress_after_a_shuffle, ("with_wall_clock_progress() works only for sources", "before the first key_by(...)")),
     Build("idle part of a source", _idle_part_of_a_source, ("only a whole source can become idle", "after union(...)", "rebalance()")),
     Build("assigner 42", lambda env: timed(rows(env), 42), ("42 is not a timestamp assigner", "a column name")),
     Build("assigner ''", lambda env: timed(rows(env), ""), ("the timestamp column name is empty",)),

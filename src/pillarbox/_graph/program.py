@@ -352,9 +352,8 @@ class _Compiler:
         """Return, for each step of a chain, the nearest upstream steps that assign a watermark strategy."""
         assigners: dict[Transformation, set[OperatorTransformation]] = {step: set() for step in steps}
         for step in steps:
-            strategy = step.strategy if isinstance(step, OperatorTransformation) else None
-            if strategy is not None:
-                assert isinstance(step, OperatorTransformation)
+            if isinstance(step, OperatorTransformation) and step.strategy is not None:
+                strategy = step.strategy
                 assigners[step] = {step}
                 if strategy.idle_timeout is not None and not vertex.is_source:
                     vertex.uses_processing_time = True  # it becomes idle without data

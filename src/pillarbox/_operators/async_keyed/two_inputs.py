@@ -116,7 +116,7 @@ class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
         task = asyncio.ensure_future(coroutine)
         if not (await asyncio.wait({task}, timeout=seconds))[0]:
             task.cancel()
-            # An element could go on alone, but nothing else may run while broadcast state changes.
+            # The coroutine of an element may continue, but nothing else may run while broadcast state changes.
             if not (await asyncio.wait({task}, timeout=HEED_SECONDS))[0]:
                 raise OperatorError(
                     f"operator {self.name!r}: process_broadcast_element() did not end when it was cancelled after its"

@@ -27,6 +27,7 @@ from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.savepoint import savepoint as files
+from pillarbox._runtime.spark.session import session_settings
 from pillarbox._runtime.spark.session.directories import check_session, checked_directory
 from pillarbox._state.savepoint.manifest import Manifest
 from pillarbox._state.savepoint.table import Table
@@ -141,7 +142,7 @@ class _SparkState:
 
     def _check_key(self, key: DataType) -> None:
         """Refuse keys of frames whose times Spark stored as the session's wall clock, read in the workers' zone."""
-        zone = self._query.spark.conf.get("spark.sql.session.timeZone") or "UTC"
+        zone = session_settings.time_zone(self._query.spark)
         if self._operator == _FRAMES and '"timestamp"' in key.json() and not _is_local(time_zone(zone)):
             raise self._refused(
                 "its key contains a TIMESTAMP, which Spark stored with an offset, because the session's time zone"
