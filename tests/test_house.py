@@ -247,7 +247,7 @@ def test_no_folder_is_too_full():
 
 
 def test_packages_say_what_lives_there():
-    """They describe the contents, permitted imports, starting point and weak spot in about five lines."""
+    """A package's docstring describes contents, permitted imports, starting point and weak spot in about five lines."""
     for layer, rows in PACKAGES.items():
         for package in {"", *(package for row in rows for package in row)}:
             docstring = ast.get_docstring(ast.parse((SOURCE / layer / package / "__init__.py").read_text())) or ""

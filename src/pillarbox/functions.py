@@ -158,7 +158,7 @@ def window_aggregate(
 
     Args:
         df: a streaming or batch DataFrame.
-        keys: one or several column names, or ``[]`` for windows over all rows.
+        keys: one or more column names, or ``[]`` for windows over all rows.
         time: the event-time column: a timestamp, a date, or Unix time in ms; not null. Dates and TIMESTAMP_NTZ are in
             the session's time zone.
         window: the window assigner, such as ``TumblingEventTimeWindows.of("1 minute")``.

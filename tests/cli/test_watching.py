@@ -90,7 +90,7 @@ def test_a_port_in_use_is_left_for_a_free_one(tmp_path: Path, served: list[Any])
 def test_an_empty_token_is_refused_before_a_session_starts(sessions: list[str], served: list[Any]) -> None:
     result = called("dashboard", "/checkpoints/counts", "--port", "0", "--token", "")
     assert (result.exit_code, sessions, served) == (1, [], [])
-    assert result.stderr.startswith("Error: --token: the token is empty")
+    assert result.stderr.startswith("Error: --token: the token is an empty string")
 
 
 def test_a_checkpoint_is_shown_by_a_session(

@@ -57,7 +57,7 @@ def test_an_empty_token_is_refused(dashboard: Dashboard) -> None:
         lambda: pillarbox.dashboard(None, token=""),  # type: ignore[arg-type]
         lambda: StreamExecutionEnvironment().enable_dashboard(token=""),
     ):
-        with pytest.raises(ConfigurationError, match="the token is empty"):
+        with pytest.raises(ConfigurationError, match="the token is an empty string"):
             open_it()
 
 

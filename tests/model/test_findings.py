@@ -129,7 +129,7 @@ def test_an_unset_limit_is_not_guessed() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "size"),
-    [("2g", 2 << 30), ("512", 512 << 20), ("64MiB", 64 << 20), ("1kb", 1024), ("", None), ("x", None)],
+    [("2g", 2 << 30), ("512", 512 << 20), ("64MiB", 64 << 20), ("1kb", 1024), ("48B", 48), ("", None), ("x", None)],
 )
 def test_sizes_of_spark(setting: str, size: int | None) -> None:
     assert bytes_in({"size": setting}, "size") == size

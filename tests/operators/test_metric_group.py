@@ -120,7 +120,7 @@ def test_a_metric_of_an_async_function_cannot_replace_a_metric_of_its_operator()
 
     with ProgramTestHarness(build) as harness:
         harness.push("numbers", 1)
-        with pytest.raises(Exception, match="a metric named 'failed', under which the operator"):
+        with pytest.raises(Exception, match="a metric named 'failed', but the operator has"):
             harness.run_epoch()
 
 

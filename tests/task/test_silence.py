@@ -140,7 +140,7 @@ def test_the_clock_never_ends_event_time():
 
 @dataclass
 class Source:
-    """The model of a source without idleness."""
+    """The model of a source without an idle timeout."""
 
     timeout: int | None
     last: int = MIN_TIMESTAMP

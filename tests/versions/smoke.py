@@ -1,9 +1,9 @@
 """README's first program in batch and streaming, with the running Python and Spark: ``smoke.py HOME [everything]``.
 
-The first run does the batch program and the first half of the streaming program; a second run on the same HOME
-continues from its checkpoint. With ``everything``, each run also does an epoch of the program with everything that a
-checkpoint can contain. Under ``spark-submit``, the session is the submitted application's, otherwise pillarbox's local
-session. The last line contains the results as JSON.
+The first run executes the batch program and the first half of the streaming program; a second run on the same HOME
+continues from its checkpoint. With ``everything``, each run also executes an epoch of a program that uses everything
+that a checkpoint can contain. Under ``spark-submit``, the session is the submitted application's, otherwise pillarbox's
+local session. The last line contains the results as JSON.
 """
 
 from __future__ import annotations

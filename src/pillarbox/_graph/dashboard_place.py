@@ -32,7 +32,7 @@ def checked_token(token: object, method: str) -> str | None:
         raise ConfigurationError(f"{method}: a token must be a str, not a value of type {type(token).__name__}")
     if not token:
         raise ConfigurationError(
-            f"{method}: the token is empty, which would admit everyone: is its environment variable set?"
-            " Without a token, the dashboard generates one, unless it listens on loopback"
+            f"{method}: the token is an empty string, which would admit everyone: is its environment variable set? If"
+            f" no token is passed, the dashboard generates one (on loopback, none is needed)"
         )
     return token

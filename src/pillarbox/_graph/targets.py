@@ -15,7 +15,7 @@ _M32 = 0xFFFFFFFF
 
 
 def output_target(index: int) -> int:
-    """Return the code of the output ``index``: a negative number below the code of metrics."""
+    """Return the code of the output ``index``: a negative number less than ``REPORT_TARGET``."""
     return REPORT_TARGET - 1 - index
 
 

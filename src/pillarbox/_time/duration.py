@@ -109,7 +109,7 @@ class Duration(_Millis):
         return Duration(_times(nanos, 1) // 1_000_000)
 
     def to_millis(self) -> int:
-        """Return the milliseconds."""
+        """Return the duration in milliseconds."""
         return self._millis
 
     def __reduce__(self) -> Any:
@@ -155,7 +155,7 @@ class Time(_Millis):
         return Time(milliseconds)
 
     def to_milliseconds(self) -> int:
-        """Return the milliseconds."""
+        """Return the duration in milliseconds."""
         return self._millis
 
     def __reduce__(self) -> Any:

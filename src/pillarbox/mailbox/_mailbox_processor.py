@@ -267,7 +267,7 @@ class MailboxProcessor:
         if mailbox.state is not MailboxState.OPEN:
             raise MailboxClosedError(f"the mailbox is {mailbox.state.name}: its loop cannot run")
         if not mailbox._enter():
-            raise RuntimeError("another caller already runs the mailbox loop")
+            raise RuntimeError("another caller is already running the mailbox loop")
         self._suspended = False
         self._update_needs_attention()
         return True

@@ -65,7 +65,7 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
 @click.option("--epoch", type=click.IntRange(0), help="The micro-batch to record. Default: the failed micro-batch.")
 @click.option("--uid", help="The operator whose task to record. Default: the operator that failed.")
 @click.option("--subtask", type=click.IntRange(0), help="The operator's subtask; for a source, the partition.")
-@click.option("--key", help="Instead of --subtask: record the subtask of this key.")
+@click.option("--key", help="Instead of --subtask: record the subtask that owns this key.")
 @click.option("--allow-calls", is_flag=True, help="Repeat the service calls of operators that run before the task.")
 @click.option(
     "--limit",

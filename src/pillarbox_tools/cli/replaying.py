@@ -43,7 +43,7 @@ class _Timestamp(click.ParamType[int]):
 
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--at", type=click.IntRange(1), help="Stop before the input record with this number in the epoch.")
+@click.option("--at", type=click.IntRange(1), help="Stop before the Nth input record of the epoch, counted from 1.")
 @click.option("--pdb", "debug", is_flag=True, help="Open Python's debugger at that record, or at the failure.")
 @click.option(
     "--diff", is_flag=True, help="Compare the state with the checkpoint's, or the failure with the recorded one."

@@ -76,8 +76,8 @@ def fault_in(
 ) -> Fault | None:
     """Return the fault if it occurred more than ``least`` times, and in more than ``share`` of all cases.
 
-    Both must hold in the last five minutes or in ``window`` (ms), and the fault must be present. ``count`` counts a
-    moment's faults, ``of`` all its cases.
+    Both must hold in the last five minutes, or else in the last ``window`` ms. A fault that did not occur in the last
+    five minutes is over. ``count`` and ``of`` return the numbers of faults and of cases at a moment of the run.
     """
     if not any(count(moment) for moment in within(snapshot, NOW)):
         return None

@@ -82,9 +82,10 @@ def recorded_modules(recording: Recording) -> Iterator[None]:
         sys.modules.update(before)
         if finder.missing is not None:
             raise ConfigurationError(
-                f"{recording.folder} has no source code of the module {finder.missing}, which the recorded program"
-                " imports: the programs cannot be compared, because both would use the installed module. Record the"
-                " task again with a script that imports the module at its start"
+                f"{recording.folder} does not contain the source code of the module {finder.missing}, which the"
+                f" recorded program imports. The recorded and the current program cannot be compared, because both"
+                f" would use the installed module: record the task again with a script that imports the module at the"
+                f" top"
             )
 
 
@@ -105,9 +106,9 @@ def check_installed(recording: Recording, vertex: Vertex) -> None:
                 then, now = versions.get(package), versions_here().get(package)
                 if then != now:
                     raise ConfigurationError(
-                        f"the recorded program has functions of the module {name} of {package} {then}, but {package}"
-                        f" {now} is installed here: the programs cannot be compared, because both would use the"
-                        " installed version"
+                        f"the recorded program uses functions of {name} from {package} {then}, but {package} {now} is"
+                        f" installed here. The recorded and the current program cannot be compared, because both"
+                        f" would use the installed version: install {package} {then} to compare them"
                     )
 
 

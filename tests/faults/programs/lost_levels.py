@@ -1,10 +1,10 @@
 """Recomputed levels: ``python -m tests.faults.programs.lost_levels HOME KIND LOSS ROUNDS [SEED]``.
 
-Level 1 emits each key once, when the file ``open`` lists the key: at a processing-time timer (KIND ``ticks``), or with
-a carried answer of an async operator (``carry``). Level 2 counts its input. Each round stops a task of level 2 in the
-middle of an epoch, and deletes level 1's shuffle files (LOSS ``files``) or kills executors of a ``local-cluster``
-(``executors``). When level 1 runs again, other keys are open. A failed query is restarted. The last line of output is
-JSON: number of failures, missing keys and duplicated keys.
+Level 1 emits each key once, after the file ``open`` lists the key, from a processing-time timer (KIND ``ticks``) or
+when an async operator gets a carried answer (``carry``). Level 2 counts its input. Each round stops a task of level 2
+in the middle of an epoch, and deletes level 1's shuffle files (LOSS ``files``) or kills executors of a
+``local-cluster`` (``executors``). When level 1 runs again, ``open`` lists other keys. A failed query is restarted. The
+last line of output is JSON: number of failures, missing keys and duplicated keys.
 """
 
 from __future__ import annotations

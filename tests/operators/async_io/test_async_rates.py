@@ -178,7 +178,9 @@ def test_a_breaker_opens_and_lets_one_through():
 def test_an_invalid_cost_is_an_error():
     with harness(budgets=[Budget("model", units=5, unit_cost=lambda result: result["usage"])]) as h:
         h.push(1)
-        with pytest.raises(ProgramError, match=r"Budget 'model': unit_cost= failed for \(1, 1.0\): TypeError"):
+        with pytest.raises(
+            ProgramError, match=r"Budget 'model': the function unit_cost= raised an error for \(1, 1.0\): TypeError"
+        ):
             h.drain()
 
 

@@ -1,4 +1,4 @@
-"""Order, concurrency and time of keyed functions with async def."""
+"""Keyed functions with ``async def``: order, concurrency, timers and watermarks."""
 
 from __future__ import annotations
 

@@ -298,7 +298,7 @@ def test_a_module_that_the_recording_lacks_is_refused(tmp_path, modules):
     task = bills(tmp_path / "recordings", modules.write(1, more))
     sources = task / "sources.json"
     sources.write_text(sources.read_text().replace('"later_of_test"', '"another"'))
-    with pytest.raises(ConfigurationError, match="has no source code of the module later_of_test, which the recorded"):
+    with pytest.raises(ConfigurationError, match="does not contain the source code of the module later_of_test"):
         compare(task, modules.write(1, more))
 
 

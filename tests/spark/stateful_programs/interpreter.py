@@ -163,7 +163,7 @@ class Interpreter(StatefulProcessor):
 
 
 class FrameInterpreter(Interpreter):
-    """Runs the calls on pandas frames."""
+    """Runs a program's state calls on pandas frames."""
 
     def handleInputRows(self, key, rows, timerValues):
         for frame in rows:

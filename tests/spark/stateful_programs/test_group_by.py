@@ -131,10 +131,10 @@ def test_operators_after_it_have_spark_s_watermark(spark: SparkSession, tmp_path
     assert rows == [(0, 1, 1), (1, 3, -1), (2, 1, -2)]
 
 
-@pytest.mark.slow("four short queries")
+@pytest.mark.slow("five short queries")
 def test_a_batch_dataframe_has_no_watermark_and_no_timers(spark: SparkSession) -> None:
     df = spark.sql("SELECT 'a' AS k, TIMESTAMP'2024-01-01 00:00:00Z' AS t")
-    for key in ("k", "K", df.k, ["k"]):
+    for key in ("k", "K", df.k, ["k"], 1):
         counts = pillarbox.group_by(df, key).transformWithState(Count(), OUTPUT, "append", "EventTime")
         assert [row.n for row in counts.collect()] == [1]
 
@@ -259,6 +259,9 @@ def test_refused_programs(spark: SparkSession) -> None:
         r"CAST\(k AS INT\)": F.col("k").cast("int"),
         r"upper\(k\) AS k": F.upper("k").alias("k"),
         "point.x": "point.x",
+        "4": 4,
+        "0": 0,
+        "True": True,
     }
     for shown, expression in expressions.items():
         with pytest.raises(ProgramError, match=f"not '{shown}': make an expression a column"):

@@ -177,8 +177,8 @@ class ConnectedStreams(Generic[T1, T2]):
             if not isinstance(stream, KeyedStream):
                 raise ProgramError(
                     f"{_PROCESS}: the {which} stream has no key, so its records cannot be matched with the other"
-                    " stream's: call connect(...).key_by(first_key, second_key), or pass a CoProcessFunction, which has"
-                    " no state"
+                    " stream's: call connect(...).key_by(first_key, second_key), or pass a CoProcessFunction, which"
+                    " needs no keys (and has no keyed state)"
                 )
         first, second = self._keyings("process")
         assert first is not None and second is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from pillarbox._operators.stateful_processor.frames import FrameOptions, has_con
 from pillarbox._operators.stateful_processor.group_state import STATE, TIMEOUTS, GroupStateOperator
 from pillarbox._operators.stateful_processor.handle import Declarations, DriverHandle, StateVariable, declare
 from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
+from pillarbox._sizes import byte_size
 from pillarbox._types.row_encoder import RowEncoder
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ _INITIAL_BYTES = 64 * 1024 * 1024
 
 
 def group_by(
-    df: DataFrame, *cols: str | Column | Sequence[str | Column], env: StreamExecutionEnvironment | None = None
+    df: DataFrame,
+    *cols: str | int | Column | Sequence[str | int | Column],
+    env: StreamExecutionEnvironment | None = None,
 ) -> GroupedData:
     """Group a DataFrame by columns, to run stateful code written for Spark's ``df.groupBy(...)`` on pillarbox.
 
@@ -60,6 +62,8 @@ def group_by(
     columns: list[Any] = [
         column for argument in cols for column in (argument if isinstance(argument, (list, tuple)) else [argument])
     ]
+    # Spark's ordinals begin with 1.
+    columns = [df.columns[column - 1] if _is_ordinal(df, column) else column for column in columns]
     refused = [column for column in columns if not _is_of(df, column)]
     if not columns or refused:
         raise ProgramError(
@@ -72,10 +76,17 @@ def group_by(
     return GroupedData(df, names, env or StreamExecutionEnvironment.get_execution_environment(df.sparkSession))
 
 
-def _is_of(df: DataFrame, column: str | Column) -> bool:
+def _is_ordinal(df: DataFrame, column: object) -> bool:
+    return isinstance(column, int) and not isinstance(column, bool) and 0 < column <= len(df.columns)
+
+
+def _is_of(df: DataFrame, column: object) -> bool:
     """Return whether ``column`` is a column of ``df``. Expressions and a struct's fields may have a column's name."""
     from pyspark.errors import AnalysisException
+    from pyspark.sql import Column
 
+    if not isinstance(column, (str, Column)):
+        return False
     selected = df.select(column)
     names = [name.replace("`", "``") for name in selected.columns]
     try:
@@ -84,7 +95,7 @@ def _is_of(df: DataFrame, column: str | Column) -> bool:
         return False
 
 
-def _shown(column: str | Column) -> str:
+def _shown(column: object) -> str:
     return str(column).removeprefix("Column<'").removesuffix("'>")
 
 
@@ -229,9 +240,9 @@ class GroupedData:
             columns=tuple(self._frame.columns),
             key=RowEncoder(self._key, "key").arrow_schema,
             schema=schema,
-            zone=str(conf.get("spark.sql.session.timeZone")),
+            zone=str(self._env._runtime.time_zone),
             records=records if records > 0 else 2**31 - 1,
-            bytes=_bytes(str(conf.get("spark.sql.execution.arrow.maxBytesPerBatch"))),
+            bytes=byte_size(str(conf.get("spark.sql.execution.arrow.maxBytesPerBatch")), "b") or 2**63 - 1,
             safe=is_set("execution.pandas.convertToArrowArraySafely"),
             by_name=is_set("legacy.execution.pandas.groupedMap.assignColumnsByName"),
             int_to_decimal=is_set("execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
@@ -281,12 +292,6 @@ class GroupedData:
         factory = OperatorFactory(operator, keyed=True, spark_time=time)
         timed = time.time_mode == "ProcessingTime"
         return keyed._apply(kind, processor, factory, uses_processing_time=timed).uid(kind).to_dataframe(schema)
-
-
-def _bytes(size: str) -> int:
-    """Return the bytes of a Spark setting such as ``64m``."""
-    number, unit = re.findall(r"\d+|[a-z]", size.lower() + "b")[:2]
-    return int(number) << 10 * "bkmgtp".index(unit)
 
 
 def _time_mode(mode: str) -> str:

@@ -31,7 +31,7 @@ class Slots(NamedTuple):
 
     Attributes:
         times: each request's earliest start.
-        probes: whether the (only) request is a probe of an open circuit breaker.
+        probes: whether this is a probe of an open circuit breaker. A probe is booked as a single request.
     """
 
     times: list[float]

@@ -162,7 +162,8 @@ class Budget:
             amount: Any = function(argument)
         except Exception as error:
             raise ProgramError(
-                f"Budget {self.name!r}: {option}= failed for {shorten(argument)}: {describe(error)}"
+                f"Budget {self.name!r}: the function {option}= raised an error for {shorten(argument)}:"
+                f" {describe(error)}"
             ) from error
         if not _is_amount(amount):
             self._refuse(f"{option}= returned {shorten(amount)} for {shorten(argument)}: return a number of units")

@@ -147,8 +147,8 @@ class Caller:
         turns = self._turns.get(budget.name)
         if turns is None:
             raise ProgramError(
-                f"operator {self._context.name!r}: ctx.call() got the budget {budget.name!r}, which process() did not"
-                " get: add it to budgets=[...] of process()"
+                f"operator {self._context.name!r}: ctx.call() uses the budget {budget.name!r}, which was not passed"
+                f" to process(): add it, as in process(..., budgets=[...])"
             )
         return turns
 

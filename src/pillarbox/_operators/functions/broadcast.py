@@ -160,10 +160,10 @@ class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     """
 
     class ReadOnlyContext(_ReadOnlyContext):
-        """A record of the non-broadcast stream."""
+        """Context of a record of the non-broadcast stream. Broadcast state is read-only."""
 
     class Context(_BroadcastContext):
-        """A record of the broadcast stream."""
+        """Context of a record of the broadcast stream."""
 
     @abstractmethod
     def process_element(
@@ -206,7 +206,7 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
     """
 
     class ReadOnlyContext(_ReadOnlyContext, CallContext, Generic[KeyOut]):
-        """A record of the keyed stream and its key."""
+        """Context of a record of the keyed stream, with its key."""
 
         @abstractmethod
         def get_current_key(self) -> KeyOut:
@@ -217,14 +217,14 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
             """Return the clocks and the key's timers."""
 
     class OnTimerContext(ReadOnlyContext[KeyOut], Generic[KeyOut]):
-        """The current timer and its key. ``timestamp()`` is the timer's time."""
+        """Context of a timer, with its key. ``timestamp()`` is the timer's time."""
 
         @abstractmethod
         def time_domain(self) -> TimeDomain:
             """Return whether the timer fires in event time or in processing time."""
 
     class Context(_BroadcastContext):
-        """A broadcast record, which has no key."""
+        """Context of a record of the broadcast stream, without a key."""
 
         @abstractmethod
         def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:

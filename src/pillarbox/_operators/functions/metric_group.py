@@ -211,8 +211,8 @@ class UserMetrics:
 
     def refuse_own(self, name: str) -> NoReturn:
         raise ProgramError(
-            f"operator {self._operator!r}: its function has a metric named {name!r}, under which the operator counts"
-            " its own records: rename the function's metric"
+            f"operator {self._operator!r}: its function has a metric named {name!r}, but the operator has one of this"
+            f" name itself: rename the function's metric"
         )
 
     def take(self, uid: str, counters: dict[str, int], gauges: dict[str, float]) -> None:

@@ -22,8 +22,8 @@ _NO_CLOCK: Any = None
 class EvenPanes:
     """The panes of all windows except day windows.
 
-    Window starts and ends are pane boundaries. If each end is a start, all panes have the same length; otherwise, they
-    have two alternating lengths.
+    Window starts and ends are pane boundaries. If every window end is also a window start, all panes have the same
+    length; otherwise, they have two alternating lengths.
 
     Attributes:
         name: describes the windows. Panes with equal names have the same boundaries.

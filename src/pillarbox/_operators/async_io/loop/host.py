@@ -46,7 +46,7 @@ _BLOCKING = (
 
 
 def is_coroutine_function(function: Any) -> bool:
-    """Return whether ``function`` is an ``async def``, or an object or ``partial`` that calls an ``async def``."""
+    """Return whether ``function`` is an ``async def``, a ``partial`` of one, or an object whose ``__call__`` is one."""
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

@@ -63,9 +63,9 @@ class _Grid:
         return packed & ((1 << bits) - 1), packed >> bits
 
     def near(self, codes: Ints, times: Ints, lower: int, upper: int) -> tuple[Ints, Ints, Ints]:
-        """Return the positions of rows that may have partners in this grid, and bounds of the partners' integers.
+        """Return the positions of rows that may have partners in this grid, and the range of the partners' integers.
 
-        Partners are ``lower`` to ``upper`` ms later.
+        Partners are ``lower`` to ``upper`` ms later than their row.
         """
         near = (times >= max(self.low - upper, _LEAST)) & (times <= min(self.high - lower, _MOST))
         near &= (codes >= self._first) & (codes <= self._last)

@@ -205,7 +205,7 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
 
         Args:
             max_size: length of the longest window, a multiple of ``step``.
-            step: length of the shortest window, at least 1 ms. Each further window is longer by this step.
+            step: length of the shortest window, at least 1 ms. Each window is a step longer than the previous window.
             offset: windows start at multiples of ``max_size`` (from 1970 in UTC) plus this offset, which must be
                 shorter than ``max_size`` and may be negative.
 

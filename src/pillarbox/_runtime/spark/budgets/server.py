@@ -274,7 +274,7 @@ def server_of(spark: SparkSession) -> BudgetServer:
 
 
 def ceilings_of(programs: Iterable[str]) -> dict[str, BudgetServer]:
-    """Return the ledgers of the programs' budgets that have a ceiling, by budget name."""
+    """Return a ledger for each budget that has a ceiling, by budget name."""
     opened = list(_servers.values())
     return {name: server for program in programs for server in opened for name in server.ceilings(program)}
 

@@ -35,18 +35,18 @@ def check_logs(spark: SparkSession, checkpoint: Checkpoint) -> None:
     wrong = files.wrong_metadata()
     if wrong is not None:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint}: its file metadata {wrong}: restore it from a backup, or write"
+            f"checkpoint {checkpoint}: the file metadata {wrong}: restore it from a backup, or write"
             f' {{"id":"{uuid.uuid4()}"}} into it (Spark accepts any UUID), and delete .metadata.crc'
         )
     last = max([*begun, committed])
     for epoch in range(max(0, last - 1), last + 1):
         wrong = "is missing" if epoch not in begun else files.wrong_entry("offsets", epoch)
         if wrong is not None:
-            raise CheckpointMismatchError(f"checkpoint {checkpoint}: its file offsets/{epoch} {wrong}: {_COPY}")
+            raise CheckpointMismatchError(f"checkpoint {checkpoint}: the file offsets/{epoch} {wrong}: {_COPY}")
     wrong = None if committed < 0 else files.wrong_entry("commits", committed)
     if wrong is not None:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint}: its file commits/{committed} {wrong}: restore it from a backup, or delete it, so"
+            f"checkpoint {checkpoint}: the file commits/{committed} {wrong}: restore it from a backup, or delete it, so"
             f" that the next start repeats epoch {committed}"
         )
 

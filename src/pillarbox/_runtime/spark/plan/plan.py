@@ -165,7 +165,7 @@ class _Plan:
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
     def _no_rows(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
-        """Read the sources and drop their rows. Advances Spark's watermark if an operator uses the watermark."""
+        """Read the sources, which advances Spark's watermark if an operator uses it, and drop their rows."""
         assert isinstance(schema, str)
         rows = first.sources.where("false")
         if self._time is not None and first.watermark > 0:

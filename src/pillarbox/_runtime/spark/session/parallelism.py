@@ -49,7 +49,7 @@ def local_cores(get: Get) -> int | None:
 
 
 def default_parallelism(spark: SparkSession) -> tuple[int, str]:
-    """Return (default parallelism, reason). The reason ends a message.
+    """Return (default parallelism, reason). The reason is the last part of a log message.
 
     The default is ``spark.sql.shuffle.partitions`` (at most 128) if set, otherwise the number of cores (at most 16,
     because each subtask makes each epoch longer).

@@ -55,7 +55,7 @@ class Session(ABC):
 
     @abstractmethod
     def hadoop_folder(self, path: str) -> HadoopFolder | None:
-        """Return a folder that is read without jobs, or None under Spark Connect."""
+        """Return ``path`` as a folder that is read without Spark jobs, or None under Spark Connect."""
 
     @abstractmethod
     def plan_steps(self, df: DataFrame) -> list[Any] | None:

@@ -45,6 +45,7 @@ def begin_batch_without_input(
     try:
         offsets.add(str(last + 1), "\n".join(following.lines))
     except Exception as error:  # timers can wait for input
-        _log.warning("checkpoint %s: due timers wait for the next input: %s", checkpoint, describe(error))
+        message = "checkpoint %s: timers that are due will fire only when the next input arrives: %s"
+        _log.warning(message, checkpoint, describe(error))
         return False
     return True

@@ -92,7 +92,7 @@ class TaskHost:
         return None if address is None or address[0] not in self._vertices else address
 
     def run(self, code: int, rows: Iterator[pd.DataFrame], now: int, watermark: int = -1) -> Iterator[pd.DataFrame]:
-        """Run an epoch of subtask ``code`` (its number). If it belongs to another level, forward its buffers.
+        """Run an epoch of subtask number ``code``. If the subtask belongs to another level, only forward its buffers.
 
         ``now`` and ``watermark`` are Unix times in ms. If Spark's timers are off, the time in ``rows`` is used instead
         of ``now``.

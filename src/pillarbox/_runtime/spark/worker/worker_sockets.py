@@ -34,7 +34,7 @@ def acknowledge_at_once() -> None:
 
 
 def _set_option() -> Callable[[int], object] | None:
-    """Return a function that sets the option on a file descriptor, or None outside of Linux.
+    """Return a function that sets ``TCP_QUICKACK`` on a file descriptor, or None outside of Linux.
 
     It calls C's `setsockopt`, because a Python socket object may make the descriptor non-blocking.
     """
