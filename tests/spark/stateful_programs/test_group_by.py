@@ -276,6 +276,8 @@ def test_refused_programs(spark: SparkSession) -> None:
         pillarbox.group_by(df.selectExpr("STRING(id) k"), "k").transformWithState(
             Count(), OUTPUT, "append", "None", other
         )
+    with pytest.raises(ProgramError, match="has the type void, which pillarbox cannot store"):
+        pillarbox.group_by(spark.sql("SELECT NULL AS k"), "k").transformWithState(Count(), OUTPUT, "append", "None")
     with pytest.raises(UnsupportedOperationException, match="is unsupported in batch query"):
         pillarbox.group_by(df, "id").applyInPandasWithState(len, "n INT", "n INT", "append", "NoTimeout")
     with pytest.raises(ProgramError, match="timeoutConf= must be one of 'NoTimeout'"):

@@ -16,6 +16,7 @@ from pillarbox._operators.stateful_processor.frames import FrameOptions, has_con
 from pillarbox._operators.stateful_processor.group_state import STATE, TIMEOUTS, GroupStateOperator
 from pillarbox._operators.stateful_processor.handle import Declarations, DriverHandle, StateVariable, declare
 from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
+from pillarbox._operators.stateful_processor.values import struct_codec
 from pillarbox._sizes import byte_size
 from pillarbox._types.row_encoder import RowEncoder
 
@@ -276,6 +277,7 @@ class GroupedData:
         initial: pa.Table | None = None,
     ) -> DataFrame:
         df, schema, kind = self._frame, self._parse(output), make.kind
+        struct_codec(self._key, hashable=True)  # refuses types that a key cannot have
         keyed = self._env.from_dataframe(df).key_by(self._names[0] if len(self._names) == 1 else tuple(self._names))
         settings = ProcessorSettings(
             processor=processor,

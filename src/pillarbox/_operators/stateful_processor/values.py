@@ -120,7 +120,7 @@ def _codec(kind: spark.DataType, hashable: bool, zone: dt.tzinfo | None) -> Code
     codec = _CODECS.get(type(kind))
     if codec is None:
         raise ProgramError(
-            f"a state has the type {kind.simpleString()}{' in the key of a map' if hashable else ''}, which"
+            f"{'a key (of a program or of a map)' if hashable else 'a state'} has the type {kind.simpleString()}, which"
             " pillarbox cannot store: use a string, a number, binary, a date, a timestamp, or an array, map or"
             " struct of these"
         )
