@@ -160,7 +160,13 @@ def _compare(recording: Recording, result: Replay, store: MemoryChunkStore) -> N
         return
     if result.failure is not None:
         result.differs.append("the task failed in the replay, but not in the epoch")
-    elif recording.facts.level and recording.after is not None:
+    elif recording.facts.level:
+        if recording.after is None:
+            result.differs.append(
+                "the recording has no state after the epoch (the file state-after), because the epoch was not"
+                " committed, or the file was removed: nothing can be compared"
+            )
+            return
         after = MemoryChunkStore()
         after.chunks = dict(recording.after)
         result.state = compare_logs(after, store, recording.facts.subtask)

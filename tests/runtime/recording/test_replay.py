@@ -381,6 +381,15 @@ def test_addresses_in_texts_are_no_differences(tmp_path):
     assert compare_programs(read_recording(failed), read_recording(failed).shipped).is_same
 
 
+def test_a_recording_without_the_state_after_the_epoch_cannot_be_compared(tmp_path):
+    task = tasks_of(tmp_path, Adds(), [["a", "b"]], [["a"]])[-1]
+    (task / "state-after").unlink()
+    assert CliRunner().invoke(commands, ["replay", str(task)]).exit_code == 0
+    done = CliRunner().invoke(commands, ["replay", str(task), "--diff"])
+    assert done.exit_code == 1
+    assert "the recording has no state after the epoch" in done.output
+
+
 @pytest.mark.parametrize("part", ["state", "program", "input", "recording.json"])
 def test_a_damaged_recording_is_one_sentence(tmp_path, part):
     task = tasks_of(tmp_path, Adds(), [["a", "b"]], [["a"]])[-1]
