@@ -200,6 +200,27 @@ def test_a_burst_of_input_that_is_read_is_not_falling_behind() -> None:
         assert day.found() == set(), minute
 
 
+@pytest.mark.slow("four hours of epochs")
+def test_a_longer_epoch_each_hour_does_not_hang() -> None:
+    day = Day(trigger="ProcessingTimeTrigger(10000)")
+    for minute in range(4 * 60):
+        day.now = START + minute * MINUTE
+        if minute % 60 in (31, 32):  # the epoch that begins at minute 30
+            day.beat(day.now - (minute % 60 - 30) * MINUTE)
+            assert minute < 60 or day.found() == set(), minute
+            continue
+        if minute % 60 == 33:
+            day.epoch(took=150_000)
+        else:
+            for _ in range(6):
+                day.epoch(took=500)
+                day.now += 10_000
+        day.beat()
+    day.now += 8 * MINUTE
+    day.beat(day.now - 8 * MINUTE)
+    assert day.found() == {"hung_epoch"}
+
+
 FAULTS_OF_A_VERTEX: dict[str, dict[str, Any]] = {
     "watermark_in_the_future": {"watermark": 4_102_444_800_000},
     "back_pressure": {"took": 40_000, "back_pressured_ms": 30_000},

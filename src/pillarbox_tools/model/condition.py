@@ -31,6 +31,7 @@ from pillarbox_tools.model.windows import (
     recent_epochs,
     rounded,
     usual_gap,
+    within,
 )
 
 GONE, CRASH_LOOP, HUNG = "driver gone", "crash loop", "hung epoch"
@@ -53,7 +54,7 @@ CONDITIONS = {
 
 _HEARD = 3 * MINUTE
 _SILENT = 4 * MINUTE
-# An epoch hangs if it takes longer than 30 s, ten times the median, and twice the longest epoch.
+# An epoch hangs if it takes longer than 30 s, ten times the median, and twice the longest epoch of two hours.
 _HUNG, _USUAL, _LONGEST = 30_000, 10, 2
 _FIRST_EPOCH = 5 * MINUTE
 _CRASHES, _LOOP = 3, 30 * MINUTE
@@ -122,10 +123,12 @@ def _hung(snapshot: Snapshot, now: int) -> Condition | None:
     if beat is None or beat.epoch is None or beat.since is None:
         return None
     took = max(beat.at, snapshot.at if snapshot.is_live else 0) - beat.since
-    durations = [epoch.duration for epoch in snapshot.epochs]
-    if durations:
-        usual = round(median(durations))
-        limit, comparison = max(_HUNG, _USUAL * usual, _LONGEST * max(durations)), f" (usually {duration(usual)})"
+    if snapshot.epochs:
+        usual = round(median(epoch.duration for epoch in snapshot.epochs))
+        # The newest epochs may lack a longer one that comes every hour.
+        longest = [moment.longest for moment in within(snapshot, 2 * HOUR)]
+        longest += [epoch.duration for epoch in snapshot.epochs]
+        limit, comparison = max(_HUNG, _USUAL * usual, _LONGEST * max(longest)), f" (usually {duration(usual)})"
     else:
         limit, comparison = _FIRST_EPOCH, ", and no epoch has ended yet"
     if took <= limit:
