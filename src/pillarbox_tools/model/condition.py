@@ -125,7 +125,7 @@ def _hung(snapshot: Snapshot, now: int) -> Condition | None:
     took = max(beat.at, snapshot.at if snapshot.is_live else 0) - beat.since
     if snapshot.epochs:
         usual = round(median(epoch.duration for epoch in snapshot.epochs))
-        # The newest epochs may lack a longer one that comes every hour.
+        # For a query with a longer epoch each hour.
         longest = [moment.longest for moment in within(snapshot, 2 * HOUR)]
         longest += [epoch.duration for epoch in snapshot.epochs]
         limit, comparison = max(_HUNG, _USUAL * usual, _LONGEST * max(longest)), f" (usually {duration(usual)})"
