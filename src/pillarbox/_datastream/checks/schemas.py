@@ -17,7 +17,7 @@ from pillarbox._graph.transformations import (
 )
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._types.row_encoder import RowEncoder
-from pillarbox._types.schema import SchemaLike, resolve_schema
+from pillarbox._types.schema import SchemaLike, is_collated, resolve_schema
 from pillarbox._types.type_information import TypeInformation
 
 if TYPE_CHECKING:
@@ -56,6 +56,10 @@ def _has_months(kind: DataType) -> bool:
     from pyspark.sql.types import YearMonthIntervalType
 
     return isinstance(kind, YearMonthIntervalType) or any(map(_has_months, _parts_of(kind)))
+
+
+def _has_collation(kind: DataType) -> bool:
+    return is_collated(kind) or any(map(_has_collation, _parts_of(kind)))
 
 
 def _has_unhashable_keys(kind: DataType) -> bool:
@@ -99,10 +103,17 @@ def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> No
     for column in columns:
         check_column(column, step.columns, f"key_by(): there is no column {column!r} in {step.name!r}")
         kind = step.dataframe.schema[column].dataType if isinstance(step, DataFrameSource) else None
-        if kind is not None and not _can_be_key(kind):
+        if kind is None:
+            continue
+        if not _can_be_key(kind):
             raise ProgramError(
                 f"key_by(): the column {column!r} of {step.name!r} is {kind.simpleString()}, which is not hashable:"
                 " key by a function that returns a string, a number, a date, or a tuple of these"
+            )
+        if _has_collation(kind):
+            raise ProgramError(
+                f"key_by(): the column {column!r} of {step.name!r} is {kind.simpleString()}, but keys are compared"
+                " without a collation: cast it to STRING, after lower() if its collation ignores case"
             )
 
 
