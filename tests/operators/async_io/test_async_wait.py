@@ -480,6 +480,27 @@ def test_those_that_follow_time_out_each_for_itself():
         assert h.get_output() == [("late", "a"), ("late", "b")]
 
 
+def test_a_follower_is_asked_for_after_its_leader_s_timeout_and_has_its_own():
+    with harness(Service(), cache=AsyncCache(key=lambda value: 1), timeout=10) as h:
+        h.push("a")
+        settle(h)
+        h.advance_processing_time(4)
+        h.push_all(["b", "c"])
+        settle(h)
+        h.advance_processing_time(6)
+        settle(h)
+        assert h.get_output() == [("late", "a")]
+        assert h.operator.function.begun == ["a", "b"]
+        h.advance_processing_time(3)
+        h.push("d")
+        settle(h)
+        h.advance_processing_time(1)
+        settle(h)
+        assert h.get_output() == [("late", "a"), ("late", "b"), ("late", "c")]
+        answer(h, "d", ["answer"])
+        assert h.get_output()[3:] == ["answer"]
+
+
 def test_cached_results_are_not_shared():
     async def ask(value):
         return [value]

@@ -194,13 +194,14 @@ class InFlight:
                     self._settle(settled, self._cache.copies(results))
 
     def _with_followers(self, request: Request, results: Sequence[Any] | None = None) -> Iterator[Request]:
-        followers: Sequence[Request] = ()
+        followers: Sequence[tuple[Request, int]] = ()
         if request.key is not NO_KEY:
             assert self._cache is not None
             followers = self._cache.conclude(request, results)
-        for settled in (request, *followers):
-            settled.attempts = request.attempts
-            yield settled
+        yield request
+        for follower, _ in followers:
+            follower.attempts = request.attempts
+            yield follower
 
     def _fail(self, request: Request, error: BaseException) -> None:
         if isinstance(error, ProgramError):
@@ -304,7 +305,8 @@ class InFlight:
 
     def _give_up(self, request: Request) -> None:
         self._workers.cancel(request)
-        for late in self._with_followers(request):
+        overdue = [request] if request.key is NO_KEY else self._overdue_with(request)
+        for late in overdue:
             self._counters.timed_out += len(late.values)
             try:
                 results = self._results.of_timeout(late)
@@ -314,6 +316,22 @@ class InFlight:
                 self._fail(late, error)
             else:
                 self._settle(late, results)
+
+    def _overdue_with(self, leader: Request) -> list[Request]:
+        """Return the leader, and its followers that are overdue. The first of the others becomes the next leader."""
+        assert self._cache is not None and leader.started is not None
+        key, overdue = leader.key, [leader]
+        for follower, arrived in self._cache.conclude(leader, None):
+            started = max(arrived, leader.started)
+            if self._deadlines.is_past(started):
+                follower.attempts = leader.attempts
+                overdue.append(follower)
+            elif self._cache.join(follower, key, started):
+                follower.started = started
+                self._submit(follower)
+                self._workers.start()
+                self._deadlines.look()
+        return overdue
 
     # -- checkpoints --
 

@@ -75,14 +75,16 @@ class SharedResults:
 class ResultCache:
     """A task's view of the cache. Mailbox thread only.
 
-    The first request for a key is its *leader*. Until it has ended, later requests *follow* it and share its outcome.
+    The first request for a key is its *leader*. Until it has ended, later requests *follow* it and share its outcome,
+    except for a timeout before their own.
     """
 
     def __init__(self, settings: AsyncCache, context: OperatorContext) -> None:
         self._operator = context.name
         self._copied = context.copier.copied
         self._keying = None if settings.key is None else Keying(settings.key, self._operator)
-        clock = context.processing_time_service.relative_time_millis
+        self._clock: Callable[[], int] = context.processing_time_service.relative_time_millis
+        clock = self._clock
         self._lease = context.shared.lease(("cache", context.uid), lambda: SharedResults(settings, clock))
         self._results = self._lease.resource.by_key
         self._leaders: dict[Any, Request] = {}
@@ -110,18 +112,22 @@ class ResultCache:
     def copies(self, results: Sequence[Any]) -> list[Any]:
         return list(map(self._copied, results))
 
-    def join(self, request: Request, key: Any) -> bool:
-        """Make a request follow its key's leader. Without a leader, return True: the caller must send the request."""
+    def join(self, request: Request, key: Any, arrived: int | None = None) -> bool:
+        """Make a request follow its key's leader. Without a leader, return True: the caller must send the request.
+
+        ``arrived`` is the monotonic time (ms) of its arrival, by default now.
+        """
         leader = self._leaders.setdefault(key, request)
         if leader is request:
             request.key = key
             return True
         if leader.followers is None:
             leader.followers = []
-        leader.followers.append(request)
+        leader.followers.append((request, self._clock() if arrived is None else arrived))
         return False
 
-    def conclude(self, leader: Request, results: Sequence[Any] | None) -> Sequence[Request]:
+    def conclude(self, leader: Request, results: Sequence[Any] | None) -> Sequence[tuple[Request, int]]:
+        """Return a leader's followers, and the times of their arrivals. ``results`` are cached, unless None."""
         del self._leaders[leader.key]
         if results is not None:
             self._results[leader.key] = results

@@ -37,7 +37,8 @@ class Request:
     Attributes:
         timestamps: the elements' event times (Unix time in ms), or None if no element has one.
         key: the result's cache key, or ``NO_KEY``.
-        followers: later requests for the same key, which share this request's result.
+        followers: later requests for the same key, which share this request's result, and the monotonic times (ms) of
+            their arrivals.
         outputs: the records to emit. For a batch, one per element, or empty.
         started: monotonic time (ms) of the first attempt, possibly in another process, or None before it.
         seconds: how long the service took to answer.
@@ -67,7 +68,7 @@ class Request:
         self.values: list[Any] = values
         self.timestamps: list[int | None] | None = timestamps
         self.key: Any = NO_KEY
-        self.followers: list[Request] | None = None
+        self.followers: list[tuple[Request, int]] | None = None
         self.state: RequestState = RequestState.PENDING
         self.outputs: Sequence[Any] = ()
         self.failure: BaseException | None = None
