@@ -1,8 +1,8 @@
 """Makes a query with state run a micro-batch without input after its start.
 
 Spark plans a micro-batch without input only if the run's previous micro-batch reported due work. So after a restart, or
-a start from a savepoint, timers would wait for input. But Spark repeats a micro-batch that has begun and is not committed. So the start begins a
-micro-batch, by appending a copy of the offset log's last entry with the current time.
+a start from a savepoint, timers would wait for input. But Spark repeats a micro-batch that has begun and is not
+committed. So the start begins a micro-batch, by appending a copy of the offset log's last entry with the current time.
 """
 
 from __future__ import annotations
