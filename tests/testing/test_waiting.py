@@ -54,6 +54,13 @@ def test_a_timeout_fires_in_a_program():
         assert h.end_input(time_passes="1 second") == {"output": []}
 
 
+def test_time_passes_in_an_epoch_that_fails():
+    with ProgramTestHarness(dropping) as h:
+        h.push("a", 1, "now")
+        h.fail_epoch(time_passes=1000)
+        assert h.run_epoch(time_passes=1000) == {"output": ["now"]}
+
+
 def test_no_more_time_passes_than_was_said():
     with ProgramTestHarness(dropping, limit=0.1) as h:
         h.push("a", 1, 2)

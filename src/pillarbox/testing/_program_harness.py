@@ -155,14 +155,16 @@ class ProgramTestHarness:
         """Run the queued elements as the last epoch. Event time advances to infinity, so all event-time timers fire."""
         return self._run(bounded=True, time_passes=time_passes)
 
-    def fail_epoch(self) -> None:
+    def fail_epoch(self, *, time_passes: DurationLike = 0) -> None:
         """Run the queued elements and discard the outcome, as if a worker had died just before the commit.
 
-        Tasks restart, and the elements are queued for the next epoch again, as on Spark.
+        Tasks restart, and the elements are queued for the next epoch again, as on Spark. ``time_passes`` is as in
+        :meth:`run_epoch`.
         """
         before = self.snapshot()
         try:
-            self._job.run_epoch(self._inputs())
+            with self._patience.time_passes(time_passes):
+                self._job.run_epoch(self._inputs())
         finally:
             self.restore(before)
 
