@@ -27,15 +27,16 @@ def paths_seen(lines: Iterable[str], last: int) -> list[str]:
 
 def file_outside(folder: str, paths: Iterable[str]) -> str | None:
     """Return a file that is not in this folder, or None. A glob and a relative path are not compared."""
-    place = _PLACE.fullmatch(folder)
-    if place is None or _SPECIAL.search(folder):
+    parts = _PLACE.fullmatch(folder)
+    if parts is None or _SPECIAL.search(folder):
         return None
-    parent = os.path.normpath(f"/{place[3].lstrip('/')}").rstrip("/")
+    _, authority, name = parts.groups()
+    parent = os.path.normpath(f"/{name.lstrip('/')}").rstrip("/")
     for path in paths:
         match = _PLACE.fullmatch(path)
         if match is None:
             continue
-        is_elsewhere = place[2] and match[2] and place[2] != match[2]
+        is_elsewhere = authority and match[2] and authority != match[2]
         if is_elsewhere or not os.path.normpath(match[3]).startswith(f"{parent}/"):
             return path
     return None
