@@ -13,15 +13,14 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
 ]
 
-# Three queries, which start from threads of their own. The clock of workers is behind. A sink has written a batch that
-# Spark does not know of: once as a commit is undone, once as the driver dies. It takes a minute.
+# A sink has written a batch that Spark does not know of: once as a commit is undone, once as the driver dies.
+FAULTS = ("kill_worker", "die_in_the_sink", "undo_a_commit", "kill_home", "set_the_clock", "stop_worker")
 SEED = 559
 EPOCHS = 6
 
 
 def test_one_seed() -> None:
-    result = run_seed(SEED, epochs=EPOCHS)
+    result = run_seed(SEED, epochs=EPOCHS, only=FAULTS)
     assert is_right(result), "see what it printed"
-    assert result["faults"] >= 6
-    assert result["kinds"].keys() >= {"undo_a_commit", "die_in_the_sink"}
+    assert result["kinds"].keys() >= set(FAULTS)
     assert result["drivers"] >= 2
