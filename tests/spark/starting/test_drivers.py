@@ -93,6 +93,7 @@ def test_a_driver_that_does_not_stop_is_named(
             files = _files_of(spark, str(checkpoint))
             assert files is not None
             files.write(Heartbeat(at, "run-of-another", host, other.pid, start))
+        monkeypatch.setattr(heartbeat, "_NEXT_BEAT", 0.1)
         monkeypatch.setattr(heartbeat, "_STOPPING", 0.1)
         monkeypatch.setattr(asking, "_LOOK_EVERY", 0.1)
         driver = f"process {other.pid} on {host}"
