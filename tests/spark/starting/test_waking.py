@@ -66,6 +66,7 @@ def query(spark: SparkSession, tmp_path: Path) -> Query:
     return Query(spark, tmp_path)
 
 
+@pytest.mark.slow("the start from a savepoint and the query have five micro-batches")
 def test_a_timer_of_a_savepoint_fires_without_input(query: Query) -> None:
     with ProgramTestHarness(lambda env, rows: reminders(rows)) as harness:
         harness.push("rows", row(k="a", at=5000))
