@@ -29,7 +29,7 @@ Place = tuple[Path, str, int]  # of a function: its folder, file and line
 LONGEST = 500
 # From the lowest to the highest, as in docs/architecture.md. Packages of one layer may import each other.
 LAYERS = [
-    ("mailbox", "_unpickle", "_generics", "_json"),
+    ("mailbox", "_unpickle", "_generics", "_json", "_sizes"),
     ("_errors", "_tracebacks", "_copies", "_rows", "_elements", "_types"),
     ("_time",),
     ("_state",),

@@ -321,7 +321,7 @@ BROKEN: list[tuple[str, Snapshot, str]] = [
     (
         "slow_copies",
         facts(query(change=copying)),
-        r"3\.0 s of epoch \d+ were spent on copying Cart values, which 'count' emits .*pillarbox\.immutable\(Cart\)",
+        r"3\.0 s of an epoch were spent on copying Cart values, which 'count' emits .*pillarbox\.immutable\(Cart\)",
     ),
 ]
 

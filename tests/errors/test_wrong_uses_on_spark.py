@@ -111,7 +111,8 @@ def test_collecting_raises_pillarboxs_own_classes(spark: SparkSession, name: str
 @pytest.mark.parametrize("case", SPARK_BUILDS, ids=lambda case: case.name)
 def test_refused_while_it_is_built(spark: SparkSession, case: Build) -> None:
     df = spark.sql(
-        "SELECT 1L AS id, 'k' AS key, array('a') AS tags, map('a', 1) AS named, struct(array(1) AS list) AS inner"
+        "SELECT 1L AS id, 'k' AS key, array('a') AS tags, map('a', 1) AS named, struct(array(1) AS list) AS inner,"
+        " 'A' COLLATE UTF8_LCASE AS name, struct('A' COLLATE UTF8_LCASE AS name) AS named_by"
     )
     with pytest.raises(ProgramError) as caught:
         case.program(stream(spark, df))  # type: ignore[arg-type]

@@ -808,6 +808,9 @@ SPARK_BUILDS = [
     Build("key, a list column", lambda s: s.key_by("tags"), ("key_by(): the column 'tags' of 'dataframe' is array<string>", "is not hashable")),
     Build("key, a map column", lambda s: s.key_by("key", "named"), ("the column 'named' of 'dataframe' is map<string,int>", "is not hashable")),
     Build("key, a list in a struct", lambda s: s.key_by("inner"), ("the column 'inner' of 'dataframe' is struct<", "is not hashable")),
+    Build("key, a collated column", lambda s: s.key_by("name"), ("the column 'name' of 'dataframe' is string collate UTF8_LCASE", "cast it to STRING")),
+    Build("key, a collation in a struct", lambda s: s.key_by("named_by"), ("the column 'named_by' of 'dataframe' is struct<", "without a collation")),
+    Build("join, a collated key", lambda s: s.join(s).where("name").equal_to("name"), ("the column 'name' of 'dataframe' is string collate UTF8_LCASE",)),
     Build("timestamps of no column", lambda s: timed(s, "at"), ("there is no timestamp column 'at' in 'dataframe'",)),
     Build("timestamps of a string column", lambda s: timed(s, "key"), ("column 'key' of 'dataframe' is string, which is not a timestamp",)),
 ]

@@ -14,10 +14,11 @@ import pytest
 
 from pillarbox._reports.failure import Failure
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
+from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox_tools.doctor.rules import wrong
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.query_metrics import QueryMetrics
-from pillarbox_tools.model.condition import CONDITIONS, conditions_of, input_at
+from pillarbox_tools.model.condition import CONDITIONS, conditions_of, input_at, lag_now
 from pillarbox_tools.model.snapshot import Run, Snapshot
 from tests.model.made import START, keyed, plan, progress, query_model, source
 
@@ -189,6 +190,65 @@ def test_a_watermark_in_the_future_stays() -> None:
         day.epoch(**({"watermark": 4_102_444_800_000} if minute >= 10 else {}))
         day.beat()
         assert day.found() == ({"watermark_in_the_future"} if minute >= 10 else set()), minute
+
+
+def test_a_burst_of_input_that_is_read_is_not_falling_behind() -> None:
+    day = Day()
+    for minute in range(60):
+        day.now = START + minute * MINUTE
+        day.epoch(backlog=max(0, 200_000 - 30_000 * (minute % 10)))
+        assert day.found() == set(), minute
+
+
+@pytest.mark.slow("four hours of epochs")
+def test_a_longer_epoch_each_hour_does_not_hang() -> None:
+    day = Day(trigger="ProcessingTimeTrigger(10000)")
+    for minute in range(4 * 60):
+        day.now = START + minute * MINUTE
+        if minute % 60 in (31, 32):  # the epoch that begins at minute 30
+            day.beat(day.now - (minute % 60 - 30) * MINUTE)
+            assert minute < 60 or day.found() == set(), minute
+            continue
+        if minute % 60 == 33:
+            day.epoch(took=150_000)
+        else:
+            for _ in range(6):
+                day.epoch(took=500)
+                day.now += 10_000
+        day.beat()
+    day.now += 8 * MINUTE
+    day.beat(day.now - 8 * MINUTE)
+    assert day.found() == {"hung_epoch"}
+
+
+FAULTS_OF_A_VERTEX: dict[str, dict[str, Any]] = {
+    "watermark_in_the_future": {"watermark": 4_102_444_800_000},
+    "back_pressure": {"took": 40_000, "back_pressured_ms": 30_000},
+    "slow_copies": {"took": 40_000, "busy_ms": 30_000, "counters": {"count.copy_ms_Cart": 20_000}},
+}
+
+
+@pytest.mark.parametrize("rule", FAULTS_OF_A_VERTEX)
+def test_a_fault_of_an_operator_remains_in_epochs_without_its_rows(rule: str) -> None:
+    day = Day()
+    for minute in range(60):
+        day.now = START + minute * MINUTE
+        if minute % 2:
+            day.epoch(tasks=[keyed(number=2, records_in=1000, watermark=day.now)])
+        else:
+            day.epoch(**FAULTS_OF_A_VERTEX[rule])
+        if minute > 10:
+            assert day.found() == {rule}, minute
+
+
+def test_event_time_that_has_ended_has_no_lag() -> None:
+    day = Day()
+    day.epoch()
+    day.now += MINUTE
+    assert lag_now(day.model.snapshot()) == 5000 + MINUTE
+    day.epoch(watermark=MAX_WATERMARK)
+    day.now += HOUR
+    assert lag_now(day.model.snapshot()) is None
 
 
 def test_epochs_without_rows_in_the_same_minute_are_no_input() -> None:

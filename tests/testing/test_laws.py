@@ -399,3 +399,19 @@ def test_the_functions_own_error_comes_out():
 
     with pytest.raises(Exception, match="mine"):
         check_operator(lambda **options: harness_for(Fails(), **options), SCRIPT)
+
+
+class ChangesItsRecord(MapFunction):
+    def map(self, value):
+        value["seen"] = value.get("seen", 0) + 1
+        return value
+
+
+def test_a_function_may_change_its_records_but_not_the_elements() -> None:
+    records = [{"n": n} for n in range(4)]
+    check_operator(lambda **options: harness_for(ChangesItsRecord(), **options), [StreamRecord(r, 1) for r in records])
+    with harness_for(ChangesItsRecord()) as harness:
+        harness.push(records[0])
+        harness.push_all(records)
+        assert harness.get_output() == [{"n": 0, "seen": 1}, *({"n": n, "seen": 1} for n in range(4))]
+    assert records == [{"n": n} for n in range(4)]

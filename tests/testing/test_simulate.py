@@ -278,3 +278,22 @@ def test_pytest_shows_no_frames_of_a_check():
             check()
         frames = [frame.f_locals for frame, _ in walk_tb(caught.value.__traceback__)][2:]
         assert frames and all(names.get("__tracebackhide__") for names in frames)
+
+
+def test_a_program_without_state() -> None:
+    simulate(lambda env, cards: cards.map(str.upper), CARDS, seeds=30)
+
+
+def test_a_function_may_change_its_records_but_not_the_inputs() -> None:
+    def count(record: dict[str, int]) -> dict[str, int]:
+        record["seen"] = record.get("seen", 0) + 1
+        return record
+
+    records = [{"card": n % 2} for n in range(6)]
+    simulate(
+        lambda env, cards: cards.map(count),
+        {"cards": records},
+        oracle=lambda inputs: {"output": [{"card": n % 2, "seen": 1} for n in range(6)]},
+        seeds=20,
+    )
+    assert records == [{"card": n % 2} for n in range(6)]

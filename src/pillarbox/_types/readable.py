@@ -1,4 +1,4 @@
-"""Columns of DataFrames whose values Python cannot represent, or cannot hash."""
+"""Columns of DataFrames whose values Python cannot represent, cannot hash, or compares in another way than Spark."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import ProgramError
+from pillarbox._types.schema import is_collated
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -29,6 +30,10 @@ def _has_months(kind: DataType) -> bool:
     from pyspark.sql.types import YearMonthIntervalType
 
     return isinstance(kind, YearMonthIntervalType) or any(map(_has_months, _parts_of(kind)))
+
+
+def has_collation(kind: DataType) -> bool:
+    return is_collated(kind) or any(map(has_collation, _parts_of(kind)))
 
 
 def _has_unhashable_keys(kind: DataType) -> bool:

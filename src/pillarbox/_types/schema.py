@@ -173,3 +173,8 @@ def _type_of(hint: Any, inside: tuple[type, ...]) -> tuple[spark.DataType, bool]
         return OF_CLASSES[hint].spark, False
     except (KeyError, TypeError):  # TypeError: some annotations cannot be hashed
         return None
+
+
+def is_collated(kind: spark.DataType) -> bool:
+    """Return whether Spark compares a string by other rules than Python, which compares characters."""
+    return isinstance(kind, spark.StringType) and not kind.isUTF8BinaryCollation()

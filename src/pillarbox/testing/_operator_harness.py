@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from pillarbox._copies import Copier
+from pillarbox._copies import Copier, copied
 from pillarbox._elements import Records, Watermark, WatermarkStatus
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
@@ -102,7 +102,7 @@ class OneInputStreamOperatorTestHarness:
 
     The operator is opened immediately, and closed by :meth:`close` or at the end of a ``with`` block. Everything runs
     in the calling thread, so a method's effects are complete when it returns, except for requests of async functions,
-    which :meth:`drain` awaits. If a function raises, the harness raises ``OperatorError``.
+    which :meth:`drain` awaits. Pushed records are copied. If a function raises, the harness raises ``OperatorError``.
 
     Args:
         node: the operator's name, uid and factory.
@@ -216,7 +216,8 @@ class OneInputStreamOperatorTestHarness:
         if self._closed:
             raise ProgramError("the harness and its function are closed: push records inside the with block")
         self._backend.now = self.get_processing_time()
-        self.operator.inputs[index].process_records(records)
+        # A function may change its records, but not the test's.
+        self.operator.inputs[index].process_records(records.copied(copied))
         self._settle()
 
     def push_watermark(self, timestamp: int) -> None:

@@ -17,7 +17,15 @@ from pillarbox_tools.model.growth import memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.settings import number_in
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochReport, Moment, Snapshot, VertexId, by_vertex, vertex_id
+from pillarbox_tools.model.snapshot import (
+    EpochReport,
+    Moment,
+    Snapshot,
+    VertexId,
+    by_vertex,
+    last_reports,
+    vertex_id,
+)
 from pillarbox_tools.model.windows import (
     DAY,
     HOUR,
@@ -30,6 +38,7 @@ from pillarbox_tools.model.windows import (
 _FEW = 10
 _SOME = 3
 _NO_EPOCHS = "the query's epochs: no epoch with rows has ended yet"
+_NO_TASKS = "the tasks of an epoch with rows"
 
 
 def _epochs(snapshot: Snapshot) -> list[EpochReport]:
@@ -88,7 +97,9 @@ def memory_runs_out(snapshot: Snapshot) -> str | None:
 
 
 def heavy_keys(snapshot: Snapshot) -> str | None:
-    for skew in skew_of(_with_tasks(snapshot)):
+    with_tasks = require([epoch for epoch in _epochs(snapshot) if epoch.tasks] or None, _NO_TASKS)
+    skews = {(skew.program, skew.vertex): skew for epoch in with_tasks for skew in skew_of(epoch)}
+    for skew in skews.values():
         for key in skew.heavy:
             if key.share - key.error > 0.25 and skew.tasks > 2 and skew.factor > 2 and skew.busiest_ms > 500:
                 return (
@@ -120,10 +131,6 @@ def skewed_tasks(snapshot: Snapshot) -> str | None:
                 f" {others / 1000:.1f} s on average: check its heavy keys, or the partitions of its source"
             )
     return None
-
-
-def _with_tasks(snapshot: Snapshot) -> EpochReport:
-    return require([epoch for epoch in _epochs(snapshot) if epoch.tasks] or None, "the tasks of an epoch with rows")[-1]
 
 
 def stuck_watermark(snapshot: Snapshot) -> str | None:
@@ -227,7 +234,7 @@ def partitions_and_cores(snapshot: Snapshot) -> str | None:
 
 
 def back_pressure(snapshot: Snapshot) -> str | None:
-    for vertex in _epochs(snapshot)[-1].vertices:
+    for vertex in last_reports(_recent(snapshot)).values():
         if vertex.back_pressured_ms > max(3 * vertex.busy_ms, 2000) and _is_usual(snapshot, vertex):
             return (
                 f"tasks of {name_of(snapshot, vertex_id(vertex))} waited"
@@ -259,13 +266,12 @@ def tasks_in_workers(snapshot: Snapshot) -> str | None:
 
 
 def slow_copies(snapshot: Snapshot) -> str | None:
-    newest = _epochs(snapshot)[-1]
-    for vertex in newest.vertices:
+    for vertex in last_reports(_recent(snapshot)).values():
         for name, took in vertex.counters.items():
             uid, is_copies, kind = name.rpartition(f".{COPY_MS}")
             if is_copies and took > 1000 and took > 0.2 * vertex.busy_ms:
                 return (
-                    f"{took / 1000:.1f} s of epoch {newest.number} were spent on copying {kind} values, which {uid!r}"
+                    f"{took / 1000:.1f} s of an epoch were spent on copying {kind} values, which {uid!r}"
                     f" emits ({took / max(took, vertex.busy_ms):.0%} of its tasks' busy time): emit tuples or rows,"
                     f" declare pillarbox.immutable({kind}) if its instances never change, or call"
                     " env.enable_object_reuse()"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from statistics import median
@@ -10,7 +11,16 @@ from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox_tools.model.settings import is_batch, trigger_interval
-from pillarbox_tools.model.snapshot import EpochReport, Moment, Run, Snapshot, VertexId, rows_per_second, vertex_id
+from pillarbox_tools.model.snapshot import (
+    EpochReport,
+    Moment,
+    Run,
+    Snapshot,
+    VertexId,
+    last_reports,
+    rows_per_second,
+    vertex_id,
+)
 from pillarbox_tools.model.windows import (
     HOUR,
     MINUTE,
@@ -21,6 +31,7 @@ from pillarbox_tools.model.windows import (
     recent_epochs,
     rounded,
     usual_gap,
+    within,
 )
 
 GONE, CRASH_LOOP, HUNG = "driver gone", "crash loop", "hung epoch"
@@ -43,7 +54,7 @@ CONDITIONS = {
 
 _HEARD = 3 * MINUTE
 _SILENT = 4 * MINUTE
-# An epoch hangs if it takes longer than 30 s, ten times the median, and twice the longest epoch.
+# An epoch hangs if it takes longer than 30 s, ten times the median, and twice the longest epoch of two hours.
 _HUNG, _USUAL, _LONGEST = 30_000, 10, 2
 _FIRST_EPOCH = 5 * MINUTE
 _CRASHES, _LOOP = 3, 30 * MINUTE
@@ -112,10 +123,12 @@ def _hung(snapshot: Snapshot, now: int) -> Condition | None:
     if beat is None or beat.epoch is None or beat.since is None:
         return None
     took = max(beat.at, snapshot.at if snapshot.is_live else 0) - beat.since
-    durations = [epoch.duration for epoch in snapshot.epochs]
-    if durations:
-        usual = round(median(durations))
-        limit, comparison = max(_HUNG, _USUAL * usual, _LONGEST * max(durations)), f" (usually {duration(usual)})"
+    if snapshot.epochs:
+        usual = round(median(epoch.duration for epoch in snapshot.epochs))
+        # For a query with a longer epoch each hour.
+        longest = [moment.longest for moment in within(snapshot, 2 * HOUR)]
+        longest += [epoch.duration for epoch in snapshot.epochs]
+        limit, comparison = max(_HUNG, _USUAL * usual, _LONGEST * max(longest)), f" (usually {duration(usual)})"
     else:
         limit, comparison = _FIRST_EPOCH, ", and no epoch has ended yet"
     if took <= limit:
@@ -142,14 +155,14 @@ def _of_stage(snapshot: Snapshot, stage: Stage) -> str:
 
 
 def _future(snapshot: Snapshot, now: int) -> Condition | None:
-    def future(epoch: EpochReport) -> dict[VertexId, int]:
-        watermarks = {vertex_id(vertex): vertex.watermark or 0 for vertex in epoch.vertices}
+    def future(epochs: Sequence[EpochReport]) -> dict[VertexId, int]:
+        watermarks = {key: vertex.watermark or 0 for key, vertex in last_reports(epochs).items()}
         return {key: watermark for key, watermark in watermarks.items() if now + HOUR < watermark < MAX_WATERMARK}
 
-    if snapshot.newest is None or not (newest := future(snapshot.newest)):
+    if not (newest := future(snapshot.epochs)):
         return None
     key, watermark = next(iter(newest.items()))
-    since = next(epoch.end for epoch in snapshot.epochs if key in future(epoch))
+    since = next(epoch.end for epoch in snapshot.epochs if key in future([epoch]))
     name = name_of(snapshot, key)
     return Condition(FUTURE, since, f"Event time of {name} is at {date(watermark)}: records until then are late")
 
@@ -164,23 +177,27 @@ def _behind(snapshot: Snapshot, now: int) -> Condition | None:
     if not moments or is_batch(snapshot.run.settings):
         return None
     last = moments[-1]
-    before, recent = moment_at(moments, last.at - QUARTER), moment_at(moments, last.at - NOW)
+    lately = [moment for moment in moments if moment.at > last.at - NOW]
+    lately = lately if len(lately) > 1 else moments[-2:]
+    before = moment_at(moments, min(last.at - QUARTER, lately[0].at - 1))
     span = last.at - before.at
     condition = None
     if span >= NOW // 2 and _is_recent(snapshot, last.at):
         if last.backlog is not None and before.backlog is not None:
-            condition = _by_backlog(snapshot, last, before, recent)
+            condition = _by_backlog(snapshot, before, lately)
         elif last.newest is not None and before.newest is not None:
-            condition = _by_event_time(last, before, recent)
+            condition = _by_event_time(last, before, moment_at(moments, last.at - NOW))
     return condition or behind_interval(snapshot)
 
 
-def _by_backlog(snapshot: Snapshot, last: Moment, before: Moment, recent: Moment) -> Condition | None:
+def _by_backlog(snapshot: Snapshot, before: Moment, lately: Sequence[Moment]) -> Condition | None:
+    last = lately[-1]
     assert last.backlog is not None and before.backlog is not None
     rows = snapshot.newest.rows if snapshot.newest is not None else 0
     grew = last.backlog - before.backlog
-    # The growth must exceed the input of one epoch, which is normal.
-    is_growing = grew > rows and last.backlog > (recent.backlog or 0)
+    # The growth must exceed the input of one epoch, which is normal, and must last, unlike after a burst of input.
+    lowest = min(moment.backlog or 0 for moment in lately)
+    is_growing = lowest - before.backlog > rows and last.backlog > (lately[0].backlog or 0)
     if not is_growing or last.backlog <= 2 * rows:
         return None
     rate = 1000 * grew / (last.at - before.at)
@@ -254,7 +271,9 @@ def _usual_silence(snapshot: Snapshot) -> int:
 
 def lag_now(snapshot: Snapshot) -> int | None:
     lag = next((moment for moment in reversed(snapshot.run.moments) if moment.lag is not None), None)
-    if lag is None or lag.lag is None:
+    watermarks = {vertex.watermark for vertex in last_reports(snapshot.epochs).values()} - {None}
+    has_ended = watermarks == {MAX_WATERMARK}
+    if lag is None or lag.lag is None or has_ended:
         return None
     return lag.lag if snapshot.run.ended is not None else lag.lag + max(0, now_of(snapshot) - lag.at)
 

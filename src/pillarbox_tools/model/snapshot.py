@@ -217,6 +217,11 @@ def by_vertex(parts: Iterable[Part]) -> dict[VertexId, list[Part]]:
     return groups
 
 
+def last_reports(epochs: Iterable[EpochReport]) -> dict[VertexId, OperatorReport]:
+    """Return each vertex's last report. An epoch without work for a vertex has no report of it."""
+    return {vertex_id(vertex): vertex for epoch in epochs for vertex in epoch.vertices}
+
+
 def rows_per_second(epochs: Sequence[EpochReport]) -> float | None:
     took = epochs[-1].end - epochs[0].began if epochs else 0
     return 1000 * sum(epoch.rows for epoch in epochs) / took if took > 0 else None

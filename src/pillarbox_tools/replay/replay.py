@@ -34,6 +34,7 @@ class Replay:
         reasons: messages about possible reasons for differences.
         stopped: whether the replay stopped at the requested record or in the debugger.
         unanswered: the error message if the replay stopped at a service call that has no recorded answer, or None.
+        uncompared: why the outcome could not be compared, or None.
     """
 
     records: int = 0
@@ -45,10 +46,11 @@ class Replay:
     reasons: list[str] = field(default_factory=list)
     stopped: bool = False
     unanswered: str | None = None
+    uncompared: str | None = None
 
     @property
     def is_same(self) -> bool:
-        return not self.differs and not self.state
+        return not self.differs and not self.state and self.uncompared is None
 
 
 class _StopError(Exception): ...
@@ -78,7 +80,7 @@ def replay(
     stop = at if at is not None else noted.number if debug and noted is not None else None
     with fixed_inputs(seed, clock):
         result = _run(recording, clock, stop, allow_calls=allow_calls, debug=debug, diff=diff)
-    if not result.is_same and result.unanswered is None:
+    if result.differs or result.state:
         with fixed_inputs(seed, clock), nondeterministic_calls() as calls:
             _run(recording, clock, None, allow_calls=allow_calls)
         result.reasons += [f"it calls {call}" for call in calls]
@@ -119,11 +121,25 @@ def _run(
     outcome = run_once(recording, make, run, allow_calls=allow_calls, on_error=on_error)
     result.unanswered = outcome.unanswered
     result.records = 0 if outcome.rerun is None else outcome.rerun.task.metrics.records_in
-    if diff and result.unanswered is not None:
-        result.differs.append("it stopped at a service call, so nothing can be compared")
-    elif diff and not result.stopped and outcome.rerun is not None:
-        _compare(recording, result, outcome.rerun.store)
+    if diff:
+        result.uncompared = _why_uncompared(recording, result)
+        if result.uncompared is None and outcome.rerun is not None:
+            _compare(recording, result, outcome.rerun.store)
     return result
+
+
+def _why_uncompared(recording: Recording, result: Replay) -> str | None:
+    facts = recording.facts
+    if result.unanswered is not None:
+        return "it stopped at a service call, so nothing can be compared"
+    if result.stopped:
+        return "it stopped as requested, so nothing can be compared"
+    if facts.level and recording.after is None and facts.failure is None and result.failure is None:
+        return (
+            "the recording has no state after the epoch (the file state-after), because the epoch was not committed,"
+            " or the file was removed: nothing can be compared"
+        )
+    return None
 
 
 def _stop_at(task: StreamTask, number: int, *, debug: bool) -> None:

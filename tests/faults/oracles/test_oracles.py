@@ -62,4 +62,5 @@ def check_epochs(epochs: list[Epoch], parts: Sequence[Part], parallelism: int = 
                 harness.restore(harness.snapshot())
             if number % 3 == 2:
                 harness.fail_epoch(time_passes="1 second")
-            assert sorted(tuple(out[:4]) for out in harness.run_epoch(time_passes="1 second")["output"]) == right.output[number], number
+            outputs = harness.run_epoch(time_passes="1 second")["output"]
+            assert sorted(tuple(output[:4]) for output in outputs) == right.output[number], number

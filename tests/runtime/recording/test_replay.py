@@ -207,7 +207,7 @@ def test_it_stops_at_calls_of_services(tmp_path):
     assert (rerun.records, rerun.failure) == (2, None)
     assert "operator 'ask' calls a service, but the recording has no results" in str(rerun.unanswered)
     assert "Pending requests: ('a', 1), ('b', 1). Pass --allow-calls" in str(rerun.unanswered)
-    assert rerun.differs == ["it stopped at a service call, so nothing can be compared"]
+    assert rerun.uncompared == "it stopped at a service call, so nothing can be compared"
     assert replayed(task, allow_calls=True).is_same
 
 
@@ -379,6 +379,23 @@ def test_addresses_in_texts_are_no_differences(tmp_path):
     rerun = replayed(failed)
     assert (rerun.error is not None, rerun.differs) == (True, [])
     assert compare_programs(read_recording(failed), read_recording(failed).shipped).is_same
+
+
+def test_a_recording_without_the_state_after_the_epoch_cannot_be_compared(tmp_path):
+    task = tasks_of(tmp_path, Adds(), [["a", "b"]], [["a"]])[-1]
+    (task / "state-after").unlink()
+    assert CliRunner().invoke(commands, ["replay", str(task)]).exit_code == 0
+    done = CliRunner().invoke(commands, ["replay", str(task), "--diff"])
+    assert done.exit_code == 1
+    assert "the recording has no state after the epoch" in done.output
+    assert "Possible reasons" not in done.output
+
+
+def test_a_replay_that_stops_as_requested_cannot_be_compared(tmp_path):
+    task = tasks_of(tmp_path, Adds(), [["a", "b"]])[-1]
+    done = CliRunner().invoke(commands, ["replay", str(task), "--diff", "--at", "2"])
+    assert done.exit_code == 1
+    assert "it stopped as requested, so nothing can be compared" in done.output
 
 
 @pytest.mark.parametrize("part", ["state", "program", "input", "recording.json"])

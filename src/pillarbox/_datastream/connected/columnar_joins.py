@@ -19,13 +19,14 @@ from pillarbox._graph.transformations import (
     PartitionTransformation,
     Transformation,
 )
-from pillarbox._operators.columnar.accumulators import arrow_type, is_collated
+from pillarbox._operators.columnar.accumulators import arrow_type
 from pillarbox._operators.columnar.joins.join_operator import ColumnarJoin, ColumnarJoinOperator
 from pillarbox._operators.columnar.joins.join_side import JoinSide
 from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._operators.joins.interval_join import Interval
 from pillarbox._task.network.partitioner import KeyGroupPartitioner
+from pillarbox._types.schema import is_collated
 
 if TYPE_CHECKING:
     from pillarbox._datastream.streams.data_stream import DataStream

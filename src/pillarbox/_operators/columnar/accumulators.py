@@ -19,6 +19,7 @@ import pyspark.sql.types as spark
 from pillarbox._errors import ProgramError, raise_from_user_code
 from pillarbox._operators.columnar import sketch
 from pillarbox._types.codecs import codec_for
+from pillarbox._types.schema import is_collated
 
 Numbers = npt.NDArray[np.int64]
 
@@ -348,10 +349,6 @@ def _check_compared(kind: spark.DataType, name: str, why_not: str) -> None:
 
 def is_compared(kind: spark.DataType) -> bool:
     return isinstance(kind, _ORDERED) and not is_collated(kind)
-
-
-def is_collated(kind: spark.DataType) -> bool:
-    return isinstance(kind, spark.StringType) and not kind.isUTF8BinaryCollation()
 
 
 _NAN = np.int64(0x7FF8000000000000)

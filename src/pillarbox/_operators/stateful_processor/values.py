@@ -18,6 +18,7 @@ import pyspark.sql.types as spark
 from pyspark.errors import PySparkRuntimeError
 
 from pillarbox._errors import ProgramError
+from pillarbox._types.schema import is_collated
 
 Function = Callable[[Any], Any]
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -112,6 +113,11 @@ def _codec(kind: spark.DataType, hashable: bool, zone: dt.tzinfo | None) -> Code
                 {key.encode(k): item.encode(v) for k, v in value.items()} if isinstance(value, dict) else None
             ),
             lambda value: None if value is None else {key_of(k): item_of(v) for k, v in value.items()},
+        )
+    if hashable and is_collated(kind):
+        raise ProgramError(
+            f"a key (of a program or of a map) has the type {kind.simpleString()}, but keys are compared without a"
+            " collation: cast it to STRING, after lower() if its collation ignores case"
         )
     if isinstance(kind, spark.DecimalType):
         return Codec(_decimal(kind))

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from pillarbox._copies import copied
 from pillarbox._elements import Buffer, Records
 from pillarbox._graph.program import Program
 from pillarbox._operators.frame.shared_resources import SharedResources
@@ -170,11 +171,13 @@ class SimulatedJob(PatientJob):
     def _run_partition(self, number: int, partition: int, runs: Iterable[Records], bounded: bool) -> list[Buffer]:
         runs = list(runs)
         while True:
+            # Each attempt reads its records anew.
+            read = [run.copied(copied) for run in runs]
             worker = self._choose_worker(number, partition)
             task = self._resident_source(worker, number)
             try:
                 parts = task.run_epoch(
-                    self._until_lost(runs), subtask=partition, checkpoint_id=self.epoch, bounded=bounded
+                    self._until_lost(read), subtask=partition, checkpoint_id=self.epoch, bounded=bounded
                 )
                 sent = self._take(parts)
             except BaseException as error:

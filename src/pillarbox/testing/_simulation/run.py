@@ -10,6 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pillarbox._copies import copied
 from pillarbox._elements import Records
 from pillarbox._graph.description import describe_programs
 from pillarbox._graph.program import Program
@@ -117,7 +118,7 @@ class Run:
                 turns.set_clock(time)
                 turns.settle()
                 dealt = partitions(self.program, self.inputs, epoch)
-                inputs = self._read(self.compiled, dealt, lambda part: [Records(part)])
+                inputs = self._read(self.compiled, dealt, lambda part: [Records(part).copied(copied)])
                 outputs.append(job.run_epoch(inputs, bounded=epoch.bounded))
                 self.event_times.append(_event_times(job))
         return outputs
@@ -269,7 +270,8 @@ class _FaultyRun:
         former = self._job
         former.reset()
         self._compiled = self._run.programs.at(target)
-        if target == parallelism or not back:
+        is_stateless = len(self._compiled.program.levels) == 1
+        if target == parallelism or not back or is_stateless:
             self._job = self._new_job(self._compiled.program)
             state = savepoint if target == parallelism else {}
         else:
