@@ -450,6 +450,13 @@ def test_a_stop_that_begins_at_the_last_moment(folder, clock, carried_out):
             stop()
 
 
+def test_a_stop_that_never_ends(folder, clock):
+    folder.when = lambda line: folder.content.append(ObservedState(1, "stopping"))
+    with pytest.raises(SavepointError, match="accepted the request, but does not respond"):
+        stop()
+    assert clock.now < 1000 + 30 + 120 + 5 and len(folder.content) == 2, "it was not withdrawn, so it may still happen"
+
+
 # -- commands that are killed, and called again --
 
 

@@ -10,7 +10,7 @@ import pytest
 from pillarbox import CheckpointMismatchError
 from pillarbox._graph.savepoint_start import SavepointStart
 from pillarbox._runtime.spark.savepoint import seen_files
-from pillarbox._runtime.spark.savepoint.seen_files import glob_of, paths_seen
+from pillarbox._runtime.spark.savepoint.seen_files import file_outside, glob_of, paths_seen
 from pillarbox._runtime.spark.savepoint.source_positions import FoundPositions, PlannedSource, SeenFiles
 from pillarbox._runtime.spark.savepoint.source_positions import find_positions as find
 from pillarbox._state.savepoint.manifest import Sources
@@ -62,6 +62,27 @@ def test_no_path_for_these(paths: list[str]) -> None:
         glob_of(paths)
 
 
+@pytest.mark.parametrize(
+    ("folder", "path", "is_inside"),
+    [
+        ("/in", "file:///in/a", True),
+        ("/in/", "file:///in/day=1/a", True),
+        ("file:/in", "file:///in/a", True),
+        ("/", "file:///in/a", True),
+        ("/in2", "file:///in/a", False),
+        ("/in/2024", "file:///in/a", False),
+        ("s3a://bucket/in", "s3a://bucket/in/a", True),
+        ("s3://bucket/in", "s3a://bucket/in/a", True),
+        ("s3a://other/in", "s3a://bucket/in/a", False),
+        ("hdfs:///in", "hdfs://name:8020/in/a", True),
+        ("/in*", "file:///elsewhere/a", True),
+        ("in", "file:///elsewhere/a", True),
+    ],
+)
+def test_the_folder_of_a_source_has_changed(folder: str, path: str, is_inside: bool) -> None:
+    assert file_outside(folder, [path]) == (None if is_inside else path)
+
+
 def test_spark_notes_encoded_paths() -> None:
     lines = [json.dumps({"path": f"file:///in/{name}", "timestamp": 1, "batchId": name}) for name in range(3)]
     assert paths_seen(lines, 1) == ["file:///in/0", "file:///in/1"]
@@ -110,6 +131,12 @@ def test_sources_begin_anew(selected: Any, sources: Sources, planned: list[Plann
         ("savepoint", noted('{"logOffset":3}', n0=[]), [KAFKA], "Spark source 1 was files, but is now kafka"),
         ("savepoint", noted('{"topic":{"0":1}}'), [FILES], 'Spark source 1 was at position {"topic"'),
         ("savepoint", noted('{"logOffset":3}'), [FILES], "does not list the files that Spark source 1"),
+        (
+            "savepoint",
+            noted('{"logOffset":3}', n0=["file:///other/a"]),
+            [FILES],
+            "Spark source 1 has read file:///other/a, but is now FileSource[/in], whose files would all count as new",
+        ),
         ("savepoint", noted("12"), [RATE], "which counts from the start of its query"),
         ("none", noted("12"), [KAFKA], "no source has a position, but the program reads 1 (kafka): pass positions="),
         (({},), noted("12"), [KAFKA, KAFKA], "positions= has 1 sources, but the program reads 2 (kafka, kafka)"),

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark.sql.types import ArrayType, LongType, StringType, StructType, VariantType
+from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructType, VariantType
 
 from pillarbox import (
     KeyedProcessFunction,
@@ -23,6 +23,9 @@ SEEN = ValueStateDescriptor("seen", Types.LONG())
 STATES = [SEEN, ListStateDescriptor("times", Types.LONG())]
 TIMER = StructType().add("domain", StringType()).add("timestamp", LongType())
 SCHEMA = StructType().add("card", StringType()).add("seen", LongType()).add("times", ArrayType(LongType()))
+
+
+BY_DAY = MapType(ArrayType(LongType()), LongType())
 
 
 def frame(schema: StructType = SCHEMA, *, streaming: bool = False) -> Any:
@@ -61,6 +64,14 @@ def frame(schema: StructType = SCHEMA, *, streaming: bool = False) -> Any:
         (
             {"states": [SEEN], "timers": "seen"},
             "the column 'seen' of operator 'count' is used twice: pass different columns as key=, states= and timers=",
+        ),
+        (
+            {"df": frame(StructType().add("card", StringType()).add("by_day", BY_DAY))},
+            "the column 'by_day' is map<array<bigint>,bigint>, but Python cannot hash its maps' keys: drop it, or",
+        ),
+        (
+            {"key": "times", "states": [SEEN]},
+            "the key 'times' of operator 'count' is array<bigint>, which is not hashable: pass columns of",
         ),
         ({"like": "/another"}, "like= already defines key=, states= and timers=: drop these arguments"),
         (

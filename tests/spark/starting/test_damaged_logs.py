@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import pillarbox
 from pillarbox import CheckpointMismatchError
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.checkpoint.damage import check_logs, damage_in
+from pillarbox._runtime.spark.checkpoint.damage import check_epoch, check_logs, damage_in
 
 _OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"logOffset":2}'
 
@@ -58,8 +59,13 @@ def test_a_damaged_file_is_named(
         return
     ways_out = {"metadata": "write {", "offsets": r"env\.from_savepoint\(\)", "commits": "delete it"}
     way_out = ways_out[file.partition("/")[0]]
-    with pytest.raises(CheckpointMismatchError, match=rf"its file {file} (is|cannot) .*: restore it.*{way_out}"):
+    message = rf"the file {file} (is|cannot) .*: restore it.*{way_out}"
+    with pytest.raises(CheckpointMismatchError, match=message):
         check_logs(spark, Checkpoint(spark, str(checkpoint)))
+    if file != "metadata":  # which readers of state do not need
+        epoch = int(file.partition("/")[2])
+        with pytest.raises(CheckpointMismatchError, match=message):
+            pillarbox.savepoint(spark, str(checkpoint), str(checkpoint.parent / "savepoint"), epoch=epoch)
 
 
 def test_the_way_out_of_lost_metadata_works(spark: SparkSession, checkpoint: Path) -> None:
@@ -77,6 +83,7 @@ def test_files_that_spark_does_not_read_may_be_lost(spark: SparkSession, checkpo
         gone(checkpoint / file)
     (checkpoint / "offsets" / "3").write_text(_OFFSETS.replace('{"logOffset":2}', "-"))  # interrupted
     check_logs(spark, Checkpoint(spark, str(checkpoint)))
+    check_epoch(spark, Checkpoint(spark, str(checkpoint)), 0, str(checkpoint))
     shutil.rmtree(checkpoint)
     check_logs(spark, Checkpoint(spark, str(checkpoint)))
 

@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 import pillarbox
 from pillarbox import ConfigurationError
 from pillarbox._runtime.spark.homes.processes import Process
-from pillarbox._runtime.spark.running import heartbeat, progress_reader
+from pillarbox._runtime.spark.running import asking, heartbeat, progress_reader
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat, _files_of, newest_heartbeat
+from pillarbox._runtime.spark.running.requests import Requests
 from pillarbox._runtime.spark.session.queries import new_progress
 from pillarbox._runtime.spark.starting.started import find
 from pillarbox_tools import entry
@@ -73,6 +74,37 @@ def test_a_driver_that_was_killed_is_no_obstacle(spark: SparkSession, tmp_path: 
     query.processAllAvailable()
     query.stop()
     query.awaitTermination()
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_driver_that_does_not_stop_is_named(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_here: bool
+) -> None:
+    inbox, checkpoint = Inbox(tmp_path / "in"), tmp_path / "checkpoint"
+    inbox.put(("a", 1, 1))
+    checkpoint.mkdir()
+    (checkpoint / "metadata").write_text('{"id":"c1b3ef2d-4b8a-4b31-9f14-6c4e3b1c1d5a"}')
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    try:
+        other.send_signal(signal.SIGSTOP)
+        host = heartbeat._this_process()[0] if is_here else "elsewhere"
+        now, start = time.time_ns() // 1_000_000, Process.of(other.pid).start
+        for at in (now, now + 1):  # it beats
+            files = _files_of(spark, str(checkpoint))
+            assert files is not None
+            files.write(Heartbeat(at, "run-of-another", host, other.pid, start))
+        monkeypatch.setattr(heartbeat, "_NEXT_BEAT", 0.1)
+        monkeypatch.setattr(heartbeat, "_STOPPING", 0.1)
+        monkeypatch.setattr(asking, "_LOOK_EVERY", 0.1)
+        driver = f"process {other.pid} on {host}"
+        with pytest.raises(ConfigurationError, match=f"{driver} runs this query, and did not .*: end {driver}, and"):
+            pillarbox.start(writer(spark, inbox, checkpoint), take_over=True)
+    finally:
+        other.kill()
+        other.wait()
+    assert not (checkpoint / "offsets").exists(), "nothing was started"
+    desired = Requests(spark, str(checkpoint)).lines().desired
+    assert desired.state == "running", "a driver that wakes up later runs on"
 
 
 def test_a_heartbeat_of_an_earlier_process_with_the_same_pid_is_removed(spark: SparkSession, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import pillarbox
-from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment
+from pillarbox import DataStream, KeyedProcessFunction, StreamExecutionEnvironment
+from pillarbox.testing import ProgramTestHarness, row
 
 
 class Remind(KeyedProcessFunction):
@@ -22,6 +23,10 @@ class Remind(KeyedProcessFunction):
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
         yield ctx.get_current_key(), timestamp
+
+
+def reminders(rows: DataStream[Any]) -> DataStream[Any]:
+    return rows.key_by("k").process(Remind()).uid("remind")
 
 
 class Query:
@@ -37,14 +42,15 @@ class Query:
         file.write_text("".join(json.dumps({"k": key, "at": at}) + "\n" for key, at in reminders.items()))
         file.rename(self.home / "in" / file.name)
 
-    def writer(self) -> Any:
+    def writer(self, *, savepoint: Path | None = None) -> Any:
         def keep(batch: DataFrame, number: int) -> None:
             self.rows[number] = [tuple(row) for row in batch.collect()]
 
         rows = self.spark.readStream.schema("k STRING, at LONG").json(str(self.home / "in"))
         env = StreamExecutionEnvironment.get_execution_environment(self.spark).set_parallelism(2).set_max_parallelism(2)
-        stream = env.from_dataframe(rows).key_by("k").process(Remind()).uid("remind")
-        writer = stream.to_dataframe("k STRING, at LONG").writeStream.foreachBatch(keep)
+        if savepoint is not None:
+            env.from_savepoint(str(savepoint))
+        writer = reminders(env.from_dataframe(rows)).to_dataframe("k STRING, at LONG").writeStream.foreachBatch(keep)
         return writer.option("checkpointLocation", str(self.home / "checkpoint"))
 
     def numbers(self, log: str) -> list[int]:
@@ -58,6 +64,18 @@ class Query:
 @pytest.fixture
 def query(spark: SparkSession, tmp_path: Path) -> Query:
     return Query(spark, tmp_path)
+
+
+@pytest.mark.slow("the start from a savepoint and the query have five micro-batches")
+def test_a_timer_of_a_savepoint_fires_without_input(query: Query) -> None:
+    with ProgramTestHarness(lambda env, rows: reminders(rows)) as harness:
+        harness.push("rows", row(k="a", at=5000))
+        harness.run_epoch()
+        harness.write_savepoint(query.home / "savepoint")
+    writer = query.writer(savepoint=query.home / "savepoint")
+    pillarbox.start(writer.trigger(availableNow=True)).awaitTermination()
+    assert query.found == [("a", 5000)]
+    assert query.numbers("offsets") == query.numbers("commits")
 
 
 @pytest.mark.long("it waits for half a minute, and tests/faults/test_clocks.py has timers without input")

@@ -16,12 +16,13 @@ from pillarbox._graph.transformations import (
     UnionTransformation,
 )
 from pillarbox._operators.frame.keying import Keying
+from pillarbox._types.readable import can_be_key, has_collation
 from pillarbox._types.row_encoder import RowEncoder
-from pillarbox._types.schema import SchemaLike, is_collated, resolve_schema
+from pillarbox._types.schema import SchemaLike, resolve_schema
 from pillarbox._types.type_information import TypeInformation
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
     from pillarbox._datastream.streams.stream import Stream
@@ -36,48 +37,6 @@ def check_column_names(names: Sequence[str], where: str) -> None:
 def check_column(name: object, columns: Sequence[str], otherwise: str) -> None:
     if name not in columns:
         raise ProgramError(f"{otherwise}; the columns are {', '.join(columns)}")
-
-
-def check_readable(schema: StructType) -> None:
-    for field in schema.fields:
-        if _has_months(field.dataType):
-            raise ProgramError(
-                f"from_dataframe(): the column {field.name!r} is {field.dataType.simpleString()}, but Python has no"
-                " type for intervals of months: drop it, or cast it to STRING"
-            )
-        if _has_unhashable_keys(field.dataType):
-            raise ProgramError(
-                f"from_dataframe(): the column {field.name!r} is {field.dataType.simpleString()}, but Python cannot"
-                " hash its maps' keys: drop it, or convert it with map_entries()"
-            )
-
-
-def _has_months(kind: DataType) -> bool:
-    from pyspark.sql.types import YearMonthIntervalType
-
-    return isinstance(kind, YearMonthIntervalType) or any(map(_has_months, _parts_of(kind)))
-
-
-def _has_collation(kind: DataType) -> bool:
-    return is_collated(kind) or any(map(_has_collation, _parts_of(kind)))
-
-
-def _has_unhashable_keys(kind: DataType) -> bool:
-    from pyspark.sql.types import MapType
-
-    if isinstance(kind, MapType) and not _can_be_key(kind.keyType):
-        return True
-    return any(map(_has_unhashable_keys, _parts_of(kind)))
-
-
-def _parts_of(kind: DataType) -> Sequence[DataType]:
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
-    if isinstance(kind, StructType):
-        return [field.dataType for field in kind.fields]
-    if isinstance(kind, MapType):
-        return [kind.keyType, kind.valueType]
-    return [kind.elementType] if isinstance(kind, ArrayType) else []
 
 
 def check_timestamp_column(step: Transformation, column: str | None) -> None:
@@ -105,12 +64,12 @@ def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> No
         kind = step.dataframe.schema[column].dataType if isinstance(step, DataFrameSource) else None
         if kind is None:
             continue
-        if not _can_be_key(kind):
+        if not can_be_key(kind):
             raise ProgramError(
                 f"key_by(): the column {column!r} of {step.name!r} is {kind.simpleString()}, which is not hashable:"
                 " key by a function that returns a string, a number, a date, or a tuple of these"
             )
-        if _has_collation(kind):
+        if has_collation(kind):
             raise ProgramError(
                 f"key_by(): the column {column!r} of {step.name!r} is {kind.simpleString()}, but keys are compared"
                 " without a collation: cast it to STRING, after lower() if its collation ignores case"
@@ -130,14 +89,6 @@ def _source_of(step: Transformation) -> Transformation:
     ):
         step = step.inputs[0]
     return step
-
-
-def _can_be_key(kind: DataType) -> bool:
-    from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
-
-    if isinstance(kind, StructType):
-        return all(_can_be_key(field.dataType) for field in kind)
-    return not isinstance(kind, (ArrayType, MapType, VariantType))
 
 
 def key_types(step: Transformation, keying: Keying) -> list[str] | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._datastream.checks.missing import missing_in_environment
-from pillarbox._datastream.checks.schemas import check_column_names, check_readable
+from pillarbox._datastream.checks.schemas import check_column_names
 from pillarbox._datastream.environment.settings import ProgramSettings
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._errors import ProgramError, check_kind, check_text, shorten
@@ -26,6 +26,7 @@ from pillarbox._runtime.base import Runtime
 from pillarbox._runtime.local import LocalJob, LocalRuntime, Savepoint
 from pillarbox._time.clock import ProcessingTimeService
 from pillarbox._types.conversion import value_converter
+from pillarbox._types.readable import check_readable
 from pillarbox._types.schema import SchemaLike
 from pillarbox._types.type_information import TypeInformation
 
@@ -107,7 +108,7 @@ class StreamExecutionEnvironment(ProgramSettings):
             raise ProgramError(f"from_dataframe() takes a Spark DataFrame, not {shorten(df)}")
         check_text(name, "from_dataframe(): the source's name")
         check_column_names(df.columns, "from_dataframe()")
-        check_readable(df.schema)
+        check_readable(df.schema, "from_dataframe()")
         step = DataFrameSource(self._next(), name, [], dataframe=df, columns=tuple(df.columns))
         return DataStream(self, self._add(step))
 

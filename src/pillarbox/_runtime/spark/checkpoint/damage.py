@@ -31,7 +31,7 @@ def check_logs(spark: SparkSession, checkpoint: Checkpoint) -> None:
     begun, committed = checkpoint.epochs_begun, checkpoint.last_committed
     if not begun and committed < 0:
         return
-    files = _Files(spark, checkpoint)
+    files = _Files(spark, str(checkpoint))
     wrong = files.wrong_metadata()
     if wrong is not None:
         raise CheckpointMismatchError(
@@ -40,21 +40,43 @@ def check_logs(spark: SparkSession, checkpoint: Checkpoint) -> None:
         )
     last = max([*begun, committed])
     for epoch in range(max(0, last - 1), last + 1):
-        wrong = "is missing" if epoch not in begun else files.wrong_entry("offsets", epoch)
-        if wrong is not None:
-            raise CheckpointMismatchError(f"checkpoint {checkpoint}: the file offsets/{epoch} {wrong}: {_COPY}")
-    wrong = None if committed < 0 else files.wrong_entry("commits", committed)
+        _check_offsets(files, checkpoint, epoch)
+    if committed >= 0:
+        _check_commit(files, checkpoint, committed)
+
+
+def check_epoch(spark: SparkSession, checkpoint: Checkpoint, epoch: int, location: str) -> None:
+    """Check the files that Spark's state readers read. ``location`` is the checkpoint, or a copy of it."""
+    if not session_of(spark).has_jvm:
+        return
+    # Spark removes the oldest epochs.
+    if epoch < min(checkpoint.epochs_begun, default=0):
+        return
+    files = _Files(spark, location)
+    _check_offsets(files, checkpoint, epoch)
+    if epoch == checkpoint.last_committed:
+        _check_commit(files, checkpoint, epoch)
+
+
+def _check_offsets(files: _Files, checkpoint: Checkpoint, epoch: int) -> None:
+    wrong = "is missing" if epoch not in checkpoint.epochs_begun else files.wrong_entry("offsets", epoch)
+    if wrong is not None:
+        raise CheckpointMismatchError(f"checkpoint {checkpoint}: the file offsets/{epoch} {wrong}: {_COPY}")
+
+
+def _check_commit(files: _Files, checkpoint: Checkpoint, epoch: int) -> None:
+    wrong = files.wrong_entry("commits", epoch)
     if wrong is not None:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint}: the file commits/{committed} {wrong}: restore it from a backup, or delete it, so"
-            f" that the next start repeats epoch {committed}"
+            f"checkpoint {checkpoint}: the file commits/{epoch} {wrong}: restore it from a backup, or delete it, so"
+            f" that the next start repeats epoch {epoch}"
         )
 
 
 class _Files:
-    def __init__(self, spark: SparkSession, checkpoint: Checkpoint) -> None:
+    def __init__(self, spark: SparkSession, folder: str) -> None:
         self._spark = spark
-        self._folder = str(checkpoint)
+        self._folder = folder
 
     def wrong_metadata(self) -> str | None:
         lines, unread = self._lines("", "metadata")

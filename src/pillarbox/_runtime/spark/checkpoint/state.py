@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, is_count, shorten
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.checkpoint.damage import check_epoch
 from pillarbox._runtime.spark.session.directories import is_readable_by_spark
 from pillarbox._runtime.spark.session.folders import is_savepoint
 from pillarbox._runtime.spark.session.session import session_of
@@ -45,6 +46,8 @@ class CheckpointState:
         self.checkpoint: Checkpoint = Checkpoint(spark, checkpoint)
         self.is_copy: bool = copy is not None
         self._location = copy or str(self.checkpoint)
+        # Epochs whose files in Spark's logs are not damaged.
+        self._checked: set[int] = set()
         if epoch is not None and not is_count(epoch, 0):
             raise ProgramError(f"an epoch must be a micro-batch number (0 or more), not {shorten(epoch)}")
         last = self.checkpoint.last_committed
@@ -76,6 +79,7 @@ class CheckpointState:
 
     @cached_property
     def stateful(self) -> list[Stateful]:
+        self._check_files(self.epoch)
         read = self.state_operators()
         operators = []
         for row in read.collect():
@@ -131,7 +135,13 @@ class CheckpointState:
 
     def _read(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
         batch = self.epoch if epoch is None else epoch
+        self._check_files(batch)
         return self.state_rows(operatorId=operator.id, batchId=batch, stateVarName=_LOG)
+
+    def _check_files(self, epoch: int) -> None:
+        if epoch not in self._checked:
+            check_epoch(self.spark, self.checkpoint, epoch, self._location)
+            self._checked.add(epoch)
 
     def state_rows(self, **options: Any) -> DataFrame:
         with state_settings(self.spark, self.checkpoint.state_format):

@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOK_EVERY = 1.0
-# Minimum seconds that a driver gets to finish a taken request.
+# Minimum seconds that a driver gets to finish a savepoint or recording that it has begun.
 _FINISHING = 600.0
+# Seconds that it gets to end the query after the deadline of a stop, when it interrupts the epoch.
+_INTERRUPTING = 120.0
 
 Notify = Callable[[str], None]
 
@@ -148,8 +150,11 @@ class Command:
         return self._folder.lines()
 
     def is_pending(self, lines: RequestLog, wish: DesiredState | QueryRequest) -> bool:
-        lasts = {OPEN: 0.0, TAKEN: max(self._timeout, _FINISHING)}.get(lines.outcome(wish).status)
+        lasts = {OPEN: 0.0, TAKEN: self._finishing(wish)}.get(lines.outcome(wish).status)
         return lasts is not None and wish.until / 1000 + lasts >= time.time()
+
+    def _finishing(self, wish: DesiredState | QueryRequest) -> float:
+        return _INTERRUPTING if isinstance(wish, DesiredState) else max(self._timeout, _FINISHING)
 
     def ask(self, wish: DesiredState | QueryRequest) -> None:
         self._notify("waiting for the query's driver to accept the request")
@@ -185,7 +190,7 @@ class Command:
                 self._notify("the driver accepted the request")
             self._is_taken = True
             # The driver keeps the same deadline, except while it writes a savepoint.
-            if now > wish.until / 1000 + max(self._timeout, _FINISHING):
+            if now > wish.until / 1000 + self._finishing(wish):
                 raise self.failed(
                     "the driver accepted the request, but does not respond: it has died, or is still working on it."
                     f" See its log. {self._outcome(wish)}"

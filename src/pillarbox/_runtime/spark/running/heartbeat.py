@@ -229,8 +229,8 @@ def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_o
         stop_query(spark, checkpoint, timeout=_STOPPING)
     except SavepointError as error:
         raise ConfigurationError(
-            f"checkpoint {checkpoint}: {other.driver} runs this query, and did not stop it when asked: end this"
-            " process, and start the query again"
+            f"checkpoint {checkpoint}: {other.driver} runs this query, and did not stop it when asked: end"
+            f" {other.driver}, and start the query again"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Computes a glob that matches exactly the files that a file source has read."""
+"""The files that a file source has read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pillarbox._errors import CheckpointMismatchError
 
 # Special characters in Hadoop's globs.
 _SPECIAL = re.compile(r"([{}\[\]*?,\\])")
-# (scheme and authority, path)
-_PLACE = re.compile(r"((?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://[^/]*)?)(/.*)", re.DOTALL)
+# (scheme and authority, authority, path)
+_PLACE = re.compile(r"((?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://([^/]*))?)(/.*)", re.DOTALL)
 # Maximum files per alternative, because Hadoop's automaton grows with the names.
 _TOGETHER = 10_000
 
@@ -23,6 +23,23 @@ _TOGETHER = 10_000
 def paths_seen(lines: Iterable[str], last: int) -> list[str]:
     entries = map(json.loads, lines)
     return [unquote(str(line["path"])) for line in entries if line.get("batchId", 0) <= last]
+
+
+def file_outside(folder: str, paths: Iterable[str]) -> str | None:
+    """Return a file that is not in this folder, or None. A glob and a relative path are not compared."""
+    parts = _PLACE.fullmatch(folder)
+    if parts is None or _SPECIAL.search(folder):
+        return None
+    _, authority, name = parts.groups()
+    parent = os.path.normpath(f"/{name.lstrip('/')}").rstrip("/")
+    for path in paths:
+        match = _PLACE.fullmatch(path)
+        if match is None:
+            continue
+        is_elsewhere = authority and match[2] and authority != match[2]
+        if is_elsewhere or not os.path.normpath(match[3]).startswith(f"{parent}/"):
+            return path
+    return None
 
 
 def glob_of(paths: Iterable[str]) -> str:
@@ -37,13 +54,13 @@ def glob_of(paths: Iterable[str]) -> str:
         match = _PLACE.fullmatch(path)
         if match is None:
             raise CheckpointMismatchError(f"the savepoint lists the file {path!r} as read, but without a full path")
-        if ":" in match[2]:
+        if ":" in match[3]:
             raise CheckpointMismatchError(
                 f"the savepoint lists the file {path!r} as read, but Spark cannot look up several paths if one contains"
                 " a colon: start the source as new, with positions={NAME: None}, on unread files"
             )
         places.add(match[1])
-        files.add(match[2])
+        files.add(match[3])
     if len(places) != 1:
         raise CheckpointMismatchError(
             "a source can resume after files on only one file system, but it has read files on"

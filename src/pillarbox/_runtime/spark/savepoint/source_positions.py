@@ -18,7 +18,7 @@ from pillarbox._errors import CheckpointMismatchError
 from pillarbox._graph.savepoint_start import NONE, SavepointStart
 from pillarbox._graph.source_match import match_sources
 from pillarbox._runtime.spark.checkpoint.offset_entry import OffsetEntry
-from pillarbox._runtime.spark.savepoint.seen_files import glob_of, paths_seen
+from pillarbox._runtime.spark.savepoint.seen_files import file_outside, glob_of, paths_seen
 from pillarbox._runtime.spark.session.folders import unless_missing
 from pillarbox._runtime.spark.session.java import java_session, jvm, plan_steps
 from pillarbox._runtime.spark.session.session_settings import spark_version
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pillarbox._state.savepoint.manifest import Sources
 
 _HINT = 'pass positions="none", or a position for each source'
+
+_FILE_SOURCE = "FileSource["
 
 # A file source that has read nothing.
 BEGINNING = {"logOffset": -1}
@@ -81,7 +83,7 @@ class PlannedSource:
 
     @property
     def is_files(self) -> bool:
-        return self.name.startswith("FileSource[")
+        return self.name.startswith(_FILE_SOURCE)
 
 
 class SeenFiles(NamedTuple):
@@ -245,7 +247,14 @@ def _position(line: _Line, seen: Sequence[str] | None, index: int, source: Plann
         return None, None
     if seen is None:
         return None, f"it does not list the files that Spark source {index + 1} has read: {_HINT}"
-    return SeenFiles(paths_seen(seen, position["logOffset"])), None
+    paths = paths_seen(seen, position["logOffset"])
+    other = file_outside(source.name[len(_FILE_SOURCE) : -1], paths)
+    if other is not None:
+        return None, (
+            f"Spark source {index + 1} has read {other}, but is now {source.name}, whose files would all count as new:"
+            f" {_HINT}"
+        )
+    return SeenFiles(paths), None
 
 
 def _checked(positions: list[Any], planned: Sequence[PlannedSource]) -> FoundPositions:

@@ -23,6 +23,7 @@ from pillarbox._state.savepoint.new_table import EditedTable, NewTable
 from pillarbox._state.savepoint.own_state import is_drained
 from pillarbox._state.savepoint.table import Table
 from pillarbox._state.state_descriptor import StateDescriptor
+from pillarbox._types.readable import can_be_key, check_readable
 from pillarbox._types.type_information import TypeInformation
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ def _new(
 ) -> tuple[NewTable, list[str]]:
     if not isinstance(uid, str) or not uid:
         raise ProgramError(f"write_state(): uid= must be the operator's uid, such as 'count', not {shorten(uid)}")
+    from pyspark.sql.types import StructType
+
     names = [key] if isinstance(key, str) else list(key or ())
     if not names or not all(isinstance(name, str) for name in names):
         raise ProgramError(f"write_state(): key= must be a column name, or a list of column names, not {shorten(key)}")
@@ -131,7 +134,14 @@ def _new(
             f"write_state(): the column {timers!r} is {types[timers].simpleString()}, but timers= must name a column of"
             " type array<struct<domain:string,timestamp:bigint>>"
         )
+    check_readable(StructType([df.schema[name] for name in columns]), "write_state()")
     keys = {name: types[name].simpleString() for name in names}
+    for name, kind in keys.items():
+        if not can_be_key(types[name]):
+            raise ProgramError(
+                f"write_state(): the key {name!r} of operator {uid!r} is {kind}, which is not hashable: pass columns of"
+                " strings, numbers, dates, or structs of these as key="
+            )
     return NewTable.of(uid, keys, states, timers, DEFAULT_MAX_PARALLELISM), columns
 
 

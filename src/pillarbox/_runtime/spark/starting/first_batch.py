@@ -1,8 +1,8 @@
-"""Makes a restarted query run a micro-batch without input.
+"""Makes a query with state run a micro-batch without input after its start.
 
-Spark plans a micro-batch without input only if the run's previous micro-batch reported due work, so after a restart,
-timers would wait for input. But Spark repeats a micro-batch that has begun and is not committed. So the start begins a
-micro-batch, by appending a copy of the offset log's last entry with the current time.
+Spark plans a micro-batch without input only if the run's previous micro-batch reported due work. So after a restart, or
+a start from a savepoint, timers would wait for input. But Spark repeats a micro-batch that has begun and is not
+committed. So the start begins a micro-batch, by appending a copy of the offset log's last entry with the current time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def begin_batch_without_input(
     """
     last = checkpoint.last_committed
     timed = any(program.summary.uses_processing_time for program in programs)
-    if not timed or checkpoint.is_new or checkpoint.is_interrupted or start.is_once:
+    if not timed or last < 0 or checkpoint.is_interrupted or start.is_once:
         return False
     offsets = session_of(start.spark).hadoop_folder(f"{checkpoint}/offsets")
     if offsets is None:
