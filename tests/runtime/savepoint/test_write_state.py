@@ -71,7 +71,11 @@ def frame(schema: StructType = SCHEMA, *, streaming: bool = False) -> Any:
         ),
         (
             {"key": "times", "states": [SEEN]},
-            "the key 'times' of operator 'count' is array<bigint>, which is not hashable: pass columns of",
+            "the column 'times' of operator 'count' is array<bigint>, which cannot be a key: pass columns of strings",
+        ),
+        (
+            {"df": frame(StructType().add("card", StringType("UTF8_LCASE")).add("seen", LongType()))},
+            "the column 'card' of operator 'count' is string collate UTF8_LCASE, which cannot be a key: pass columns",
         ),
         ({"like": "/another"}, "like= already defines key=, states= and timers=: drop these arguments"),
         (

@@ -23,7 +23,7 @@ from pillarbox._state.savepoint.new_table import EditedTable, NewTable
 from pillarbox._state.savepoint.own_state import is_drained
 from pillarbox._state.savepoint.table import Table
 from pillarbox._state.state_descriptor import StateDescriptor
-from pillarbox._types.readable import can_be_key, check_readable
+from pillarbox._types.readable import can_be_key, check_readable, has_collation
 from pillarbox._types.type_information import TypeInformation
 
 if TYPE_CHECKING:
@@ -137,10 +137,10 @@ def _new(
     check_readable(StructType([df.schema[name] for name in columns]), "write_state()")
     keys = {name: types[name].simpleString() for name in names}
     for name, kind in keys.items():
-        if not can_be_key(types[name]):
+        if not can_be_key(types[name]) or has_collation(types[name]):
             raise ProgramError(
-                f"write_state(): the key {name!r} of operator {uid!r} is {kind}, which is not hashable: pass columns of"
-                " strings, numbers, dates, or structs of these as key="
+                f"write_state(): the column {name!r} of operator {uid!r} is {kind}, which cannot be a key: pass columns"
+                " of strings (without a collation), numbers, dates, or structs of these as key="
             )
     return NewTable.of(uid, keys, states, timers, DEFAULT_MAX_PARALLELISM), columns
 
