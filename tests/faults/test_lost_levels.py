@@ -33,6 +33,7 @@ def test_output_of_an_attempt_is_emitted_once(spark: SparkSession, tmp_path: Pat
     assert levels.failures == []  # the level has run again, and the query continues
 
 
+@pytest.mark.timeout(3_600)
 @pytest.mark.long("some minutes, with sessions of their own")
 @pytest.mark.parametrize("loss, rounds", [("files", 100), ("executors", 20)])
 @pytest.mark.parametrize("kind", ["ticks", "carry"])
