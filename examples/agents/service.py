@@ -33,14 +33,14 @@ BUCKETS = 4  # a second
 
 @dataclass
 class Troubles:
-    """Faults.
+    """The service's limits and simulated faults.
 
     Attributes:
         limit: requests per second that the service accepts.
         latency: median time of an answer (ms).
-        refuse_after: begins an overload after this many further requests; 0 for no overload.
+        refuse_after: number of requests until an overload begins; 0 for no overload.
         refuse_seconds: length of the overload.
-        die_after: stops answering after this many further requests; 0 for never.
+        die_after: number of requests until an outage begins; 0 for no outage.
         dead_seconds: length of the outage.
     """
 
@@ -53,7 +53,7 @@ class Troubles:
 
 
 class Service:
-    """Requests, troubles and the bill. All in the event loop's thread."""
+    """The simulated service: requests, faults and the bill. Used only in the event loop's thread."""
 
     def __init__(self, troubles: Troubles) -> None:
         self.troubles = troubles
@@ -68,7 +68,7 @@ class Service:
         self.saved = 0  # tokens of answers that were not billed again
 
     def app(self) -> web.Application:
-        """Return the routes."""
+        """Return the web application with its routes."""
         app = web.Application()
         app.add_routes(
             [
@@ -151,14 +151,14 @@ class Service:
         )
 
     async def control(self, request: web.Request) -> web.Response:
-        """Change the troubles. Counts begin with the next request."""
+        """Change the faults. The counts in them begin with the next request."""
         for name, value in (await request.json()).items():
             setattr(self.troubles, name, value + self.asked if name.endswith("_after") else value)
         return web.json_response(vars(self.troubles))
 
 
 def running_service(**troubles: float) -> AbstractContextManager[RunningService]:
-    """Run the service in its own process. It ends with the block, or with this process."""
+    """Run the service in a separate process, which ends with the ``with`` block or with this process."""
     return running("examples.agents.service", 0, **troubles)
 
 
