@@ -1,4 +1,4 @@
-"""Killed commands. A repeated command completes the work; commands that only read do not change the checkpoint.
+"""Killed ``pillarbox`` commands. A repeated command completes the work. Reading commands do not change the checkpoint.
 
 Every test run kills ``state --output`` once. With ``PILLARBOX_LONG``, commands are killed at each of their Spark jobs.
 """
@@ -204,9 +204,7 @@ def wait_until(what: Callable[[], bool]) -> None:
 
 @long
 def test_the_command_that_stops_a_query_is_killed(home: Home) -> None:
-    """A repeated command joins its earlier request, or finds it completed. Later starts of the query do not stop for
-    it.
-    """
+    """A repeated command continues its earlier request, or finds it done. Later starts of the query ignore it."""
 
     def start() -> Any:
         before = len(asked(home, "over"))

@@ -1,6 +1,6 @@
-"""Adoption: pillarbox resumes from a savepoint of a stopped Spark query.
+"""pillarbox adopts stopped Spark queries, and resumes them from the savepoint that this writes.
 
-The result is compared with Spark's own query, resumed from its checkpoint.
+The results are compared with Spark's own query, resumed from its checkpoint.
 """
 
 from __future__ import annotations
