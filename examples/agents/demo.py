@@ -1,4 +1,4 @@
-"""2,000 lines of support chats for agents that ask a language model: killed in the middle, and billed once.
+"""Agents answer 2,000 lines of support chats. The driver is killed once, and no answer is billed twice.
 
 python -m examples.agents.demo [--files 20] [--latency 60] [--no-kill] [--out build/demo-agent]
 """

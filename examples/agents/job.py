@@ -79,7 +79,7 @@ class Agent(KeyedProcessFunction[Row, Any, Line]):
             return result
 
     async def look_up(self, order: int) -> str:
-        """Return an order's state."""
+        """Request an order's state."""
         async with self.client.get(f"/orders/{order}") as response:
             response.raise_for_status()
             return json.dumps(await response.json())
@@ -133,5 +133,5 @@ def answers(
 
 
 def as_refusal(letter: DeadLetter) -> tuple[str, int | None, str]:
-    """Return a dead letter's customer, line number and error. A summary has no line number."""
+    """Return a dead letter's customer, line number and error. The line number of a summary is None."""
     return letter.key, None if letter.value is None else letter.value.number, letter.error

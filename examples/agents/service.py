@@ -1,4 +1,4 @@
-"""A stub language model that counts, bills, refuses and dies: HTTP on loopback, in its own process.
+"""A simulated language model with a bill, a rate limit and outages: HTTP on loopback, in its own process.
 
 python -m examples.agents.service [--port 8124] [--limit 120] [--latency 60]
 
@@ -7,9 +7,10 @@ python -m examples.agents.service [--port 8124] [--limit 120] [--latency 60]
     GET  /stats     the bill, the outcomes, and the requests of each quarter of a second
     POST /control   {"refuse_after": 900}: fields of `Troubles`
 
-An answer depends on the request alone. A key is billed once: its next request receives the stored answer for nothing.
-More than ``limit`` requests in a second are refused with status 429 and ``Retry-After``, and so is every request while
-the service is overloaded. A card number is refused with status 422. A dead service closes connections unanswered.
+The request alone determines the answer. Each key is billed once: its later requests receive the stored answer for free.
+Requests beyond ``limit`` per second, and all requests during an overload, are refused with status 429 and
+``Retry-After``. Messages with a card number are refused with status 422. During an outage, connections are closed
+without an answer.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class Service:
         )
 
     async def control(self, request: web.Request) -> web.Response:
-        """Change the faults. The counts in them begin with the next request."""
+        """Change the faults. Numbers of requests count from the next request."""
         for name, value in (await request.json()).items():
             setattr(self.troubles, name, value + self.asked if name.endswith("_after") else value)
         return web.json_response(vars(self.troubles))

@@ -18,7 +18,7 @@ GAP = timedelta(minutes=5)
 
 
 def worst_day(hours: Sequence[Hour]) -> date:
-    """Return the middle of the three consecutive days with the most alarms."""
+    """Return the middle day of the three consecutive days with the most alarms."""
     alarms = Counter(hour.ends.astimezone(NEW_YORK).date() for hour in hours if hour.alarm)
     days = sorted({hour.ends.astimezone(NEW_YORK).date() for hour in hours})
     return max(days, key=lambda day: sum(alarms[day + timedelta(days=shift)] for shift in (-1, 0, 1)))

@@ -87,7 +87,7 @@ class Alarms(KeyedBroadcastProcessFunction):
 
 
 def build(flights: DataStream, weather: DataStream, limits: DataStream) -> DataStream:
-    """Return a stream of all airports' hours."""
+    """Return a stream with each ``Hour`` of all airports."""
     hours = (
         timed(flights, "departed")
         .key_by("origin")

@@ -106,7 +106,7 @@ class _ReadsBroadcast(KeyedProcessFunction):
 
 
 class _Adds(KeyedProcessFunction):
-    """Adds to an accumulator, which unpickling creates, as it does for functions from the driver."""
+    """Adds to an accumulator that unpickling creates, as for functions that the driver sends."""
 
     def __init__(self, total: Any, term: Any) -> None:
         self.total, self.term = total, term

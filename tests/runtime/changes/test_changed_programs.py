@@ -232,7 +232,7 @@ def test_the_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["checkpoint", "savepoint"])
 def test_a_key_type_that_is_declared_later(tmp_path: Path, path: str) -> None:
-    """If other keys were accepted, no record would find its state."""
+    """If keys of another type were accepted, no record would find its state."""
 
     def by(key_type: Any = None) -> Any:
         return lambda env, paid: {"sum": paid.key_by("card", key_type=key_type).process(Sum()).uid("sum")}

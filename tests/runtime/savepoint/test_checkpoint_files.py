@@ -1,4 +1,4 @@
-"""Error messages about a checkpoint that only its folders can reveal, and columns with unusual names."""
+"""Errors that a checkpoint's folders alone reveal, and columns with unusual names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets on Spark: tasks in other processes book at the driver, and charges of ceilings survive a restart."""
+"""Budgets on Spark: tasks in other processes book times at the driver, and ceilings' charges survive a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pillarbox adopts stopped Spark queries, and resumes them from the savepoint that this writes.
+"""pillarbox adopts a stopped Spark query: it writes a savepoint, and resumes the query from it.
 
 The results are compared with Spark's own query, resumed from its checkpoint.
 """
