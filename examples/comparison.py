@@ -1,4 +1,4 @@
-"""What a demo says at its end: whether its rows are those of the oracle."""
+"""The comparison of a demo's results with its oracle."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def equals_the_oracle(results: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Compare the rows with the oracle's, and say so; both are sorted."""
+    """Compare sorted results with the oracle's sorted results, and print the outcome."""
     if results == expected:
         print(f"equal to the oracle: {len(results):,} rows, row for row")
         return True

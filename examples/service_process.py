@@ -1,4 +1,4 @@
-"""Runs the service of an example in its own process: HTTP on loopback, with troubles as options."""
+"""Runs an example's service in a separate process, on loopback. Its faults are command-line options."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run_service(doc: str | None, troubles_class: type[Any], app_of: Callable[[Any], web.Application]) -> None:
-    """Read the command line, and serve until the process ends.
+    """Parse the command line, and serve until the process ends.
 
     Args:
         doc: the module's docstring.
-        troubles_class: a dataclass, whose fields are options.
-        app_of: makes the application from its troubles.
+        troubles_class: a dataclass of faults, whose fields are the options.
+        app_of: creates the web application for given faults.
     """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0] if doc else None)
     parser.add_argument("--port", type=int, default=0, help="0: any free port")
@@ -42,7 +42,7 @@ def run_service(doc: str | None, troubles_class: type[Any], app_of: Callable[[An
 
 
 async def _serve(app_of: Callable[[Any], web.Application], troubles: Any, port: int) -> None:
-    """Serve. The first line of the output is the address."""
+    """Serve requests. The first line of the output is the service's address."""
     runner = web.AppRunner(app_of(troubles), access_log=None, handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port, backlog=1024).start()
@@ -53,22 +53,22 @@ async def _serve(app_of: Callable[[Any], web.Application], troubles: Any, port: 
 
 @dataclass
 class RunningService:
-    """A service in its process.
+    """A service in a separate process.
 
     Attributes:
-        url: its address, such as ``http://127.0.0.1:41234``.
+        url: the address of the service, such as ``http://127.0.0.1:41234``.
     """
 
     url: str
     pid: int
 
     def control(self, **troubles: float) -> None:
-        """Change its troubles."""
+        """Change the service's faults."""
         with urlopen(Request(f"{self.url}/control", json.dumps(troubles).encode()), timeout=100) as answer:
             answer.read()
 
     def stats(self) -> dict[str, Any]:
-        """Return the counts so far."""
+        """Return the service's counts so far."""
         with urlopen(f"{self.url}/stats", timeout=100) as answer:
             stats: dict[str, Any] = json.load(answer)
             return stats
@@ -76,7 +76,7 @@ class RunningService:
 
 @contextmanager
 def running(module: str, port: int = 0, **troubles: float) -> Iterator[RunningService]:
-    """Run a service in its own process. It ends with the block, or with this process."""
+    """Run a service in a separate process, which ends with the ``with`` block or with this process."""
     options = [f"--{name.replace('_', '-')}={value}" for name, value in troubles.items()]
     command = [sys.executable, "-m", module, f"--port={port}", "--while-stdin", *options]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

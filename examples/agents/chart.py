@@ -1,4 +1,4 @@
-"""Draws a run: requests over time with the limit, and the lines that epochs carried over."""
+"""Draws a run of the agents: requests over time with the rate limit, and the chat lines that epochs carried over."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LABELS = {"answered": "answered", "429": "refused with 429", "dead": "the model 
 
 
 def draw(stats: dict[str, Any], epochs: Sequence[dict[str, Any]], killed: float | None, path: Path) -> None:
-    """Write the picture, as SVG.
+    """Write the picture as SVG.
 
     Args:
-        stats: the service's.
+        stats: the service's statistics.
         epochs: the lines of ``epochs.jsonl``.
-        killed: when the driver was killed (s since the epoch), or None.
+        killed: when the driver was killed (s since 1970), or None.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure

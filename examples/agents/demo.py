@@ -1,4 +1,4 @@
-"""2,000 lines of support chats for agents that ask a language model: killed in the middle, and billed once.
+"""Agents answer 2,000 lines of support chats. The driver is killed once, and no answer is billed twice.
 
 python -m examples.agents.demo [--files 20] [--latency 60] [--no-kill] [--out build/demo-agent]
 """
@@ -72,10 +72,10 @@ def parse() -> argparse.Namespace:
 
 
 def split(folder: Path, files: int, copies: int = 1) -> int:
-    """Write the chats of the example as several files, and return their number of lines.
+    """Write the chats of the example ``support_chats`` as several files. Returns their number of lines.
 
     Args:
-        copies: the number of customers for each customer of the example, with the same chats.
+        copies: number of customers with the same chats, for each customer of the example.
     """
     (chats,) = (examples()["support_chats"] / "chats").glob("*.csv")
     header, *lines = chats.read_text().splitlines(keepends=True)
@@ -100,7 +100,7 @@ def start(
 
 
 def run_until(out: Path, service: RunningService, requests: int) -> float:
-    """Run the query, kill its driver after a number of requests, and return the time."""
+    """Run the query, and kill its driver after a number of requests. Returns the time of the kill."""
     process = start(out, service)
     while service.stats()["requests"] < requests:
         if process.poll() is not None:
@@ -126,7 +126,7 @@ def summary(stats: dict[str, Any], epochs: list[dict[str, Any]], out: Path) -> N
 
 
 def dollars(tokens: int) -> str:
-    """Return the price of tokens."""
+    """Return the price of a number of tokens."""
     return f"${tokens / 1000 * PRICE:.2f}"
 
 

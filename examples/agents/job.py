@@ -1,4 +1,4 @@
-"""An agent per customer: it remembers the chat, asks a model, looks up orders, and sums up when the chat is over."""
+"""An agent for each customer. It remembers the chat, asks a model, looks up orders, and summarizes ended chats."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Line = tuple[str, int, str, str]
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Return whether a repeated request may succeed: the model is busy, or dead."""
+    """Return whether a repeated request may succeed, because the model is overloaded or down."""
     return not isinstance(error, aiohttp.ClientResponseError) or error.status in (429, 503)
 
 
@@ -49,7 +49,7 @@ PATIENT = AsyncRetryStrategy.exponential_backoff(12, "100 ms", "2 seconds", exce
 
 
 class Agent(KeyedProcessFunction[Row, Any, Line]):
-    """Answers each line of a customer's chat, and sums up the chat when it is over.
+    """Answers each line of a customer's chat, and summarizes the chat when it has ended.
 
     Args:
         url: the address of the model.
@@ -71,7 +71,7 @@ class Agent(KeyedProcessFunction[Row, Any, Line]):
         await self.client.close()
 
     async def ask(self, customer: str, messages: Messages, idempotency_key: str) -> dict[str, Any]:
-        """Ask the model. pillarbox passes a key that is the same if the line is processed again."""
+        """Ask the model. pillarbox passes the same idempotency key if the line is processed again."""
         body = {"customer": customer, "messages": messages}
         async with self.client.post("/chat", json=body, headers={"Idempotency-Key": idempotency_key}) as response:
             response.raise_for_status()
@@ -79,7 +79,7 @@ class Agent(KeyedProcessFunction[Row, Any, Line]):
             return result
 
     async def look_up(self, order: int) -> str:
-        """Return an order's state."""
+        """Request an order's state."""
         async with self.client.get(f"/orders/{order}") as response:
             response.raise_for_status()
             return json.dumps(await response.json())
@@ -107,7 +107,7 @@ class Agent(KeyedProcessFunction[Row, Any, Line]):
         self.over.clear()
 
     async def sum_up(self, customer: str, ctx: Any) -> Line:
-        """Ask for a summary of the chat, and forget the chat."""
+        """Ask for a summary of the chat, and delete the chat from state."""
         messages = [*self.memory.get(), ("user", SUMMARIZE)]
         answer = await ctx.call(self.ask, customer, messages, budget=self.budget, retry=PATIENT)
         self.memory.clear()
@@ -133,5 +133,5 @@ def answers(
 
 
 def as_refusal(letter: DeadLetter) -> tuple[str, int | None, str]:
-    """Return customer, number and error of a line. The timer of a summary has no number."""
+    """Return a dead letter's customer, line number and error. The line number of a summary is None."""
     return letter.key, None if letter.value is None else letter.value.number, letter.error

@@ -1,4 +1,4 @@
-"""The stub language model: an answer and its tokens, from the messages alone."""
+"""A simulated language model. The messages alone determine the answer and its number of tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def order_state(number: int) -> dict[str, Any]:
 
 
 def answer(messages: Messages) -> dict[str, Any]:
-    """Return the text of the answer, the order to look up (or None), and the tokens to pay for."""
+    """Return the answer's text, the order to look up (or None), and the number of tokens to pay for."""
     role, last = messages[-1]
     words = [text for who, text in messages if who == "customer"]
     order = ORDER.search(last) if role == "customer" else None

@@ -1,4 +1,4 @@
-"""The agents without pillarbox: one line after the other, in plain Python."""
+"""The agents without pillarbox: plain Python answers one line after the other."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from examples.agents.model import CARD, SUMMARIZE, Messages, answer, order_state
 
 
 class Expected:
-    """The lines, refusals and bill of a run over some files.
+    """The expected answers, refusals and bill for a folder of chats.
 
     Attributes:
         lines: the answers and summaries.
         refused: customer and number of the refused lines.
-        billed: by customer and text of the messages, how often the model is paid for.
-        tokens: the bill.
+        billed: how often the model bills each request (customer and messages, as JSON).
+        tokens: number of billed tokens.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,7 +1,7 @@
-"""Runs the agents over the files of a folder: ``python -m examples.agents.run FOLDER URL``.
+"""Runs the agents on a folder's files: ``python -m examples.agents.run FOLDER URL``.
 
-Started again after a crash, it resumes from the checkpoint in the folder. Results are Parquet files, a folder per
-epoch, which an epoch that runs again overwrites. ``epochs.jsonl`` has a line per epoch.
+After a crash, the same command resumes from the checkpoint in the folder. Each epoch writes Parquet files into its own
+folder; a repeated epoch overwrites them. ``epochs.jsonl`` has a line per epoch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REFUSED = "customer STRING, number LONG, error STRING"
 
 
 def run(spark: SparkSession, folder: Path, url: str, budget: Budget = MODEL) -> None:
-    """Run the query until it has answered everything."""
+    """Run the query until it has answered all lines."""
     env = StreamExecutionEnvironment.get_execution_environment(spark)
     source = spark.readStream.schema(SCHEMA).option("header", "true").option("maxFilesPerTrigger", 1)
     lines, refused = answers(env, source.csv(str(folder / "chats")), url, budget)

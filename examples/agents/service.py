@@ -1,4 +1,4 @@
-"""A stub language model that counts, bills, refuses and dies: HTTP on loopback, in its own process.
+"""A simulated language model with a bill, a rate limit and outages: HTTP on loopback, in its own process.
 
 python -m examples.agents.service [--port 8124] [--limit 120] [--latency 60]
 
@@ -7,9 +7,10 @@ python -m examples.agents.service [--port 8124] [--limit 120] [--latency 60]
     GET  /stats     the bill, the outcomes, and the requests of each quarter of a second
     POST /control   {"refuse_after": 900}: fields of `Troubles`
 
-An answer depends on the request alone. A key is billed once: its next request receives the stored answer for nothing.
-More than ``limit`` requests in a second are refused with status 429 and ``Retry-After``, and so is every request while
-the service is overloaded. A card number is refused with status 422. A dead service closes connections unanswered.
+The request alone determines the answer. Each key is billed once: its later requests receive the stored answer for free.
+Requests beyond ``limit`` per second, and all requests during an overload, are refused with status 429 and
+``Retry-After``. Messages with a card number are refused with status 422. During an outage, connections are closed
+without an answer.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ BUCKETS = 4  # a second
 
 @dataclass
 class Troubles:
-    """Faults.
+    """The service's limits and simulated faults.
 
     Attributes:
         limit: requests per second that the service accepts.
         latency: median time of an answer (ms).
-        refuse_after: begins an overload after this many further requests; 0 for no overload.
+        refuse_after: number of requests until an overload begins; 0 for no overload.
         refuse_seconds: length of the overload.
-        die_after: stops answering after this many further requests; 0 for never.
+        die_after: number of requests until an outage begins; 0 for no outage.
         dead_seconds: length of the outage.
     """
 
@@ -53,7 +54,7 @@ class Troubles:
 
 
 class Service:
-    """Requests, troubles and the bill. All in the event loop's thread."""
+    """The simulated service: requests, faults and the bill. Used only in the event loop's thread."""
 
     def __init__(self, troubles: Troubles) -> None:
         self.troubles = troubles
@@ -68,7 +69,7 @@ class Service:
         self.saved = 0  # tokens of answers that were not billed again
 
     def app(self) -> web.Application:
-        """Return the routes."""
+        """Return the web application with its routes."""
         app = web.Application()
         app.add_routes(
             [
@@ -151,14 +152,14 @@ class Service:
         )
 
     async def control(self, request: web.Request) -> web.Response:
-        """Change the troubles. Counts begin with the next request."""
+        """Change the faults. Numbers of requests count from the next request."""
         for name, value in (await request.json()).items():
             setattr(self.troubles, name, value + self.asked if name.endswith("_after") else value)
         return web.json_response(vars(self.troubles))
 
 
 def running_service(**troubles: float) -> AbstractContextManager[RunningService]:
-    """Run the service in its own process. It ends with the block, or with this process."""
+    """Run the service in a separate process, which ends with the ``with`` block or with this process."""
     return running("examples.agents.service", 0, **troubles)
 
 

@@ -1,4 +1,4 @@
-"""Draws the three worst days: delays and limits of each airport, and the rain."""
+"""Draws three days of each airport, around the day with the most alarms: delays, limits and rain."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ GAP = timedelta(minutes=5)
 
 
 def worst_day(hours: Sequence[Hour]) -> date:
-    """Return the day that has, together with the ones before and behind it, the most alarms."""
+    """Return the middle day of the three consecutive days with the most alarms."""
     alarms = Counter(hour.ends.astimezone(NEW_YORK).date() for hour in hours if hour.alarm)
     days = sorted({hour.ends.astimezone(NEW_YORK).date() for hour in hours})
     return max(days, key=lambda day: sum(alarms[day + timedelta(days=shift)] for shift in (-1, 0, 1)))
 
 
 def draw(hours: Sequence[Hour], path: Path) -> date:
-    """Write the picture, as SVG; return the day in its middle."""
+    """Write the picture as SVG. Returns the day in its middle."""
     import matplotlib as mpl
     from matplotlib.dates import DateFormatter, HourLocator
     from matplotlib.figure import Figure
@@ -74,7 +74,7 @@ def _draw_airport(axes: Any, hours: Sequence[Hour]) -> None:
 
 
 def _with_gaps(hours: Sequence[Hour]) -> Iterator[Hour]:
-    """Yield the hours, and nothing to draw where there is none for a while, as at night."""
+    """Yield the hours. Before a gap, such as a night, also yield an empty hour, which interrupts the drawn lines."""
     before: Hour | None = None
     for hour in hours:
         if before is not None and hour.ends - before.ends > GAP:

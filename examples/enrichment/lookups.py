@@ -1,7 +1,7 @@
-"""The lookups: each is an object with ``async def __call__``, and a connection pool while it is open.
+"""Functions that look up weather and aircraft. Each has an ``async def __call__``, and a connection pool while open.
 
-``open`` and ``close`` run on the thread of the event loop that runs the requests: an aiohttp session belongs to its
-loop. They run once for as long as a task lives in its worker, so connections outlive micro-batches.
+``open`` and ``close`` run in the thread of the requests' event loop, because an aiohttp session belongs to its loop.
+They run once in a task's life, so connections stay open from micro-batch to micro-batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pillarbox import Function, RuntimeContext
 
 
 class Weather(NamedTuple):
-    """The weather at an airport in an hour; nothing where nothing was recorded."""
+    """The weather at an airport in an hour. A value that was not recorded is None."""
 
     temp: float | None = None  # degrees Fahrenheit
     wind_speed: float | None = None  # miles per hour
@@ -25,7 +25,7 @@ class Weather(NamedTuple):
 
 
 class Aircraft(NamedTuple):
-    """Facts about an aircraft; nothing where the service does not know it."""
+    """Data about an aircraft. A value that the service does not know is None."""
 
     manufacturer: str | None = None
     model: str | None = None
@@ -34,11 +34,11 @@ class Aircraft(NamedTuple):
 
 
 class HttpLookup(Function):
-    """Asks an HTTP service.
+    """Base class of functions that request data from an HTTP service.
 
     Args:
-        service: its address.
-        patience: seconds for one request; without an answer by then it is asked again.
+        service: the address of the service.
+        patience: timeout of a request (s), after which it is sent again.
     """
 
     def __init__(self, service: str, patience: float = 2.0) -> None:
@@ -46,15 +46,15 @@ class HttpLookup(Function):
         self.patience = patience
 
     async def open(self, runtime_context: RuntimeContext) -> None:
-        """Make the pool of connections."""
+        """Create the connection pool."""
         self.session = aiohttp.ClientSession(self.service, timeout=aiohttp.ClientTimeout(total=self.patience))
 
     async def close(self) -> None:
-        """Close them."""
+        """Close the connection pool."""
         await self.session.close()
 
     async def get(self, path: str) -> dict[str, Any]:
-        """Return the answer to a request. That there is none (404) is an answer; other errors raise."""
+        """Return the JSON answer to a request, or an empty dict for status 404. Other error statuses raise."""
         async with self.session.get(path) as response:
             if response.status == 404:
                 return {}
@@ -64,16 +64,16 @@ class HttpLookup(Function):
 
 
 class WeatherAt(HttpLookup):
-    """The weather at an airport in an hour."""
+    """Looks up the weather at an airport in an hour."""
 
     async def __call__(self, origin: str, hour: datetime) -> Weather:
-        """Look it up."""
+        """Request the weather."""
         return Weather(**await self.get(f"/weather/{origin}/{hour_of(hour)}"))
 
 
 class AircraftOf(HttpLookup):
-    """The facts about the aircraft with a tail number."""
+    """Looks up the aircraft with a tail number."""
 
     async def __call__(self, tail: str | None) -> Aircraft:
-        """Look them up; for a flight without tail number nobody is asked."""
+        """Request the aircraft. Without a tail number, sends no request."""
         return Aircraft(**await self.get(f"/aircraft/{tail}")) if tail is not None else Aircraft()

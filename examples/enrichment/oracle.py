@@ -1,6 +1,6 @@
-"""The same result by joining the tables: no service, no stream, no pillarbox.
+"""The results of the enrichment demo, computed by joining tables, without the service, a stream or pillarbox.
 
-It reads the tables by itself, so that it checks the service as well.
+The oracle has its own code for reading the tables, so it checks the service, too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COLUMNS = pa.schema(
 
 
 def expected(files: Path) -> dict[str, pa.Table]:
-    """Return the expected output for each file of flights, row for row."""
+    """Return the expected rows for each file of flights, in order."""
     weather = pd.read_csv(folder() / "weather.csv", float_precision="round_trip")
     weather["hour"] = pd.to_datetime(weather.pop("time_hour"), utc=True)
     planes = pd.read_csv(folder() / "planes.csv").rename(columns={"tailnum": "tail", "year": "built"})

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 def start_streaming(spark: SparkSession, table: pa.Table, folder: Path, service: str, batches: int) -> StreamingQuery:
-    """Write the flights to ``folder`` and start the query over them; what it finds goes to Parquet files there.
+    """Write the flights into ``folder``, and start the query on them. Results are Parquet files in ``folder/enriched``.
 
-    What a run before has left in the folder is removed.
+    Files of an earlier run are removed.
     """
     write(table, folder, batches)
     return pillarbox.start(writer(spark, folder, service))
 
 
 def writer(spark: SparkSession, folder: Path, service: str) -> DataStreamWriter:
-    """Return the writer of the query over the flights in ``folder``."""
+    """Return the writer of the query on the flights in ``folder``."""
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_SLICE)
     return (
         enrich(flights_of(source.parquet(str(folder / "flights"))), service)
@@ -42,32 +42,32 @@ def writer(spark: SparkSession, folder: Path, service: str) -> DataStreamWriter:
 
 
 def run_batch(spark: SparkSession, table: pa.Table, folder: Path, service: str) -> dict[str, pa.Table]:
-    """Run as a batch query."""
+    """Run the program as a batch query. Returns the results of each file."""
     write(table, folder, 1)
     source = spark.read.schema(SCHEMA).parquet(str(folder / "flights"))
     return by_file(enrich(flights_of(source), service))
 
 
 def write(table: pa.Table, folder: Path, batches: int) -> None:
-    """Write the files with flights into an empty folder."""
+    """Write the files of flights, and delete files of an earlier run."""
     for name in ("flights", "enriched", "checkpoint"):
         shutil.rmtree(folder / name, ignore_errors=True)
     write_files(table, folder / "flights", batches)
 
 
 def flights_of(source: DataFrame) -> DataFrame:
-    """Return the flights, each with its file's name. (Heartbeats are for event time, which is of no use here.)"""
+    """Return the flights with the names of their files, without heartbeats, because the program uses no event time."""
     columns = ("departed", "carrier", "flight", "tail", "origin", "dest", "dep_delay")
     return source.where("kind = 'flight'").select(*columns, F.col("_metadata.file_name").alias("file"))
 
 
 def read_enriched(spark: SparkSession, folder: Path) -> dict[str, pa.Table]:
-    """Return the rows that a streaming query has written."""
+    """Return the rows that a streaming query has written, for each file of flights."""
     return by_file(spark.read.parquet(str(folder / "enriched")))
 
 
 def by_file(enriched: DataFrame) -> dict[str, pa.Table]:
-    """Return the rows that came of each file, in the order in which they came out."""
+    """Return the result rows of each file of flights, in output order."""
     table = enriched.toArrow()
     names = table["file"].unique().to_pylist()
     return {name: table.filter(pc.field("file") == name).drop(["file"]) for name in sorted(names)}

@@ -1,15 +1,13 @@
-"""A service that knows weather and aircraft and has bad days: real HTTP, in a process of its own.
+"""An HTTP service with data about weather and aircraft, which is slow and sometimes fails. It runs in its own process.
 
 python -m examples.enrichment.service --port 8080 --latency 20 --errors 0.02 --hangs 0.001
 
-    GET  /weather/EWR/2013-01-01T10    {"temp": 39.02, "wind_speed": ...}, or 404
-    GET  /aircraft/N14228              {"manufacturer": "BOEING", "model": ...}, or 404
-    GET  /square/12                    {"number": 12, "square": 144}: for those who have no flights
-    GET  /stats                        what it was asked, and how that went
-    POST /control {"errors": 0.5}      changes its troubles: any fields of `Troubles`
+GET /weather/EWR/2013-01-01T10 {"temp": 39.02, "wind_speed": ...}, or 404 GET /aircraft/N14228 {"manufacturer":
+"BOEING", "model": ...}, or 404 GET /square/12 {"number": 12, "square": 144}, for programs without flights GET /stats
+the counts of requests and outcomes POST /control {"errors": 0.5} changes fields of `Troubles`
 
-Its bad days are reproducible: what becomes of the third request for EWR's weather at ten depends on the seed alone.
-From Python, ``with running_service(errors=0.02) as service:`` runs it for a while.
+Faults are reproducible: the seed alone determines, for example, the outcome of the third request for EWR's weather at
+ten. From Python, ``with running_service(errors=0.02) as service:`` runs the service during the block.
 """
 
 from __future__ import annotations
@@ -33,17 +31,19 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Troubles:
-    """The troubles of the service.
+    """The service's faults.
 
     Attributes:
-        latency: milliseconds that half of the answers take at most; few take three times as long.
+        latency: median time of an answer (ms). A few answers take three times as long.
         errors: share of the requests that are answered with HTTP 500.
         hangs: share of the requests that are never answered.
-        twice: share of the requests that are answered twice: the connection then holds an answer that nobody asked for.
-        die_after: so many requests from now ...
-        dead_requests: ... it is dead for so many requests: connections are cut without an answer ...
-        dead_seconds: ... or for so many seconds from then.
-        seed: chooses the requests that go wrong.
+        twice: share of the requests that are answered twice, so that the connection contains an answer without a
+            request.
+        die_after: number of requests until an outage begins. During the outage, connections are closed without an
+            answer.
+        dead_requests: length of the outage, as a number of requests.
+        dead_seconds: length of the outage in seconds, instead of ``dead_requests``.
+        seed: determines which requests fail.
     """
 
     latency: float = 0.0
@@ -56,7 +56,7 @@ class Troubles:
     seed: int = 1
 
     def update(self, changes: dict[str, Any]) -> None:
-        """Change some of it."""
+        """Change some fields."""
         for name, value in changes.items():
             if name not in (field.name for field in fields(self)):
                 raise web.HTTPBadRequest(text=f"no trouble is called {name!r}")
@@ -64,7 +64,7 @@ class Troubles:
 
 
 class Service:
-    """The service's own process: requests, troubles, statistics."""
+    """The service: requests, faults and statistics."""
 
     def __init__(self, troubles: Troubles) -> None:
         self.troubles = troubles
@@ -78,7 +78,7 @@ class Service:
         self.in_flight = self.in_flight_max = 0
 
     def app(self) -> web.Application:
-        """Return the routes, all but two with troubles on the way."""
+        """Return the web application. All routes except ``/stats`` and ``/control`` have faults."""
         app = web.Application(middlewares=[self.with_troubles])
         app.add_routes(
             [
@@ -93,7 +93,7 @@ class Service:
 
     @web.middleware
     async def with_troubles(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Count the request, and let go wrong what is to."""
+        """Count a request, and answer it or cause a fault."""
         if request.path in ("/stats", "/control"):
             return await handler(request)
         self.asked[request.path] += 1
@@ -112,7 +112,7 @@ class Service:
             self.in_flight -= 1
 
     def is_dead(self) -> bool:
-        """Look whether this request finds nobody."""
+        """Return whether a request arrives during an outage. Counts the request."""
         troubles = self.troubles
         if troubles.dead_requests > 0 or troubles.dead_seconds > 0:
             if troubles.die_after > 0:
@@ -127,7 +127,7 @@ class Service:
         return time.monotonic() < self.dead_until
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer late, wrongly, never, or as one should."""
+        """Answer a request correctly, late, with an error, twice, or never."""
         troubles = self.troubles
         dice = random.Random(f"{troubles.seed} {request.path} {self.asked[request.path]}")
         fate = dice.random()
@@ -155,7 +155,7 @@ class Service:
         return json_response(self.weather.get(request.match_info["place"]))
 
     async def get_aircraft(self, request: web.Request) -> web.Response:
-        """Return the facts about an aircraft."""
+        """Return data about an aircraft."""
         if self.aircraft is None:
             from examples.enrichment.data import aircraft
 
@@ -168,7 +168,7 @@ class Service:
         return web.json_response({"number": number, "square": number**2})
 
     async def get_stats(self, request: web.Request) -> web.Response:
-        """Return the counts."""
+        """Return the counts of requests and outcomes."""
         return web.json_response(
             {
                 "requests": self.asked.total(),
@@ -182,18 +182,18 @@ class Service:
         )
 
     async def control(self, request: web.Request) -> web.Response:
-        """Change the troubles."""
+        """Change the faults."""
         self.troubles.update(await request.json())
         return web.json_response(vars(self.troubles))
 
 
 def json_response(answer: dict[str, Any] | None) -> web.Response:
-    """Return an answer, or one that there is none."""
+    """Return an answer as JSON, or status 404 if it is None."""
     return web.json_response(answer) if answer is not None else web.json_response(None, status=404)
 
 
 def answer_once_more(request: web.Request, response: web.StreamResponse, after: float) -> None:
-    """Write the same answer to the connection again, some moments (seconds) later: maybe when it serves another one."""
+    """Write an answer to its connection again after some seconds, perhaps during another request."""
     assert isinstance(response, web.Response) and isinstance(response.body, bytes)
     transport = request.transport
     head = (
@@ -210,7 +210,7 @@ def answer_once_more(request: web.Request, response: web.StreamResponse, after: 
 
 
 def running_service(port: int = 0, **troubles: float) -> AbstractContextManager[RunningService]:
-    """Run the service in its own process. It ends with the block, or with this process."""
+    """Run the service in a separate process, which ends with the ``with`` block or with this process."""
     return running("examples.enrichment.service", port, **troubles)
 
 

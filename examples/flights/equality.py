@@ -1,6 +1,6 @@
-"""The programs in every way there is: streaming, batch and local, each at several parallelisms.
+"""Runs the flight programs in every runtime (streaming, batch, local), each at several parallelisms.
 
-Events are compared with the oracle, windows with those that Spark makes itself.
+Events are compared with the oracle, and windows with Spark's own windows.
 
 python -m examples.flights.equality [--parallelism 1 2 4] [--batches 1 7 365] [--months 12]
 """
@@ -26,7 +26,7 @@ from pillarbox import local_session
 
 
 def main() -> int:
-    """Print a table of all runs; the exit code says whether all were equal."""
+    """Print a table of all runs. The exit code is 0 if all results were right."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--parallelism", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 7, 365])
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def windows_by_spark(table: pa.Table) -> list[Any]:
-    """Return the windows that Spark makes itself."""
+    """Return the windows as Spark computes them."""
     spark = local_session(2, app_name="flights by Spark", spark__log__level="ERROR")
     try:
         return collected(by_spark(spark.createDataFrame(table)), JOBS["windows"])
@@ -70,7 +70,7 @@ JOBS = {"events": EVENTS, "windows": Job(build, Departures)}
 def runs(
     table: pa.Table, folder: Path, parallelisms: list[int], batches: list[int]
 ) -> Iterator[tuple[str, str, int, int | str, Any]]:
-    """Return the runs. Streaming runs deal each slice out in another order."""
+    """Yield the runs. Streaming runs distribute the rows of each slice over its files in random order."""
     cases = [(program, job, parallelism) for program, job in JOBS.items() for parallelism in parallelisms]
     for program, job, parallelism in cases:
         for count in batches:

@@ -1,19 +1,20 @@
-"""The program: follow every aircraft by its tail number.
+"""The program: follow each aircraft by its tail number, and emit events.
 
 - ``propagated``: an aircraft lands more than 15 minutes late, and its next departure is more than 15 minutes late, too.
-  The data has departures from New York only, so between the two the aircraft has come back, unseen. *Next departure* is
-  therefore the next that it makes from any of New York's three airports, if the aircraft can have been back by then (it
-  needs the time of the flight out for the flight in) and has not stood about (at most 12 hours after landing at the
-  other end, which is departure plus time in the air: the data has no taxi times). Of the delay, the smaller of
-  the two is taken to have been handed on.
-- ``silent``: an aircraft has not left New York again two weeks after it did.
-- ``untracked``: a flight without tail number; nobody can follow that.
-- ``overdue``: a flight that came when the watermark had already passed it. There are none, unless a source is
-  less punctual than it promised; they are reported, not lost.
+  The delay that was handed on is the smaller of both delays.
+- ``silent``: an aircraft has not left New York again within two weeks of a departure.
+- ``untracked``: a flight without a tail number.
+- ``overdue``: a flight that arrives when the watermark has already passed its departure. There are no such flights,
+  unless a source exceeds its declared delay.
 
-Flights of one aircraft reach its subtask in any order: several files are read at once. So a flight waits in the state
-until the watermark has passed its departure, then a timer handles flights in the order in which they left. What comes
-out depends neither on the parallelism nor on how the flights were cut into files and micro-batches.
+The data contains only departures from New York, so an aircraft's return flight is missing. Its *next departure* is
+therefore its next departure from any of New York's three airports, at least the time in the air after landing (for the
+return flight), and at most 12 hours after it. The landing is the departure plus the time in the air, because the data
+has no taxi times.
+
+Several files are read at once, so an aircraft's flights arrive in any order. A flight therefore waits in state until
+the watermark has passed its departure. Then a timer handles the flights in the order of their departures. The results
+depend neither on the parallelism, nor on how flights are divided into files and micro-batches.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ SILENT_AFTER = 14 * 24 * 60 * MINUTE
 
 
 class Event(NamedTuple):
-    """A finding of the program."""
+    """An event that the program emits."""
 
     kind: str
     at: datetime  # the late departure; the end of the two weeks; of other kinds, the flight's departure
@@ -56,7 +57,7 @@ class Event(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """A flight as the state keeps it."""
+    """A flight in state."""
 
     departed: int
     carrier: str
@@ -69,7 +70,7 @@ class Flight(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The flight's name for people."""
+        """The flight's name for display."""
         return f"{self.carrier}{self.number} {self.origin}-{self.dest}"
 
 
@@ -82,24 +83,24 @@ class LastSeen(NamedTuple):
 
     @property
     def missed_at(self) -> int:
-        """When it will have been away for too long."""
+        """The time at which the aircraft counts as silent."""
         return self.flight.departed + SILENT_AFTER
 
 
 def flight_of(row: Any, departed: int) -> Flight:
-    """Return the flight in a row."""
+    """Return a row's flight."""
     return Flight(
         departed, row.carrier, row.flight, row.origin, row.dest, row.dep_delay, row.arr_delay, row.air_time
     )  # fmt: skip
 
 
 def all_fields(flight: Flight) -> list[tuple[bool, Any]]:
-    """Sort key: whatever leaves at the same minute still has one order. None can be compared with None only."""
+    """Return a sort key that gives flights with the same departure a fixed order, even if fields are None."""
     return [(field is None, field) for field in flight]
 
 
 def instant(ms: int) -> datetime:
-    """Return event time as a datetime."""
+    """Return an event time (epoch ms) as a datetime."""
     return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=ms)
 
 
@@ -108,10 +109,10 @@ OVERDUE = OutputTag("overdue")
 
 
 class ByTailNumber(ProcessFunction):
-    """Let flights with a tail number through, the others go to a side output."""
+    """Forwards flights with a tail number. Emits all other flights to a side output."""
 
     def process_element(self, row: Any, ctx: ProcessFunction.Context) -> Iterator[Any]:
-        """Choose the way of a flight."""
+        """Forward a flight, or emit it to the side output."""
         if row.tail is None:
             departed = ctx.timestamp()
             assert departed is not None
@@ -121,7 +122,7 @@ class ByTailNumber(ProcessFunction):
 
 
 class FollowAircraft(KeyedProcessFunction):
-    """One aircraft: the flights that wait for the watermark, and its last departure."""
+    """Follows one aircraft. The state contains its last departure, and flights that wait for the watermark."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Declare the states."""
@@ -129,7 +130,7 @@ class FollowAircraft(KeyedProcessFunction):
         self.last = runtime_context.get_state(ValueStateDescriptor("last"))
 
     def process_element(self, row: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        """Let a flight wait until the watermark has passed it."""
+        """Store a flight until the watermark has passed it."""
         departed = ctx.timestamp()
         assert departed is not None
         flight = flight_of(row, departed)
@@ -140,7 +141,7 @@ class FollowAircraft(KeyedProcessFunction):
         ctx.timer_service().register_event_time_timer(departed)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Event]:
-        """Follow the flights of this moment, then see whether it is the one at which the aircraft is missed."""
+        """Handle the flights with this departure time. Then emit an event if the aircraft is silent."""
         flights = self.waiting.get(timestamp)
         if flights is not None:
             self.waiting.remove(timestamp)
@@ -179,7 +180,7 @@ class FollowAircraft(KeyedProcessFunction):
 
 
 def handed_on(before: Flight, after: Flight) -> int | None:
-    """Return the minutes of delay that an aircraft took from a flight to its next, or None."""
+    """Return the minutes of delay that one flight handed on to the aircraft's next flight, or None."""
     if before.arr_delay is None or before.air_time is None or after.dep_delay is None:
         return None  # diverted: nobody knows when it landed
     landed = before.departed + before.air_time * MINUTE
@@ -191,10 +192,10 @@ def handed_on(before: Flight, after: Flight) -> int | None:
 
 
 def build(rows: DataStream, follow: FollowAircraft | None = None) -> DataStream:
-    """Return the events of a stream of flights (and heartbeats).
+    """Return a stream of events for a stream of flights and heartbeats.
 
     Args:
-        follow: another version of what follows an aircraft.
+        follow: the function that follows aircraft, in another version.
     """
     by_departure = WatermarkStrategy.for_bounded_out_of_orderness("1 hour").with_timestamp_assigner("departed")
     flights = (

@@ -1,6 +1,6 @@
-"""The same result by brute force: all flights at once, sorted; no stream, no state, no timers, no pillarbox.
+"""The results of ``job.py``, computed from all flights at once, without streams, state, timers or pillarbox.
 
-Written from the description in ``job.py``, of which it uses nothing, so that the two can check each other.
+It is written from the description in ``job.py`` and shares no code with it, so the two check each other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Outcome = tuple[Any, ...]
 
 
 def expected(rows: list[dict[str, Any]]) -> list[Outcome]:
-    """Return the events of all flights and of the time after them, in :func:`canonical` order."""
+    """Return the events of all flights and of the two weeks after them, in :func:`canonical` order."""
     fleet: dict[str, list[dict[str, Any]]] = defaultdict(list)
     events: list[Outcome] = []
     for row in rows:
@@ -29,7 +29,7 @@ def expected(rows: list[dict[str, Any]]) -> list[Outcome]:
 
 
 def milestones(events: list[Outcome], since: datetime, every: int) -> list[Outcome]:
-    """Return when the minutes that an aircraft has handed on from ``since`` on passed a multiple of ``every``."""
+    """Return an event each time an aircraft's handed-on minutes since ``since`` pass a multiple of ``every``."""
     outcomes: list[Outcome] = []
     total: defaultdict[str, int] = defaultdict(int)
     for kind, at, tail, carrier, _, flight, _, _, minutes, *_ in sorted(events, key=lambda event: event[1]):
@@ -42,7 +42,7 @@ def milestones(events: list[Outcome], since: datetime, every: int) -> list[Outco
 
 
 def canonical(events: list[Any]) -> list[Outcome]:
-    """Return events, in whatever order they came, in one in which they can be compared."""
+    """Return events in an order that does not depend on the order of arrival, so that they can be compared."""
     return sorted(map(tuple, events), key=lambda event: [(field is None, field) for field in event])
 
 

@@ -1,4 +1,4 @@
-"""Three ways to run a program: a streaming query, a batch query, and this process alone."""
+"""Three ways to run a program: as a streaming query, as a batch query, and in this process without Spark."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Job(NamedTuple):
     """A program.
 
     Attributes:
-        build: makes it of a stream of flights.
-        row: the class of its results.
+        build: creates the program's stream from a stream of flights.
+        row: the class of the results.
     """
 
     build: Callable[[DataStream], DataStream]
@@ -44,9 +44,9 @@ def start_streaming(
     shuffle: int | None = None,
     job: Job = EVENTS,
 ) -> tuple[StreamingQuery, Program]:
-    """Write the flights to ``folder`` and start the query over them, its results go to Parquet files there.
+    """Write the flights into ``folder``, and start the query on them. Results are Parquet files in ``folder/events``.
 
-    What a run before has left in the folder is removed.
+    Files of an earlier run are removed.
     """
     for name in ("flights", "events", "checkpoint"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -67,7 +67,7 @@ def start_streaming(
 
 
 def counted(events: DataFrame) -> DataFrame:
-    """Let Spark count the events of each micro-batch, for the progress."""
+    """Add Spark's count of each kind of event, which appears in the query's progress."""
     from pyspark.sql import functions as F
 
     kinds = ("propagated", "silent", "untracked", "overdue")
@@ -83,14 +83,14 @@ def run_streaming(
     shuffle: int | None = None,
     job: Job = EVENTS,
 ) -> list[Outcome]:
-    """Run as a streaming query of ``batches`` micro-batches, and one for the heartbeat."""
+    """Run the program as a streaming query with ``batches`` micro-batches, and one for the heartbeat."""
     query, _ = start_streaming(spark, table, folder, batches, parallelism, shuffle, job)
     query.awaitTermination()
     return collected(spark.read.parquet(str(folder / "events")), job)
 
 
 def run_batch(spark: SparkSession, table: pa.Table, folder: Path, parallelism: int, job: Job = EVENTS) -> list[Outcome]:
-    """Run as a batch query."""
+    """Run the program as a batch query."""
     shutil.rmtree(folder / "flights", ignore_errors=True)
     write_files(table, folder / "flights", 1)
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(parallelism)
@@ -107,10 +107,10 @@ def run_local(
     forget: bool = False,
     job: Job = EVENTS,
 ) -> list[Outcome]:
-    """Run without Spark: the same tasks, epoch by epoch, in this process.
+    """Run the program in this process without Spark.
 
     Args:
-        forget: after each epoch, let all tasks die; new ones go on from their state.
+        forget: whether new tasks replace all tasks after each epoch, and resume from their state.
     """
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
     events: list[Any] = []

@@ -1,8 +1,8 @@
-"""The program as somebody wants it half a year later: it also tells which aircraft have handed on hours of delay.
+"""A later version of the flights program, which also emits an event when an aircraft has handed on hours of delay.
 
-``milestone``: the minutes that an aircraft has handed on, since a day on which counting begins, passed a multiple of
-ten hours. For that there is a state more. All else is as it was, so it goes on with the checkpoint of the first
-version: aircraft that have been followed for months have nothing in the new state yet.
+``milestone``: the minutes that an aircraft has handed on since a given day have passed a multiple of ten hours. This
+needs a new state. Otherwise, the program is unchanged, so it resumes from the checkpoint of the first version. For
+aircraft that the first version followed, the new state is empty.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EVERY = 600  # minutes
 
 
 class FollowAndCount(FollowAircraft):
-    """Follows an aircraft, and counts the minutes that it hands on.
+    """Follows an aircraft, and counts the minutes of delay that it hands on.
 
     Args:
         since: the day on which counting begins.
@@ -31,7 +31,7 @@ class FollowAndCount(FollowAircraft):
         self.every = every
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Declare the states: those of the first version, and one more."""
+        """Declare the first version's states and the new state."""
         super().open(runtime_context)
         self.minutes = runtime_context.get_state(ValueStateDescriptor("minutes", Types.LONG()))
 
@@ -48,5 +48,5 @@ class FollowAndCount(FollowAircraft):
 
 
 def build_second(rows: DataStream, since: datetime, every: int = EVERY) -> DataStream:
-    """Return the events of a stream of flights, milestones among them."""
+    """Return a stream of events, including milestones, for a stream of flights."""
     return build(rows, FollowAndCount(since, every))

@@ -1,4 +1,4 @@
-"""A query that lives on: the flights demo is stopped, changed and started again, twice, and its result is still right.
+"""Stops the flights query, changes it and starts it again, twice, and checks that its results are still right.
 
 python -m examples.flights.upgrade [--batches 12] [--months 12] [--out build/demo-upgrade]
 """
@@ -34,7 +34,7 @@ MAX_PARALLELISM = 8
 
 
 def main() -> int:
-    """Run the demo; the exit code says whether the result is the oracle's."""
+    """Run the demo. The exit code is 0 if the results equal the oracle's."""
     arguments = parse()
     started = time.monotonic()
     table = flights(arguments.months)
@@ -59,11 +59,11 @@ def parse() -> argparse.Namespace:
 
 
 class Upgrades:
-    """The query's life.
+    """The upgrades of a query.
 
     Args:
-        out: the folder for all that is written; what a run before has left there is removed.
-        batches: how many micro-batches the flights are cut into.
+        out: the folder for all output. Files of an earlier run are removed.
+        batches: number of micro-batches of flights.
     """
 
     def __init__(self, spark: Any, out: Path, table: pa.Table, batches: int) -> None:
@@ -79,7 +79,7 @@ class Upgrades:
         self.reported: Counter[str] = Counter()
 
     def run(self) -> tuple[list[Outcome], datetime]:
-        """Live it; return all events, and the day on which the second version began to count."""
+        """Run and upgrade the query. Returns all events, and the day on which the second version begins to count."""
         slices = len(list((self.out / "later").iterdir())) // FILES_PER_SLICE
         print("\nVersion 1, two tasks at a time:", flush=True)
         last = self.arrive(slices // 2)
@@ -105,12 +105,12 @@ class Upgrades:
         return self.found(), since
 
     def found(self) -> list[Outcome]:
-        """Return all events so far: a file sink begins anew where a query begins from a savepoint."""
+        """Return all events so far. After the start from a savepoint, the file sink writes to another folder."""
         folders = [folder for folder in (self.out / "events", self.out / "events-2") if folder.exists()]
         return canonical([event for folder in folders for event in collected(self.spark.read.parquet(str(folder)))])
 
     def arrive(self, slices: int | None = None) -> datetime:
-        """Let the files of the next slices arrive, or all that are left; return when the last flight in them left."""
+        """Let the files of the next slices (by default, all) arrive. Returns the time of their last departure."""
         files = sorted((self.out / "later").iterdir())
         files = files if slices is None else files[: slices * FILES_PER_SLICE]
         for path in files:
@@ -120,7 +120,7 @@ class Upgrades:
         return last
 
     def go_on(self, version: Any, parallelism: int) -> None:
-        """Start a version of the program on the checkpoint, and let it read all flights that are there."""
+        """Start a version of the program on the checkpoint, and wait until it has read all available flights."""
         source = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_SLICE)
         env = StreamExecutionEnvironment.get_execution_environment(self.spark)
         env.set_parallelism(parallelism).set_max_parallelism(self.max_parallelism)
@@ -140,7 +140,7 @@ class Upgrades:
         self.report(query)
 
     def report(self, query: Any) -> None:
-        """Print a line about what a query did."""
+        """Print a summary of a query's epochs."""
         done = [progress for progress in query.recentProgress if progress["numInputRows"]]
         (states,) = [report for report in pillarbox.metrics(done[-1], by="operator") if report.level == 1]
         rows = sum(progress["numInputRows"] for progress in done)
@@ -156,14 +156,14 @@ class Upgrades:
         )
 
     def command(self, *arguments: str) -> None:
-        """Run a command of pillarbox, as somebody at a terminal would."""
+        """Print a pillarbox command, and run it."""
         short = [shown(Path(argument)) if argument.startswith("/") else argument for argument in arguments]
         print(f"\n$ pillarbox {' '.join(short)}", flush=True)
         subprocess.run([sys.executable, "-m", "pillarbox", *arguments], check=True)
 
 
 def check(outcomes: list[Outcome], table: pa.Table, since: datetime) -> bool:
-    """Compare with the oracle, and say so."""
+    """Compare the results with the oracle's, and print the outcome."""
     events = expected(table.to_pylist())
     oracle = canonical([*events, *milestones(events, since, EVERY)])
     print()

@@ -1,7 +1,7 @@
-"""Windows of the flights, and the same by Spark's own windows.
+"""Windows of flights in pillarbox, and the same windows in Spark.
 
-Departures of each airport by the hour, of each carrier over three hours, and the days of each aircraft, which end when
-it has not left New York for six hours.
+There are tumbling windows of an hour for each airport, sliding windows of three hours for each carrier, and sessions
+for each aircraft, which end when it has not left New York for six hours.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Sum(AggregateFunction):
 
 
 class Name(ProcessWindowFunction):
-    """Makes a row of a window."""
+    """Adds the kind, the key and the window to a window's sums."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -73,7 +73,7 @@ class Name(ProcessWindowFunction):
 
 
 def build(rows: DataStream) -> DataStream:
-    """Return the windows of a stream of flights (and heartbeats)."""
+    """Return a stream of windows for a stream of flights and heartbeats."""
     by_departure = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("departed")
     stamped = rows.assign_timestamps_and_watermarks(by_departure)
     flights = stamped.filter(lambda row: row.kind == "flight" and row.tail is not None)
@@ -89,7 +89,7 @@ def build(rows: DataStream) -> DataStream:
 
 
 def by_spark(flights: DataFrame) -> DataFrame:
-    """Return the same by Spark's own windows, of a batch of flights."""
+    """Return the same windows, computed by Spark from a batch of flights."""
     from pyspark.sql import functions as F
 
     def windows(kind: str, key: str, window: Column) -> DataFrame:

@@ -1,4 +1,4 @@
-"""A wall clock that a test sets for a program's tasks only."""
+"""A wall clock that a test sets, and that only a program's tasks see."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["SetClock", "is_seen", "set_clock"]
 
 
 class SetClock:
-    """Replaces Python's ``time`` module. Its wall clock is ahead by an offset that a file contains.
+    """Replaces Python's module ``time`` with a wall clock that is ahead by an offset.
 
     Args:
-        file: contains the setting's number and the offset (ms). A process that reads a new setting writes a marker
+        file: a file with the setting's number and the offset (ms). A process that reads a new setting writes a marker
             file.
     """
 

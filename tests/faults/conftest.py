@@ -1,7 +1,7 @@
-"""Seeds and rounds of the fault tests, and fixtures that run their program.
+"""Seeds and numbers of rounds for the fault tests, and fixtures that run the tests' program.
 
-The seed is constant, so that a commit that has passed passes again. ``PILLARBOX_LONG`` (`make test-all`) makes it
-random.
+The seed is constant, so that repeated runs of a commit have the same result. ``PILLARBOX_LONG`` (`make test-all`) makes
+it random.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process that adopts a checkpoint is killed. The next run emits the rows that Spark's query would have emitted."""
+"""A process that adopts a Spark checkpoint is killed. The next run emits the rows that Spark would have emitted."""
 
 from __future__ import annotations
 

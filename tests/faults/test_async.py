@@ -1,4 +1,4 @@
-"""The service, workers and drivers fail while requests are in flight. Each record is emitted once."""
+"""The service, workers and drivers fail while requests are in flight. Each record is still emitted once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One program with all operators on Spark. Workers are killed, and the query is stopped and restarted.
+"""One program with all operators runs on Spark, while workers are killed and the query is stopped and restarted.
 
-The operator table contains the operators and their expected output.
+``tests/operators_table`` contains the operators and their expected output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A query is killed while it restores a savepoint. Only the same start can complete the restore."""
+"""A query is killed while it restores a savepoint. Only a start from the same savepoint can complete the restore."""
 
 from __future__ import annotations
 

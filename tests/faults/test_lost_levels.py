@@ -1,4 +1,4 @@
-"""A lost level is recomputed: each result is emitted once, or the epoch fails and is repeated."""
+"""A shuffle level's output is lost and recomputed. Each result is emitted once, or the epoch fails and is repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Restarts in the same driver, and repeated epochs. No output depends on uncommitted state."""
+"""Queries restart in the same driver, and epochs are repeated. No output depends on uncommitted state."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ KILLS, BATCHES = 50, 10
 
 
 class Killed(StatefulProcessor):
-    """Counts rows and sets timers, and may be killed.
+    """Counts rows and sets timers. Its process may be killed at fault points.
 
     Args:
-        kills: a folder with a file per kill. A file's name begins with the fault point. The process that removes a file
-            is killed.
+        kills: a folder with a file for each kill. A file's name begins with a fault point. A process that removes the
+            file there is killed.
     """
 
     def __init__(self, kills: Path) -> None:

@@ -1,4 +1,4 @@
-"""Faults in Python workers. Spark repeats the task, and the first attempt has no effect."""
+"""Python workers fail. Spark repeats the task, and the failed attempt has no effect."""
 
 from __future__ import annotations
 

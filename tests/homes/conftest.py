@@ -1,4 +1,4 @@
-"""An executor without Spark. Its homes serve workers in this process."""
+"""Fixtures with a fake executor, without Spark. Its home processes serve workers in this process."""
 
 from __future__ import annotations
 

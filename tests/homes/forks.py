@@ -1,7 +1,7 @@
-"""Forks starters of homes from a process that has imported their modules. This saves seconds.
+"""Forks starters of home processes from a process that has already imported their modules, which saves seconds.
 
-``Forks.start_python`` replaces the function in `starter_connection`. Its process receives the lock on a starter's name,
-and forks the starter.
+``Forks.start_python`` replaces the function in `starter_connection`. The forking process receives the lock on a
+starter's name, and forks the starter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Effects of libraries on a process, by execution place. ``docs/execution.md`` shows this table."""
+"""Effects of libraries on the process that runs a function. ``docs/execution.md`` shows this table."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ EPOCHS = 3
 
 
 class Entry(NamedTuple):
-    """A row of the table.
+    """A library or call, and its effects in each kind of process.
 
     Attributes:
         begin: called in ``open()`` with an empty folder. Returns the argument for ``look``.
         look: called for each record. Returns whether everything is still as ``begin`` left it.
-        places: execution place -> effect. In other places, the effect is ``otherwise``.
-        error: part of the error message in an unsupported place.
-        at_the_end: whether ``begin`` makes the process write a file ``end`` when it exits.
+        places: kind of process -> effect. In all other kinds, the effect is ``otherwise``.
+        error: part of the error message in a kind of process that refuses the call.
+        at_the_end: whether the process writes a file ``end`` when it exits.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""A program that emits pids of its functions' processes, and counts, on any master: ``program.py FOLDER JSON``.
+"""Emits counts and the pids of functions' processes, on any Spark master: ``program.py FOLDER JSON``.
 
-The JSON object has ``master``, ``homes`` (the mode), and ``kills`` (whether to kill an executor). The last line of
-output is a JSON object.
+The JSON object has ``master``, ``homes`` (the mode of home processes), and ``kills`` (whether to kill an executor). The
+last line of output is a JSON object.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Count(KeyedProcessFunction):
 
 
 class Ask:
-    """A request that takes longer than an epoch. A file counts requests."""
+    """A request that takes longer than an epoch. Counts the requests in a file."""
 
     def __init__(self, asked: str) -> None:
         self.asked = asked

@@ -28,7 +28,7 @@ SILENT = 2.0
 
 
 class Sleep(KeyedProcessFunction[int, int, Any]):
-    """Sleeps for tens of milliseconds, or for a negative number, until its home ends."""
+    """Sleeps for a record's value, in units of 10 ms. At a negative value, hangs until its home process ends."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes

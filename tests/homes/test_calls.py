@@ -1,4 +1,4 @@
-"""Recorded calls in homes that are killed. A request whose answer was used is not repeated."""
+"""Home processes with recorded calls are killed. A request whose answer a function has used is not repeated."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_in_workers(tmp_path: Path) -> None:
 
 
 def test_the_document_shows_the_table() -> None:
-    """The document has a row for each entry that does not work everywhere, and a list of the others."""
+    """The page has a table row for each entry that does not work everywhere, and a list of all other entries."""
     text = (ROOT / "docs" / "execution.md").read_text()
     section = text.partition("### Libraries that change a process")[2].partition("\n## ")[0]
     header, line, *rows = [

@@ -1,4 +1,4 @@
-"""Homes on masters with several executors and with other Spark versions. In the end, no process is left."""
+"""Home processes on masters with several executors, and with other Spark versions. In the end, no process is left."""
 
 from __future__ import annotations
 

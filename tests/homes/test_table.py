@@ -1,4 +1,4 @@
-"""The starter's table: which runs get homes, which homes end, which requests are valid."""
+"""The starter's table of home processes: which runs get homes, which homes end, and which requests are valid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pillarbox._runtime.spark.homes.table import BadRequestError, HomeEntry, Hom
 
 
 class Starter:
-    """A starter with a manual clock. Its homes exist only as table entries."""
+    """A starter with a manual clock. Its home processes exist only as table entries."""
 
     def __init__(self) -> None:
         self.now = 0.0

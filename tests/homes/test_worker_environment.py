@@ -106,7 +106,7 @@ class _ReadsBroadcast(KeyedProcessFunction):
 
 
 class _Adds(KeyedProcessFunction):
-    """Adds to an accumulator that was created by unpickling, as in the driver."""
+    """Adds to an accumulator that unpickling creates, as for functions that the driver sends."""
 
     def __init__(self, total: Any, term: Any) -> None:
         self.total, self.term = total, term
@@ -119,7 +119,7 @@ class _Adds(KeyedProcessFunction):
 
 
 class _Unpickles:
-    """An accumulator that is created by unpickling."""
+    """An object that becomes an accumulator when it is unpickled."""
 
     def __init__(self, *parts: Any) -> None:
         self.parts = parts

@@ -1,4 +1,4 @@
-"""Spark's tasks without Spark. They stay in this process between epochs, as in a home."""
+"""Fixtures that run Spark's tasks without Spark. Tasks stay in this process between epochs, as in a home process."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def _tasks_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _collections_leave_other_tests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a task is discarded, a worker examines all objects, which would include all tests' objects."""
+    """After it discards a task, a worker collects garbage, which would examine the objects of all tests."""
     monkeypatch.setattr(gc, "unfreeze", lambda: None)

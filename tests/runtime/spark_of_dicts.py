@@ -74,10 +74,10 @@ class Times:
 
 
 class Handle:
-    """The handle of one level's stateful operator.
+    """A fake of the handle that Spark passes to the stateful operator of a level.
 
     Attributes:
-        missed: number of reads of absent values. Spark logs a warning for each of them.
+        missed: number of reads of absent values. Spark would log a warning for each.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Handle:
 
 
 class Query:
-    """A streaming query of a program with one output.
+    """A fake streaming query of a program with one output.
 
     Args:
         stream: the stream to observe. Batches replace its collection sources.

@@ -1,4 +1,4 @@
-"""Local programs equal plain Python for any parallelism and any division into epochs."""
+"""With any parallelism and any division into epochs, local programs have the same results as plain Python."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pillarbox._runtime.spark.session.queries import StateCommits
 
 
 class Flag:
-    """Java's AtomicBoolean."""
+    """A fake AtomicBoolean of Java."""
 
     def __init__(self) -> None:
         self.value = True

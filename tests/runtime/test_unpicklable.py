@@ -1,4 +1,4 @@
-"""Functions that cannot be sent to workers. The error names the variable, and its advice works."""
+"""Functions that cannot be pickled. The error names the variable, and its advice works."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_session_is_named(
 
 
 def test_a_class_of_main_with_a_session_is_not_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker could not load it, nor any function shipped with it."""
+    """A worker could load neither this class, nor any function that is pickled together with it."""
     session: Any = ConnectSession()
 
     class Report:

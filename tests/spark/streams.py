@@ -1,4 +1,4 @@
-"""Streams of files, and queries that run to their end."""
+"""Streams of files, and functions that run queries to their end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def stream_of(spark, df, folder: Path, files: int):
 
 
 class Rows:
-    """A sink that collects micro-batches' rows. A repeated batch replaces the first."""
+    """A sink that collects the rows of micro-batches. A repeated micro-batch replaces its earlier rows."""
 
     def __init__(self) -> None:
         self._batches: dict[int, list[tuple[Any, ...]]] = {}

@@ -1,4 +1,4 @@
-"""``async_map`` on a DataFrame: functions' results, and refusals before anything runs."""
+"""``async_map`` on a DataFrame: results of the functions, and arguments that are refused before anything runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard's data about real queries, compared with their input. (For the pages, see tests/see.)"""
+"""The dashboard's data about real queries is compared with their input. (For the pages, see tests/see.)"""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def check_bundle(spark: SparkSession, checkpoint: Path, path: Path) -> None:
 
 
 def test_the_stages_of_a_query_are_those_of_its_running_jobs(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark puts a query's jobs into a group named after its run."""
+    """Spark puts the jobs of a query into a job group with the query's run id."""
     begun, go = tmp_path / "begun", tmp_path / "go"
 
     def wait(batches: Iterator[Any]) -> Iterator[Any]:

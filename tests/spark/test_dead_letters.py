@@ -25,7 +25,7 @@ RECORDS = 120
 
 
 class Counts(KeyedProcessFunction):
-    """Stores a list, and changes it in place before raising. Reports metrics and logs."""
+    """Stores a list, and changes it in place before raising an error. Also reports metrics and writes log lines."""
 
     def __init__(self, logged: Path) -> None:
         self.logged = logged

@@ -33,7 +33,7 @@ ROWS = 2_000
 
 
 class Place(ProcessFunction):
-    """Adds the subtask's index and the number of subtasks to a record."""
+    """Adds the subtask's index and the number of subtasks to each record."""
 
     def open(self, runtime_context):
         self.place = runtime_context.get_index_of_this_subtask(), runtime_context.get_number_of_parallel_subtasks()
@@ -120,7 +120,7 @@ class Counting(MapFunction):
 
 
 class Noting(Function):
-    """Records in files when it is opened and closed. Also used for requests."""
+    """Writes into files when it is opened and closed. Used as a function and for requests."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -24,7 +24,7 @@ pytestmark = [
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key's records in a field and in state. Emits the pid of its process. ``close`` writes a note."""
+    """Counts a key's records in an attribute and in state. Emits its process's pid. ``close`` writes a file."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes

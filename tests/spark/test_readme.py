@@ -1,4 +1,4 @@
-"""The programs in README have the results in README. The first program is also one of the examples."""
+"""The README's programs have the results that README shows. The first program is also one of the examples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FEWER_SCHEDULES = ("seeds=100", "seeds=10")
 
 
 class Scores(BaseHTTPRequestHandler):
-    """The service that README's last program calls. A score is the number in the order's name."""
+    """A fake of the service that README's last program calls. A score is the number in the order's name."""
 
     def do_GET(self) -> None:
         order = parse_qs(urlsplit(self.path).query)["order"][0]
@@ -197,7 +197,7 @@ def test_a_program_of_the_docs(page: str, number: int, spark: SparkSession, caps
 
 @pytest.mark.usefixtures("one_attempt")
 def test_a_program_fails_with_the_error_that_its_page_shows(spark: SparkSession, tmp_path: Path, monkeypatch):
-    """Other errors on pages do not need Spark: see ``tests/test_shown_errors.py``."""
+    """See ``tests/test_shown_errors.py`` for errors on pages that do not need Spark."""
     monkeypatch.setattr(pillarbox, "local_session", lambda: spark)
     (tmp_path / "job.py").write_text(programs()["docs/errors.md"][0])
     with pytest.raises(PythonException) as caught:

@@ -30,7 +30,7 @@ from tests.spark.streams import stream_of
 
 
 class CountPerKey(KeyedProcessFunction):
-    """Counts records. A timer at each minute's end emits (key, end of the minute, count so far)."""
+    """Counts records per key. At each minute's end, a timer emits (key, end of the minute, count so far)."""
 
     def open(self, runtime_context):
         # With the type of the key column, all types are known: the state is plain.
@@ -151,7 +151,7 @@ def test_batch_program_ends_with_the_maximum_watermark(spark):
 
 
 def test_streaming_with_two_levels_equals_batch_and_keeps_state_over_epochs(spark, tmp_path):
-    """Spark's generated code must be the same in each epoch, so it must not contain, for example, the epoch's time."""
+    """Spark must not compile new code in each epoch, so its code must not contain, for example, the epoch's time."""
     # All Spark code counts, including jobs that close the functions of ended queries.
     for thread in threading.enumerate():
         if thread.name.startswith("pillarbox query "):
@@ -247,7 +247,7 @@ class Count(WindowFunction):
 
 
 class HiddenAlarm(KeyedProcessFunction):
-    """Sets its timers in a way that the code search misses."""
+    """Sets processing-time timers in a way that pillarbox's search of the code does not detect."""
 
     def process_element(self, value, ctx):
         timers = ctx.timer_service()

@@ -24,7 +24,7 @@ ORDERS = 200
 
 
 class Paid(KeyedCoProcessFunction):
-    """Joins an order with its payment, in any order. An order without a payment is emitted to a side output."""
+    """Joins an order with its payment, in any order of arrival. A side output receives orders without a payment."""
 
     def open(self, runtime_context):
         self.order = runtime_context.get_state(ValueStateDescriptor("order"))

@@ -38,7 +38,7 @@ class CountAndSum(AggregateFunction):
 
 
 class WithWindow(ProcessWindowFunction):
-    """Adds the key and the window (in Spark's form) to results."""
+    """Adds the key, and the window in Spark's form, to results."""
 
     def process(self, key, context, elements):
         from datetime import datetime, timezone

@@ -1,4 +1,4 @@
-"""A program that has run one epoch. Other programs resume from its state, or are refused."""
+"""A program that has run one epoch. Tests resume other programs from its state, or check that they are refused."""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 
 Without fixtures, a unit test may take 0.25 s of processor time, and a test on Spark 10 s of wall-clock time. A slower
 test needs a reason, as in ``@pytest.mark.slow("a schedule for each seed")``. All marked unit tests together may take a
-minute. An unmarked unit test that exceeds its budget according to ``tests/budgets.json`` runs only in ``make
-test-all``, like tests marked ``@pytest.mark.long("...")``.
+minute. An unmarked unit test whose time in ``tests/budgets.json`` exceeds its budget runs only in ``make test-all``,
+like tests marked ``@pytest.mark.long("...")``.
 
-A recorded test may take twice its recorded time. Violations are listed at the end of a run, worst first.
-``PILLARBOX_BUDGETS=enforce`` makes them fail the run. ``--record-budgets`` writes a new table, which keeps the entries
-of skipped tests. ``--fast`` runs only unit tests that are not marked as slow and have no recorded time above ``FAST``.
-Times are scaled by this machine's speed relative to the machine where the table was recorded.
+A recorded test may take twice its recorded time. The end of a run lists slower tests. ``PILLARBOX_BUDGETS=enforce``
+makes them fail the run. ``--record-budgets`` writes a new ``tests/budgets.json``, which keeps the times of skipped
+tests. ``--fast`` runs only unit tests that are not marked as slow, and whose recorded time does not exceed ``FAST``.
+Times are scaled by this machine's speed, relative to the machine that recorded the table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SHOWN = 20
 
 
 class TimedTest(NamedTuple):
-    """A test's duration and limit, in seconds."""
+    """A test's duration and budget, in seconds."""
 
     test: str
     seconds: float
@@ -67,7 +67,7 @@ class Budgets:
         return float(self._table["fixed_work"]) / fixed_work()
 
     def complaints(self) -> list[str]:
-        """Return the tests that exceed their budget or are much slower than recorded."""
+        """Return a message for each test that exceeds its budget, or is much slower than its recorded time."""
         results = []
         recorded = self._table.get("tests", {})
         times = [test_time._replace(seconds=test_time.seconds * self._scale) for test_time in self.times]

@@ -1,8 +1,8 @@
 """An archive of Spark's classes, which makes Java start twice as fast in tests.
 
-``python -m tests.support.class_archive`` runs a small program, and Java writes the loaded classes into the
-environment's folder. This takes a minute, so only `make test-all` does it; `make test` uses an existing archive. Java
-ignores an archive of a different version or of different jars.
+``python -m tests.support.class_archive`` runs a small program, and Java writes the loaded classes into the folder of
+the Python environment. This takes a minute, so only `make test-all` does it; `make test` uses an existing archive. Java
+ignores archives of other Java versions or other jars.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _ARCHIVE = Path(sys.prefix) / "classes.jsa"
 
 
 def java_options() -> str:
-    """Return ``JDK_JAVA_OPTIONS`` for tests.
+    """Return the value of the environment variable ``JDK_JAVA_OPTIONS`` for tests.
 
-    Java's launcher reads this variable. The options turn off Java's log, so that an unusable archive is not reported.
+    The options also turn off Java's log, so that Java does not report an unusable archive.
     """
     return f"{SHORT_LIVED} -XX:SharedArchiveFile={_ARCHIVE} -Xlog:disable" if _ARCHIVE.exists() else SHORT_LIVED
 

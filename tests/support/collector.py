@@ -1,7 +1,7 @@
 """A pytest plugin that freezes all objects before the tests, so that garbage collections skip them.
 
-Full collections would visit a million objects of modules and pending tests. ``gc.get_freeze_count()`` also visits them,
-which takes twenty milliseconds.
+Full collections would visit a million objects of modules and pending tests. ``gc.get_freeze_count()`` still visits the
+frozen objects, which takes 20 ms.
 """
 
 from __future__ import annotations

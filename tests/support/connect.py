@@ -1,7 +1,7 @@
-"""A child process with a Spark Connect session, because a process cannot also have a classic session.
+"""A child process with a Spark Connect session, because one process cannot have both a classic and a Connect session.
 
 The fixture ``connect`` (tests/conftest.py) is a client for the whole test run. A test passes it functions of the test's
-module, whose first argument is the session. Results are returned, and errors are raised::
+own module, whose first argument is the session. Their results are returned, and their errors raised::
 
     def count(spark, rows):
         return spark.range(rows).count()
@@ -32,7 +32,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class RaisedInTheClient(Exception):
-    """An exception that a function raised in the client.
+    """An exception that a function raised in the child process.
 
     Attributes:
         type: name of the exception's class.
@@ -50,7 +50,7 @@ class ConnectClient:
 
     Args:
         remote: as in ``SparkSession.builder.remote``. ``local[n]`` starts a server in the same process.
-        python: Spark's Python command.
+        python: the Python command that starts Spark's workers.
     """
 
     def __init__(

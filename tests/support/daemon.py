@@ -1,4 +1,4 @@
-"""The daemon of Python workers, for tests whose executor is a separate process."""
+"""A daemon of Python workers, for tests whose executor is a separate process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Programs in README, docs and notebooks. ``python -m tests.support.docs FOLDER`` writes them for type checkers.
 
-Programs are code blocks marked ``python``. A fragment, marked ``py``, becomes a function whose parameters are its free
-names. The tutorial's pages are modules that import the earlier pages' names.
+Programs are code blocks marked ``python``. A fragment (a block marked ``py``) becomes a function whose parameters are
+the fragment's undefined names. Each tutorial page becomes a module that imports the earlier pages' names.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def modules(step: Path) -> dict[str, str]:
 
 
 def fragments() -> dict[str, list[str]]:
-    """Return each page's code fragments, each wrapped in a function: path -> list of function sources."""
+    """Return the code fragments of each page (path -> list of sources), each wrapped in a function."""
     results = {page.relative_to(HOME).as_posix(): blocks(page, "py") for page in PAGES}
     return {
         path: [_as_function(f"fragment_{number}", source) for number, source in enumerate(sources)]

@@ -1,4 +1,4 @@
-"""A Python that starts immediately, because Spark starts hundreds of Python processes in tests.
+"""A fast-starting replacement for the Python command, because Spark starts hundreds of Python processes in tests.
 
 Spark runs this program instead of Python, so that not every worker imports pandas, PyArrow, PySpark and pillarbox. For
 ``-m MODULE``, it passes its arguments, environment, folder and standard streams to a server that has imported these
@@ -48,7 +48,7 @@ sys.exit(code[0] if code else 1)
 
 @contextmanager
 def forked_python() -> Iterator[str]:
-    """Run a server within the block, and yield the program's path."""
+    """Run a server during the block, and yield the path of the program that replaces Python."""
     with tempfile.TemporaryDirectory(prefix="pillarbox-") as folder:  # a socket's path has to be short
         address, program = f"{folder}/server", Path(folder, "python")
         program.write_text(_PROGRAM.format(python=sys.executable, address=address, jvm=JVM))
@@ -73,9 +73,9 @@ def forked_python() -> Iterator[str]:
 
 
 class _Server:
-    """Forks processes for programs that connect, until its standard input is closed.
+    """Forks a process for each program that connects, until the server's standard input is closed.
 
-    A forked process keeps the connection to its program open until it exits.
+    A forked process keeps the connection to its program open until the process exits.
     """
 
     def __init__(self, address: str) -> None:

@@ -1,4 +1,4 @@
-"""Faster files for Hadoop in tests: ``LocalFiles.java``, and no default settings.
+"""Makes Hadoop's access to local files faster in tests: ``LocalFiles.java``, and no default settings of Hadoop.
 
 Without its native library, Hadoop starts ``chmod`` for each written file and ``readlink`` for each renamed file. Spark
 sends Hadoop's settings, about a thousand, with each job that reads files or has state. ``python -m
@@ -30,7 +30,7 @@ _SETTINGS = """<configuration>
 
 
 def use_local_files() -> None:
-    """Make this process's and its children's Java processes use the class and no default settings.
+    """Make later Java processes use ``LocalFiles.java``, and no default settings of Hadoop.
 
     Does nothing if the parent process or the user has set ``HADOOP_CONF_DIR``.
     """

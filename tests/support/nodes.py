@@ -1,4 +1,4 @@
-"""Chain nodes for tests of operators and tasks."""
+"""Nodes of operator chains, for tests of operators and tasks."""
 
 from __future__ import annotations
 

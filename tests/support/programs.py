@@ -1,4 +1,4 @@
-"""Programs and functions for tests of several layers."""
+"""Programs and functions that tests of several layers share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bounded(bound: int) -> WatermarkStrategy:
 
 
 class Tumbling(KeyedProcessFunction):
-    """Sums values in event-time windows of 50 ms. Emits late records to a side output."""
+    """Sums values in tumbling event-time windows of 50 ms. Emits late records to a side output."""
 
     def open(self, runtime_context):
         self.sums = runtime_context.get_map_state(MapStateDescriptor("sums"))
@@ -65,7 +65,7 @@ def late_data(env, events):
 
 
 class History(KeyedProcessFunction):
-    """Stores a key's values in order."""
+    """Stores a key's values in the order of arrival."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))

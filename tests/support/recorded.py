@@ -1,4 +1,4 @@
-"""Recordings of local jobs (of each task in each epoch), and replays of queries."""
+"""Records all tasks of local jobs, and replays epochs of queries."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def replay_epochs(
     newest: int = 100,
     epochs: Iterable[int] | None = None,
 ) -> int:
-    """Record committed epochs of some tasks, and replay them. Returns the number of recordings.
+    """Record some tasks in committed epochs, and replay the recordings. Returns the number of recordings.
 
     A task without work in an epoch is not recorded.
 

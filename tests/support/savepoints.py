@@ -1,4 +1,4 @@
-"""Savepoints without Spark."""
+"""Restores savepoints without Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def restore_logs(
     channels: Sequence[Sequence[int]] = (),
     loads: Loads = loads_anything,
 ) -> dict[int, MemoryChunkStore]:
-    """Return the logs of an operator's new subtasks by index.
+    """Return the state logs, by subtask, that a start from a savepoint writes.
 
     Raises:
         CheckpointMismatchError: state is missing or damaged, a key would belong to a different subtask, or watermarks

@@ -1,4 +1,4 @@
-"""Spark sessions for test runs, isolated from this machine's Spark settings."""
+"""Spark sessions for tests, which ignore this machine's Spark settings."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def only_session(make: Callable[[], SparkSession]) -> Iterator[SparkSession]:
 
 
 def _is_instance_of(gateway: Any, java_object: Any, name: str) -> bool:
-    """Replace py4j's function ``is_instance_of`` for a class name.
+    """Check a Java object's class by name. Replaces py4j's ``is_instance_of``.
 
-    PySpark calls it a dozen times for each exception, and each time, py4j's function makes Java search all of Spark's
-    jars for a class ``py4j``.
+    PySpark calls this function a dozen times for each exception. In each call, py4j's own function makes Java search
+    all of Spark's jars for a class ``py4j``.
     """
     return bool(getattr(gateway.jvm, "py4j.reflection.TypeUtil").isInstanceOf(name, java_object))
 
@@ -81,7 +81,7 @@ def tasks_are_tried_once(session: SparkSession) -> Iterator[None]:
 
 
 def active_session(session: SparkSession) -> None:
-    """Make a session this thread's active session. Spark reads its settings if no session is passed."""
+    """Make a session this thread's active session, whose settings Spark reads if a call has no session."""
     jvm(session).SparkSession.setActiveSession(java_session(session))
     SparkSession._activeSession = session
 
@@ -90,7 +90,7 @@ def session_with_package(home: Path, name: str, package: str, **settings: str) -
     """Return a session with a package from Maven Central.
 
     Args:
-        settings: as in ``local_session``.
+        settings: Spark settings, as in ``local_session``.
     """
     return local_session(
         2,

@@ -1,4 +1,4 @@
-"""``LocalFiles.java`` behaves like the class of Hadoop that it replaces."""
+"""``LocalFiles.java`` behaves like the Hadoop class that it replaces."""
 
 from __future__ import annotations
 

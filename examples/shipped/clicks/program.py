@@ -1,4 +1,4 @@
-"""Measures how long visitors stay: sessions by columns, and the same sessions by Python functions."""
+"""Measures how long visitors stay, with sessions by column aggregates and the same sessions by Python functions."""
 
 import time
 from collections import Counter

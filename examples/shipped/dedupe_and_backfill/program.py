@@ -1,4 +1,4 @@
-"""Adds live orders to totals that begin with history, and drops orders that arrive twice."""
+"""Adds live orders to totals that begin with historical orders, and drops orders that arrive twice."""
 
 import os
 import shutil

@@ -1,7 +1,7 @@
-"""A stand-in for a model that scores payments: ``python model.py`` serves it on port 8123 until Ctrl-C.
+"""A simulated model that scores payments. ``python model.py`` serves it on port 8123 until Ctrl-C.
 
-``GET /score?card=c007&amount=1200.00`` answers ``{"score": 0.857}``. It accepts 20 requests a second, and answers
-further ones with 429 and a ``Retry-After`` of one second.
+``GET /score?card=c007&amount=1200.00`` returns ``{"score": 0.857}``. The model accepts 20 requests per second, and
+answers further requests with status 429 and a ``Retry-After`` of one second.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ LIMIT = 20  # requests a second
 
 
 class RateLimit:
-    """Admits so many requests a second. Each has a thread of its own, so a lock makes each decision one step."""
+    """Admits a number of requests per second. Requests arrive in several threads, so a lock protects each decision."""
 
     def __init__(self, most: int) -> None:
         self.lock = threading.Lock()
         self.recent: deque[float] = deque(maxlen=most)
 
     def admits(self) -> bool:
-        """Admit a request, or return False."""
+        """Return whether a request is admitted, and count it."""
         with self.lock:
             now = time.monotonic()
             if len(self.recent) == self.recent.maxlen and now - self.recent[0] < 1:
@@ -45,7 +45,7 @@ class ModelServer(ThreadingHTTPServer):
 
 
 class Model(BaseHTTPRequestHandler):
-    """Answers requests; the larger an amount, the higher its score."""
+    """Answers requests. Larger amounts have higher scores."""
 
     server: ModelServer
 
@@ -70,7 +70,7 @@ class Model(BaseHTTPRequestHandler):
 
 
 def serve(port: int = PORT) -> ModelServer:
-    """Return a server that listens on loopback; port 0 takes any that is free."""
+    """Return a server that listens on loopback. With port 0, it uses any free port."""
     return ModelServer(port)
 
 

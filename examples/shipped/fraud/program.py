@@ -1,4 +1,4 @@
-"""Finds stolen cards in a stream of payments, and asks a model about them: the tutorial, up to its step 5."""
+"""Finds stolen cards in a stream of payments, and asks a model about them: steps 1 to 5 of the tutorial."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""Notices devices that send no heartbeat any more, with timers that follow the clock."""
+"""Detects devices that no longer send heartbeats, with processing-time timers."""
 
 import threading
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ BREAKS_AFTER = {1: 2, 3: 4}  # how many heartbeats a device sends before it brea
 
 
 class Silence(KeyedProcessFunction[int, Row, tuple[Any, ...]]):
-    """Moves a timer at each heartbeat. A device is silent if it fires twice: the query itself may be late once."""
+    """Postpones a timer at each heartbeat. Because the query may be late once, only a second firing means silence."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.last_seen = runtime_context.get_state(ValueStateDescriptor("last_seen", datetime))

@@ -1,4 +1,4 @@
-"""Finds orders that nobody paid within ten minutes, and payments that no order waits for."""
+"""Finds orders that are not paid within ten minutes, and payments without a waiting order."""
 
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -26,7 +26,7 @@ def moment(milliseconds: int) -> datetime:
 
 
 class Unpaid(KeyedCoProcessFunction[str, Row, Row, tuple[Any, ...]]):
-    """Sets a timer for each order and each payment, so that it looks at them in the order of their times."""
+    """Sets a timer for each order and payment, so that they are processed in the order of their times."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.customer = runtime_context.get_state(ValueStateDescriptor("customer", str))  # of an order that waits

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def train(features: Sequence[Sequence[float]], labels: Sequence[int], steps: int = 20) -> list[float]:
-    """Return the weights of the features, and after them the constant."""
+    """Return the weights of the features, followed by the constant."""
     inputs, target = _with_constant(features), np.asarray(labels, dtype=float)
     weights = np.zeros(inputs.shape[1])
     for _ in range(steps):
@@ -20,7 +20,7 @@ def train(features: Sequence[Sequence[float]], labels: Sequence[int], steps: int
 
 
 def predict(weights: Sequence[Sequence[float]], features: Sequence[Sequence[float]]) -> list[float]:
-    """Return the chance that each record is what the model looks for, each by weights of its own."""
+    """Return each record's probability of fraud. Each record has its own weights."""
     return [float(chance) for chance in _chance((_with_constant(features) * np.asarray(weights)).sum(axis=1))]
 
 

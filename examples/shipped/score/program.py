@@ -1,4 +1,4 @@
-"""Scores payments with a model that is replaced when fraud has changed, and compares the accuracy."""
+"""Scores payments with a model that is replaced when fraud changes, and compares the accuracy."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -26,7 +26,7 @@ MODELS = MapStateDescriptor[int, Any]("models")  # by the time since when
 
 
 class WithModel(KeyedBroadcastProcessFunction[int, Row, Row, Any]):
-    """Holds each payment until event time has reached it: then all models up to there are known."""
+    """Holds each payment until event time reaches it, when all earlier models have arrived."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.waiting = runtime_context.get_state(ValueStateDescriptor[Row]("waiting"))
@@ -47,7 +47,7 @@ class WithModel(KeyedBroadcastProcessFunction[int, Row, Row, Any]):
 
 
 def score(payments: list[Row]) -> list[tuple[Any, ...]]:
-    """Score a batch, in a thread: numpy lets other threads run while it computes."""
+    """Score a batch of payments in a thread. During numpy's computations, other threads can run."""
     chances = predict([payment.weights for payment in payments], [payment.features for payment in payments])
     return [(row.at, row.fraud, row.model, int(chance > 0.5)) for row, chance in zip(payments, chances)]
 

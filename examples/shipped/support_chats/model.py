@@ -1,7 +1,8 @@
-"""A stand-in for a language model that summarizes chats: ``python model.py`` serves it on port 8124 until Ctrl-C.
+"""A simulated language model that summarizes chats. ``python model.py`` serves it on port 8124 until Ctrl-C.
 
-``POST /summarize`` with a chat as its text answers ``{"summary": "..."}``. It accepts 40 requests a second, and
-answers further ones with 429 and a ``Retry-After`` of one second. It refuses chats with card numbers in them by 400.
+``POST /summarize`` with a chat as text returns ``{"summary": "..."}``. The model accepts 40 requests per second, and
+answers further requests with status 429 and a ``Retry-After`` of one second. It answers chats that contain card numbers
+with status 400.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ CARD_NUMBER = re.compile(r"\b\d{4} \d{4} \d{4} \d{4}\b")
 
 
 class RateLimit:
-    """Admits so many requests a second. Each has a thread of its own, so a lock makes each decision one step."""
+    """Admits a number of requests per second. Requests arrive in several threads, so a lock protects each decision."""
 
     def __init__(self, most: int) -> None:
         self.lock = threading.Lock()
         self.recent: deque[float] = deque(maxlen=most)
 
     def admits(self) -> bool:
-        """Admit a request, or return False."""
+        """Return whether a request is admitted, and count it."""
         with self.lock:
             now = time.monotonic()
             if len(self.recent) == self.recent.maxlen and now - self.recent[0] < 1:
@@ -38,7 +39,7 @@ class RateLimit:
 
 
 class ModelServer(ThreadingHTTPServer):
-    """Serves the model on loopback, and counts the answers by their status."""
+    """Serves the model on loopback, and counts the answers by status."""
 
     def __init__(self, port: int) -> None:
         super().__init__(("127.0.0.1", port), Model)
@@ -78,7 +79,7 @@ class Model(BaseHTTPRequestHandler):
 
 
 def serve(port: int = PORT) -> ModelServer:
-    """Return a server that listens on loopback; port 0 takes any that is free."""
+    """Return a server that listens on loopback. With port 0, it uses any free port."""
     return ModelServer(port)
 
 

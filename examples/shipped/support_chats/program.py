@@ -1,4 +1,4 @@
-"""Summarizes support chats: a session is a chat, and a language model with a rate limit is asked about each."""
+"""Summarizes support chats with a rate-limited language model. Each chat is a session."""
 
 import json
 import threading

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def draw(hours: Sequence[Any], path: str) -> bool:
-    """Draw rows of (ends, wind, threshold) into an SVG file; return False if matplotlib is not installed."""
+    """Draw rows of (ends, wind, threshold) into an SVG file. Returns False if matplotlib is not installed."""
     try:
         from matplotlib import pyplot
     except ImportError:

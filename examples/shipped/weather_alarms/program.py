@@ -1,4 +1,4 @@
-"""Raises an alarm when the mean wind of six hours is above a threshold that changes while the program runs."""
+"""Emits an alarm if the mean wind of six hours exceeds a threshold that changes while the program runs."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ THRESHOLDS = MapStateDescriptor[int, float]("thresholds")  # miles an hour, by t
 
 
 class Compare(KeyedBroadcastProcessFunction[str, Row, Row, tuple[Any, ...]]):
-    """Holds each window until event time has passed its end: then all thresholds up to there are known."""
+    """Holds each window until event time has passed its end, when all thresholds up to then have arrived."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.waiting = runtime_context.get_map_state(MapStateDescriptor("waiting", int, float))
@@ -48,7 +48,7 @@ class Compare(KeyedBroadcastProcessFunction[str, Row, Row, tuple[Any, ...]]):
 
 
 def arriving(folder: str, columns: str) -> DataFrame:
-    """Read a file for each micro-batch, in the order of their names: Spark goes by their times of modification."""
+    """Read one file per micro-batch, in the order of their names. Reads copies with ascending modification times."""
     target = mkdtemp()
     for second, file in enumerate(sorted((Path(__file__).parent / folder).iterdir())):
         os.utime(shutil.copy(file, target), (1_700_000_000 + second, 1_700_000_000 + second))

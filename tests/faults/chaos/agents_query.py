@@ -1,4 +1,4 @@
-"""The query of ``make demo-agent``, in other sessions.
+"""The query of ``make demo-agent``, in Spark sessions with other settings.
 
 ``python -m tests.faults.chaos.agents_query FOLDER URL --slots 8 --homes 2``
 """
@@ -23,7 +23,7 @@ MOST = 100
 
 
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add arguments for the session and the budget's ceiling."""
+    """Add command-line arguments for the session and for the budget's ceiling."""
     parser.add_argument("--slots", type=int, default=2, help="concurrent tasks (%(default)s)")
     parser.add_argument("--homes", type=int, help="the most homes, which then share processes")
     parser.add_argument("--connect", action="store_true", help="a session of Spark Connect, without a ceiling")

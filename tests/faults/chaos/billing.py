@@ -1,9 +1,10 @@
 """Kills processes of ``make demo-agent``. Run it as ``python -m tests.faults.chaos.billing --kills 50 --seed 7``.
 
-The demo's agents ask a language model about each line of a chat. The seed determines when Python workers, homes and
-drivers are killed, and when the model is down. The answers must equal the results of plain Python, and each request
-must be billed once. With ``--share 0.5``, the budget has a ceiling of half of these tokens, which must hold; each line
-must be answered or refused. The last line of the output is a JSON object.
+The demo's agents ask a language model about each line of a chat. The seed determines when Python workers, home
+processes and drivers are killed, and when the model is down. The answers must equal the results of plain Python, and
+each request must be billed once. With ``--share 0.5``, the budget's ceiling is half of the tokens of all answers. Then
+the bill must not exceed the ceiling, and each line must be answered or refused. The last line of the output is a JSON
+object.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ PATIENCE = 300  # seconds without a request
 
 
 class Billing:
-    """A run of the demo with faults.
+    """A run of ``make demo-agent`` with faults.
 
     Args:
         session: arguments that describe the session.
@@ -104,7 +105,7 @@ class Billing:
 
 
 def holds(ceiling: int, stats: dict[str, Any], out: Path, least: float) -> bool:
-    """Return whether the bill is between a share of the ceiling and the ceiling, and each line has one outcome."""
+    """Return whether each line has one outcome, and the bill is from ``least`` times the ceiling up to the ceiling."""
     lines: Counter[tuple[str, int]] = Counter()
     for path in (out / "chats").glob("*.csv"):
         with path.open(newline="") as file:

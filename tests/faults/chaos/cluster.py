@@ -29,10 +29,10 @@ class Driver:
     """A driver process and its children, in a process session of their own.
 
     Args:
-        home: the folder with the run's shape. The driver writes its output into a subfolder.
+        home: the run's folder, with ``shape.json``. The driver writes its output into a subfolder.
 
     Attributes:
-        refused: number of failed file writes that the log shows.
+        refused: number of failed file writes in the driver's log.
     """
 
     def __init__(self, home: Path, number: int, environment: dict[str, str]) -> None:

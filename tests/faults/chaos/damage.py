@@ -1,4 +1,4 @@
-"""Damage to checkpoint files, and its effects."""
+"""Damage to checkpoint files, and the effects of this damage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Damage", "damage"]
 
 @dataclass
 class Damage:
-    """A checkpoint file that was truncated, changed or emptied.
+    """A checkpoint file that a fault has truncated, changed or emptied.
 
     Attributes:
         file: its path in the checkpoint.
@@ -50,7 +50,7 @@ class Damage:
 
 
 def damage(checkpoint: Path, rng: random.Random, shift: int = 0) -> Damage | None:
-    """Damage one of the newest files, which are read next. Returns None if there is no suitable file.
+    """Damage one of a checkpoint's newest files, which the next start reads. Returns None without a suitable file.
 
     Args:
         shift: a batch's number in the output minus its number in the checkpoint.

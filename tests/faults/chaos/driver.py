@@ -1,15 +1,23 @@
 """A driver process for ``make chaos``: ``python -m tests.faults.chaos.driver HOME STATUS``.
 
-Runs the programs of HOME/shape.json until HOME's input ends, and then a bounded program. Lines of standard input are
-orders. ``start PLACE`` starts the programs with the checkpoint and output in PLACE; ``start-first PLACE`` starts only
-the first program; ``stop`` stops them; ``read-READER PLACE`` reads the first program's checkpoint while it runs. The
-other orders need stopped programs: ``finish PLACE`` repeats each uncommitted epoch; ``available PLACE`` runs the second
-program until all due work is done; ``rescale PLACE`` changes the first program to the shape's parallelism; ``savepoint
-PLACE`` writes the shape's next savepoint. Results are JSON lines in STATUS. The process exits when standard input is
-closed or everything is done.
+Runs the programs that HOME/shape.json describes until HOME's input ends, and then a bounded program. Each line of
+standard input is an order. PLACE is a folder with a checkpoint and output.
+
+- ``start PLACE`` starts the programs, and ``start-first PLACE`` only the first program.
+- ``stop`` stops the programs.
+- ``read-READER PLACE`` reads the first program's checkpoint while the program runs.
+
+The other orders need stopped programs:
+
+- ``finish PLACE`` repeats each uncommitted epoch.
+- ``available PLACE`` runs the second program until all due work is done.
+- ``rescale PLACE`` changes the first program to the parallelism in ``shape.json``.
+- ``savepoint PLACE`` writes the next savepoint of ``shape.json``.
+
+Results are JSON lines in STATUS. The process exits when standard input is closed or everything is done.
 
 If a sink finds a file ``die in NAME ...`` in HOME after a write, it kills the driver before Spark commits the batch. If
-it finds ``stop NAME ...``, it stops its query.
+a sink finds ``stop NAME ...``, it stops its query.
 """
 
 from __future__ import annotations
@@ -242,7 +250,7 @@ class _Crossing:
     """A thread that writes savepoints of the original checkpoint while a query starts from a savepoint.
 
     Args:
-        wanted: (checkpoint, folder for savepoints), or None for no thread.
+        paths: the checkpoint and the savepoints' common path prefix, or None for no thread.
     """
 
     def __init__(self, spark: SparkSession, paths: dict[str, str] | None) -> None:

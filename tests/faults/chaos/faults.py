@@ -268,7 +268,7 @@ class ChaosFaults(ChaosRun):
     def _go_through(
         self, orders: list[tuple[str, Callable[[], None]]], is_half: Callable[[], Any], rng: random.Random
     ) -> None:
-        """Carry out orders before the queries restart. With a probability of one half, kill the driver in the middle.
+        """Send orders to the driver before the queries restart. In half of the cases, kill the driver during an order.
 
         Args:
             is_half: returns whether the last order is half done.

@@ -20,10 +20,10 @@ __all__ = ["Outcome"]
 
 
 class Outcome:
-    """The wrong rows of one seed.
+    """The wrong rows of one seed's run.
 
     Args:
-        say: called with each error's text.
+        say: called with the text of each error.
 
     Attributes:
         damages: damage to files of the first program's checkpoint.

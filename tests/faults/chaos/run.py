@@ -1,4 +1,4 @@
-"""One seed of ``make chaos``: programs, cluster, and recovery from failures."""
+"""The run of one seed of ``make chaos``: programs, cluster, and recovery from failures."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ HOUR = 3600 * SECOND
 
 
 class ChaosRun:
-    """A seed's programs, and their drivers.
+    """The run of one seed: its programs and their drivers.
 
     Args:
-        archive: the class archive for the JVMs of later seeds.
-        epochs: number of epochs. Fewer than `EPOCHS` mean fewer faults.
-        only: faults to cause in this order, instead of the seed's faults.
-        homes: mode of homes, instead of the seed's mode.
+        archive: an archive of Java classes, for faster starts of JVMs.
+        epochs: number of epochs. If it is less than `EPOCHS`, there are fewer faults.
+        only: faults to cause, in this order, instead of the seed's faults.
+        homes: mode of the home processes, instead of the seed's mode.
     """
 
     def __init__(

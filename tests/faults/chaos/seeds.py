@@ -1,8 +1,8 @@
 """Runs programs on Spark with random faults: ``python -m tests.faults.chaos.seeds --seed 7 --minutes 10``.
 
 A seed determines the cluster's shape, programs, input and faults, but not the exact times of faults. Every row is
-compared with plain Python's result. Each seed prints a line of JSON, and the last line contains sums. The exit code is
-0 if all results were right. Only faults that happened are counted.
+compared with the result of plain Python. Each seed prints a line of JSON, and the last line contains sums over all
+seeds. The exit code is 0 if all results were right. Only faults that happened are counted.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def run_seed(
     only: Sequence[str] = (),
     homes: str | None = None,
 ) -> dict[str, Any]:
-    """Run a seed. After an error, its files are kept.
+    """Run a seed. After an error, keep the run's files.
 
     Args:
         archive, epochs, only, homes: as in :class:`ChaosRun`.

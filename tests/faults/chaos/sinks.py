@@ -23,11 +23,11 @@ SINKS: tuple[Sink, ...] = ("overwriting", "knowing", "parquet")
 
 
 class ChaosSink(FileSink):
-    """A sink with one file per batch. It carries out orders after a write, before Spark commits the batch.
+    """A sink with one file per batch, and a callback between its write and Spark's commit.
 
     Args:
         knowing: whether the sink skips batches that it has already written.
-        after: called with the batch after a write.
+        after: called after the write of a batch.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ChaosSink(FileSink):
 
 
 class LoggedFiles:
-    """The folder of Spark's file sink. Reads only files in the sink's log."""
+    """The folder of Spark's file sink. Reads only the files that the sink's log lists."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

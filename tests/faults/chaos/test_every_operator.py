@@ -1,4 +1,4 @@
-"""Each operator is part of a program of ``make chaos``, or the operator table gives a reason why not."""
+"""Each operator is part of a ``make chaos`` program, or the table of operators states why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The expected output of ``Ledger`` in ``job.py``."""
+"""The expected output of ``Ledger`` in ``job.py``, computed by a model."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class _Account:
 
 
 class Accounts(Model):
-    """The accounts of all keys.
+    """A model of the states of all keys in ``Ledger``.
 
     Args:
-        place: returns a timer's fault point by key and timestamp.
+        point: name of the fault point of timers.
 
     Attributes:
-        emitted: (key, timestamp) of the ledger's own rows -> number of records so far with this key.
+        emitted: each row's key, timestamp, and number of records so far with this key.
     """
 
     def __init__(self, point: str) -> None:

@@ -24,12 +24,12 @@ class _Region:
 
 @dataclass
 class Answer:
-    """The expected output, and the possible fault points.
+    """The expected output of a program, and its fault points.
 
     Attributes:
-        output: sorted rows of each batch.
-        points: fault point -> its events in each batch.
-        totals: for each batch, the sum of ids in each ledger key's state after it.
+        output: the sorted rows of each batch.
+        points: fault point -> the events that reach it in each batch.
+        totals: for each batch, the sum of ids in the state of each ``Ledger`` key after it.
     """
 
     output: dict[int, list[Row]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Models of chaos programs, compared with these programs on the local runtime, where epochs are lost."""
+"""The models of chaos programs have the same output as the programs on the local runtime, where epochs fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keyed functions for chaos that await something between a read and a write of state."""
+"""Keyed functions for ``make chaos`` that await something between a read and a write of state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.faults.programs.job import Event, Faults
 
 
 class Awaits(KeyedProcessFunction):
-    """Folds a key's events. Concurrent or repeated elements would change the result."""
+    """Folds a key's events. Concurrent or repeated events of a key would change the result."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults

@@ -1,7 +1,7 @@
-"""Columnar windows and joins for chaos, in a program and as DataFrame functions.
+"""Columnar windows and joins for ``make chaos``, in a program and as DataFrame functions.
 
-The program's operators receive events from Python functions. The DataFrame functions form a query with Arrow rows from
-its source.
+The program's operators receive events from Python functions. The DataFrame functions form a separate query, whose
+source contains Arrow rows.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def state_of(end: int, events: Sequence[Event]) -> list[int]:
 
 
 class ColumnWindowsModel(WindowsModel):
-    """Windows of one length. All late events of an epoch together fire a window again once."""
+    """A model of tumbling or sliding windows. All late events of an epoch make a window fire once more."""
 
     def __init__(self, size: int, slide: int | None = None, lateness: int = 0) -> None:
         super().__init__(size, slide)
@@ -93,7 +93,7 @@ class ColumnWindowsModel(WindowsModel):
 
 
 class ColumnSessionsModel(Model):
-    """Sessions without allowed lateness. An epoch's sessions are merged before expired sessions are removed."""
+    """A model of sessions without allowed lateness. Merges an epoch's sessions before it removes expired sessions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,10 +198,10 @@ def _pair_of(left: Any, right: Any, ctx: Any) -> Iterator[Out]:
 
 
 def build(events: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B008
-    """Return a query with the results of all DataFrame functions, and of a join with a function after it.
+    """Return a query with the results of all DataFrame functions, including a join before a Python function.
 
     Args:
-        joined: bounds of both joins, and kind of the DataFrame function's join.
+        joined: bounds of both joins, and kind of the join by DataFrame function.
     """
     windows = PF.window_aggregate(
         events,

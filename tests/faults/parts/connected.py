@@ -1,7 +1,7 @@
-"""Two-stream operators for chaos, except joins.
+"""Two-stream operators for ``make chaos``, except joins.
 
-Even events are connected to odd events, in any order. So output may depend only on each stream alone, or on the records
-that are present when event time advances after all records of an epoch.
+Events with even ids are connected to events with odd ids, in any order. Output may therefore depend only on each stream
+alone, or on the records that are present when event time advances.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_dropped(event: Any) -> bool:
 
 
 class Sides(CoMapFunction):
-    """Emits each record with its stream, except some records of the second stream. Unkeyed."""
+    """Emits each record with the name of its stream, except some records of the second stream. Needs no key."""
 
     def map1(self, left: Any) -> OutputRow:
         return OutputRow(left.key, left.ts, ["left", left.id])
@@ -67,7 +67,7 @@ SIDES = Part("sides", lambda events, faults: sides_of(events).map(Sides()), Side
 
 
 class Turns(CoFlatMapFunction):
-    """Emits every second record of one stream, and each record of the other stream three times."""
+    """Emits every second record of the first stream, and each record of the second stream three times."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.lefts = runtime_context.get_state(ValueStateDescriptor[int]("lefts"))
@@ -115,9 +115,9 @@ TAKEN = OutputTag[OutputRow]("taken")
 
 
 class Balance(KeyedCoProcessFunction):
-    """Has separate state and timers for each stream. A timer removes earlier records.
+    """Has separate state and timers for each of two streams. A timer removes earlier records.
 
-    Each timer is a fault point, with its key and time.
+    Each timer is a fault point, named by its key and time.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -221,8 +221,8 @@ def is_tick(event: Any) -> bool:
 class Held(CoProcessFunction, CheckpointedFunction):
     """Keeps records in operator state until event time has advanced and a tick arrives.
 
-    All subtasks receive all ticks, so a record's subtask and position in the epoch do not matter. Each record is a
-    fault point, with its id.
+    All subtasks receive all ticks, so a record's subtask and position in the epoch do not matter. Each record's id is a
+    fault point.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -276,7 +276,7 @@ def is_fact(event: Any) -> bool:
 
 
 class Known(BroadcastProcessFunction):
-    """Emits each record with the newest facts before the last advance of event time. Unkeyed."""
+    """Emits each record with the newest facts before the last advance of event time. Needs no key."""
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[OutputRow]:
         facts, now = ctx.get_broadcast_state(FACTS), ctx.current_watermark()

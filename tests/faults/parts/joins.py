@@ -1,7 +1,7 @@
-"""Joins, rules and co-groups for chaos. All streams are parts of one input.
+"""Joins, broadcast rules and co-groups for ``make chaos``. All streams are parts of one input.
 
-Even events are joined with odd events that have close event times or the same window. Every third event waits until
-event time reaches it, and is emitted with the rule in force. Rules are broadcast.
+Events with even ids are joined with odd events of close event times or of the same window. Every third event waits for
+event time, and is emitted with the rule in force then.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def pairs(joined: Joined, events: DataStream, faults: Faults) -> DataStream:
 
 
 class JoinModel(Model):
-    """All records that were not late. Each pair of ids is a fault point."""
+    """A model of a join: all records that were not late. Each pair of ids is a fault point."""
 
     def __init__(self, joined: Joined) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class Ruled(KeyedBroadcastProcessFunction):
     """Emits each event with the rule in force at its time, and with all earlier rules.
 
     Broadcast state contains the rule in force and later rules. Each key's state contains all rules: a new key copies
-    them, and a new rule is added to all keys. So the order of events within an epoch does not matter.
+    them, and a new rule is added to all keys. The order of events within an epoch therefore does not matter.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -182,7 +182,7 @@ def ruled(events: DataStream, faults: Faults) -> DataStream:
 
 
 class RuledModel(Model):
-    """All rules and waiting events.
+    """A model of `Ruled`: all rules, and the events that wait for event time.
 
     Fault points are rules (by id) and waiting events (by key and time).
     """

@@ -1,4 +1,4 @@
-"""Dead letters for chaos: functions that reject records after changing state.
+"""Dead letters for ``make chaos``: functions that reject records after changing state.
 
 The output is right only if all changes for a rejected record are undone. The keyed function, a subclass of ``Ledger``
 in ``job.py``, also rejects timers. (Windows that reject records are in ``windows.py``.)
@@ -43,7 +43,7 @@ def is_refused_timer(timestamp: int) -> bool:
 
 
 class Strict(Ledger):
-    """A ledger that rejects some records and timers, including their output to side outputs."""
+    """A ``Ledger`` that rejects some records and timers after emitting results and side outputs."""
 
     def __init__(self, faults: Faults) -> None:
         super().__init__(NO_FAULTS)  # an error that is raised here fails nothing
@@ -69,9 +69,9 @@ class Strict(Ledger):
 
 
 class StrictModel(Accounts):
-    """A ledger without the rejected records and timers.
+    """A model of ``Ledger`` without the rejected records and timers.
 
-    Fault points are rejected records (by id) and timers.
+    Fault points are rejected records, named by their ids, and timers.
     """
 
     def record(self, event: Event) -> None:

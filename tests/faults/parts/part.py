@@ -1,6 +1,6 @@
-"""A part of chaos programs: an operator that runs beside ``Ledger`` in ``job.py``, and a model of its rows.
+"""A part of ``make chaos`` programs: an operator that runs beside ``Ledger`` in ``job.py``, and a model of its rows.
 
-The operator table (``tests/operators_table``) lists all parts.
+The table of operators (``tests/operators_table``) lists all parts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BOUNDS = ((-2_000, 3_000), (-12_000, -5_000), (4_000, 9_000), (-6_000, 0), (0, 5
 
 
 class Joined(NamedTuple):
-    """The kind of a join.
+    """The bounds and the kind of a join.
 
     Attributes:
         bounds: one of `BOUNDS`.
@@ -42,10 +42,10 @@ def mixed(so_far: int, number: int) -> int:
 
 
 class OutputRow(NamedTuple):
-    """An output row of a part.
+    """An output row of an operator.
 
     Attributes:
-        state: the key's state in this part, as JSON.
+        state: the key's state in this operator, as JSON.
     """
 
     key: int
@@ -54,12 +54,12 @@ class OutputRow(NamedTuple):
 
 
 class Model:
-    """The model of a part, which computes the effects of an epoch's events and of an advance of event time.
+    """A model of an operator: the rows that it emits for events and for advances of event time.
 
     Attributes:
         watermark: current event time.
-        rows: output since it was last taken.
-        points: fault point -> events since it was last taken.
+        rows: output since the last call of ``taken``.
+        points: fault point -> events since the last call of ``taken``.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Part:
-    """An operator of the program that chaos runs.
+    """An operator of the program that ``make chaos`` runs, with a model of its rows.
 
     Attributes:
         name: the operator's name and uid, and the name of its rows.

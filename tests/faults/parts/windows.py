@@ -1,4 +1,4 @@
-"""Windows for chaos: tumbling windows with late records, sliding windows, sessions, windows that reject records."""
+"""Windows for ``make chaos``: tumbling windows with late records, sliding windows, sessions, and windows that fail."""
 
 from __future__ import annotations
 

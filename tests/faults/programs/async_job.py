@@ -30,7 +30,7 @@ class Squared(NamedTuple):
 
 
 class Ask(Function):
-    """Requests the square of a record's id. Repeats the request after half a second without an answer."""
+    """Requests the square of a record's id from a service. Repeats a request that has no answer after half a second."""
 
     def __init__(self, service: str, faults: Faults) -> None:
         self.service = service

@@ -1,8 +1,8 @@
 """A program with everything that a checkpoint can contain.
 
-It consists of the program in ``job.py``, all parts in the operator table, state with a time-to-live, processing-time
-timers, and carried requests. Timers and requests wait for a file, so they are pending if a query stops before the file
-exists. The whole output does not depend on the parallelism.
+It consists of the program in ``job.py``, all operators in ``tests/operators_table``, state with a time-to-live,
+processing-time timers, and carried requests. Timers and requests wait for a file, so they are pending if a query stops
+before the file exists. The total output does not depend on the parallelism.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def is_asked(event: Any) -> bool:
 
 
 class Later(KeyedProcessFunction):
-    """Stores records until a file exists. A processing-time timer repeatedly checks for the file."""
+    """Stores records until a file exists. Processing-time timers check for the file."""
 
     MILLISECONDS = 500
 
@@ -88,7 +88,7 @@ class LaterModel(Model):
 
 
 class Counts(KeyedProcessFunction):
-    """Counts a key's records in two states: in total, and in this epoch (the second state expires)."""
+    """Counts a key's records in two states: one for all epochs, and one that expires at the end of each epoch."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         lasting, fresh = (ValueStateDescriptor(name, int, default=0) for name in ("kept", "fresh"))
@@ -119,7 +119,7 @@ class CountsModel(Model):
 
 
 class Ask:
-    """Answers with the square of a record's id, once a file exists."""
+    """Waits until a file exists, and then returns the square of a record's id."""
 
     def __init__(self, released: str) -> None:
         self.released = released
@@ -170,7 +170,7 @@ def build(events: DataFrame, released: Path, parallelism: int, subtasks: int = S
 
 
 class Operated:
-    """The program with its input, checkpoint and output, in a folder.
+    """A folder with the program's input, checkpoint and output.
 
     Args:
         subtasks: as in :func:`build`.

@@ -2,7 +2,7 @@
 
 It has two keyed levels: ``Ledger`` has every kind of keyed state and event-time timers; ``Region`` sums the ledgers'
 output. Every output row contains the key's whole state, and at the end of the stream, each remaining key emits a last
-row. So the output is right only if the state is right.
+row. The output is therefore right only if the state is right.
 """
 
 from __future__ import annotations
@@ -61,15 +61,14 @@ class InjectedError(Exception): ...
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault at a fault point of the program.
+    """A failure to inject at a fault point of the program.
 
     Attributes:
-        place: the fault point: ``source``, ``element`` (before state changes), ``changed`` (after), ``timer``,
-            ``snapshot`` (a state value is pickled), ``restored`` (a state value is unpickled), ``second`` (the second
-            level), ``second timer``, or a fault point of a part, such as ``window``.
-        at: the record's id, a timer's key and timestamp, or a window's key and start.
-        action: ``kill`` or ``raise``.
-        times: number of times that the fault occurs.
+        place: the fault point, which is ``source``, ``element`` (before state changes), ``changed`` (after), ``timer``,
+            ``snapshot`` (a state value is pickled), ``restored`` (a state value is unpickled), ``second`` (an element
+            of the second level), ``second timer``, or a fault point of an additional operator, such as ``window``. at:
+            the record's id, a timer's key and timestamp, or a window's key and start. action: ``kill`` or ``raise``.
+            times: number of times that the fault occurs.
     """
 
     place: str
@@ -79,7 +78,7 @@ class Fault:
 
 
 class Faults:
-    """The faults of a run. Files count their repetitions over all processes."""
+    """The faults of a run. Files count how often each fault has occurred in all processes."""
 
     def __init__(self, directory: Path | str, faults: Sequence[Fault] = ()) -> None:
         self.directory = str(directory)
@@ -290,7 +289,7 @@ def program(
     """Return the program's output as a stream.
 
     Args:
-        further: creates other output streams from the events, such as parts (``tests/faults/parts``).
+        further: creates additional output streams from the events, such as the operators in ``tests/faults/parts``.
         branch: whether to add a stateful operator that emits nothing.
     """
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms")
@@ -344,11 +343,11 @@ def make_events(
 ) -> list[Epoch]:
     """Return epochs with two partitions each. Some epochs have an empty partition or few keys.
 
-    In an epoch, all records of a key are in one partition, so that their order is defined.
+    All records of a key in an epoch are in one partition, so that their order is defined.
 
     Args:
         one_sided: probability that an epoch's ids are all even or all odd, so that a join has records on only one side.
-        grain: all times are multiples of this (ms). A large grain gives equal times.
+        grain: all timestamps are multiples of this number (ms). With a large grain, many timestamps are equal.
     """
     rng = random.Random(seed)
     result: list[Epoch] = []
@@ -405,8 +404,8 @@ def write_fixed_epochs(epochs: Sequence[Epoch], path: Path) -> None:
 def read_fixed_epochs(spark: SparkSession, path: Path) -> DataFrame:
     """Read an endless stream whose epochs stay the same after the driver has died.
 
-    Spark's file source is unsuitable: it logs a batch's files before Spark logs the batch, so after a crash in between,
-    the next batch contains the files of both batches.
+    Spark's file source is unsuitable, because it logs a batch's files before Spark logs the batch. After a crash in
+    between, the next batch would contain the files of both batches.
     """
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2 * ROWS).option("numPartitions", 2)
     events = spark.read.parquet(str(path))
@@ -419,10 +418,10 @@ Row = tuple[str, int, int, str]
 
 
 class FileSink:
-    """A sink for ``foreachBatch`` with one file per batch, created by renaming. Keeps files of earlier attempts.
+    """A sink for ``foreachBatch``. Writes one file per batch, renames complete files, and keeps earlier attempts.
 
     Args:
-        shift: number to add to batch numbers, if another checkpoint preceded the checkpoint or some of its batches are
+        shift: number to add to batch numbers. Not 0 if the query began on another checkpoint, or if some batches are
             not the program's.
     """
 

@@ -1,4 +1,4 @@
-"""A bounded program, whose reader stops after the first results."""
+"""A bounded program whose reader stops after the first results."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Recomputed levels: ``python -m tests.faults.programs.lost_levels HOME KIND LOSS ROUNDS [SEED]``.
+"""Recomputed shuffle levels: ``python -m tests.faults.programs.lost_levels HOME KIND LOSS ROUNDS [SEED]``.
 
-Level 1 emits each key once, after the file ``open`` lists the key, from a processing-time timer (KIND ``ticks``) or
-when an async operator gets a carried answer (``carry``). Level 2 counts its input. Each round stops a task of level 2
-in the middle of an epoch, and deletes level 1's shuffle files (LOSS ``files``) or kills executors of a
-``local-cluster`` (``executors``). When level 1 runs again, ``open`` lists other keys. A failed query is restarted. The
-last line of output is JSON: number of failures, missing keys and duplicated keys.
+Level 1 emits each key once, after the file ``open`` lists the key: from a processing-time timer (KIND ``ticks``), or
+when an async operator's carried request is answered (``carry``). Level 2 counts its input.
+
+Each round stops a task of level 2 during an epoch. Then it deletes level 1's shuffle files (LOSS ``files``), or kills
+executors of a ``local-cluster`` (``executors``). When level 1 runs again, ``open`` lists other keys. A failed query is
+restarted. The last line of output is JSON: number of failures, missing keys and duplicated keys.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _PATIENCE = 600.0
 
 
 class Ticks(KeyedProcessFunction):
-    """Emits one tick per key, when the key is open."""
+    """Emits one record per key, when the file ``open`` lists the key."""
 
     def __init__(self, home: str) -> None:
         self.home = home
@@ -74,7 +75,7 @@ def is_open(home: str, key: int) -> bool:
 
 
 class Second(KeyedProcessFunction):
-    """Counts by key. If a file ``hold`` exists, the first task with a record waits until its process ends."""
+    """Counts records by key. If a file ``hold`` exists, the first task with a record hangs until its process ends."""
 
     def __init__(self, home: str) -> None:
         self.home = Path(home)
@@ -93,10 +94,11 @@ class Second(KeyedProcessFunction):
 
 
 class LostLevels:
-    """The query. Its sink replaces existing batches.
+    """The query with two shuffle levels. Its sink replaces the output of repeated batches.
 
     Args:
-        parallelism: of both levels. Above 1, Spark often fails a query instead of repeating a level.
+        parallelism: parallelism of both levels. If it is greater than 1, Spark often fails the query instead of
+            repeating a level.
         lose: called to lose the output of level 1.
     """
 

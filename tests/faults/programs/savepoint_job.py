@@ -1,6 +1,6 @@
 """A query that starts from a savepoint.
 
-While HOME/wait exists, its tasks wait in the middle of the restore, and write HOME/reached.
+While the file HOME/wait exists, the tasks write HOME/reached and wait in the middle of the restore.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pillarbox import (
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key's records. A much later timer emits the records' times."""
+    """Counts a key's records. A timer in the far future emits the records' times."""
 
     def __init__(self, home: Path | None = None) -> None:
         self._home = home

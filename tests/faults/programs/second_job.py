@@ -1,4 +1,4 @@
-"""Programs that ``make chaos`` runs beside ``job.py``. They emit each record once, with its square.
+"""Programs that ``make chaos`` runs beside ``job.py``. They emit each record once, with the square of its id.
 
 ``drain`` and ``carry`` call a service with a client timeout and retries (``async_job.py``). ``deadline`` calls it
 without a client timeout, so the operator gives up on unanswered requests; a later answer must not be emitted.
@@ -40,7 +40,7 @@ LATE = -2
 
 
 class Patient(AsyncFunction):
-    """Answers after the operator's timeout has passed."""
+    """Has no timeout for requests. Returns a marker if the operator gives up on a record."""
 
     def __init__(self, service: str, faults: Faults) -> None:
         self.service = service

@@ -1,8 +1,8 @@
 """Finds out which damage to state files Spark detects: ``python -m tests.faults.programs.state_files HOME``.
 
 A keyed query runs a few epochs. Then its newest state file is truncated, altered, emptied, duplicated or removed.
-Hadoop's local checksums are off, as in object stores. The query restarts from a copy of this checkpoint. The outcome is
-one of
+Hadoop's local checksums are off, as in object stores. The query restarts from the damaged copy of its checkpoint. The
+outcome is one of
 
 - noticed: the query failed,
 - harmless: the result is right,
@@ -39,7 +39,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 
 
 class Remember(KeyedProcessFunction):
-    """Stores all values of a key. Emits their number and sum."""
+    """Stores all values of a key, and emits their number and sum."""
 
     def __init__(self, attempt: str) -> None:
         # Each attempt is a new program to the workers, so none continues with its state in memory.
@@ -95,7 +95,7 @@ def run(spark: Any, inputs: Path, checkpoint: Path, attempt: str, settings: dict
 
 
 def newest_state_file(checkpoint: Path, kind: str) -> Path:
-    """Return the newest file in the first partition's store. ``kind`` is ``changelog``, ``zip`` or ``sst``."""
+    """Return the newest file in the first partition's state store. ``kind`` is ``changelog``, ``zip`` or ``sst``."""
     files = sorted(
         (path for path in (checkpoint / "state" / "0" / "0").rglob(f"*.{kind}")),
         key=lambda path: (path.stat().st_mtime_ns, path.name),
@@ -163,7 +163,7 @@ class Trial:
 
 @dataclass
 class Checkpoint:
-    """An ended query's checkpoint, and the results expected after it."""
+    """The checkpoint of an ended query, and the expected results of later epochs."""
 
     inputs: Path
     path: Path

@@ -1,7 +1,7 @@
-"""A state value whose pickling and unpickling run code.
+"""A state value whose pickling and unpickling run code that can fail.
 
-Unpickling compares and adds objects of a frozen dataclass with slots, which works only if the objects have all their
-fields.
+Unpickling compares and adds objects of a frozen dataclass with slots, which works only if these objects already have
+all their fields.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _PARTS = 3
 
 @dataclass(frozen=True, order=True)
 class Seen:
-    """A range of records: last id and number of records."""
+    """A range of consecutive records: the last id and the number of records."""
 
     last: int
     count: int
 
 
 class Tally:
-    """Counts a key's records, as a mutable state value. Injected faults make pickling or unpickling fail.
+    """A mutable state value that counts a key's records. Injected faults make pickling or unpickling fail.
 
     Args:
         faults: the directory with descriptions of the faults to inject.
-        parts: ranges of the records so far, in order.
+        parts: consecutive ranges of the records so far.
 
     Attributes:
         last: id of the last record, or -1.

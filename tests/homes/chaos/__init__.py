@@ -1,1 +1,1 @@
-"""Random faults of the processes that homes depend on. These processes are real; Spark is simulated."""
+"""Random faults of home processes, and of the processes that start and use them. Only Spark is simulated."""

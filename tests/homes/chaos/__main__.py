@@ -1,9 +1,9 @@
-"""Runs two queries in each of two sessions, with faults: ``python -m tests.homes.chaos --seed 7 --faults 200``.
+"""Runs queries in home processes, with random faults: ``python -m tests.homes.chaos --seed 7 --faults 200``.
 
-Each session has a daemon, whose workers run the epochs of its queries. A query has three state partitions, whose homes
-count records by key. Each epoch's results are compared with the query's committed state. A fault kills or pauses a
-process, removes sockets, or slows down Spark's state. In the end, no process or file may be left. The last line of
-output is a JSON object.
+Each of two sessions has two queries, and a daemon, whose workers run the queries' epochs. A query has three state
+partitions, whose home processes count records by key. Each epoch's results are compared with the query's committed
+state. A fault kills or pauses a process, removes sockets, or slows down Spark's state. In the end, no process or file
+may be left. The last line of output is a JSON object.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def work(arguments: Any) -> Any:
 
 
 class Cluster:
-    """The executor with its daemons and workers. Ended processes are restarted."""
+    """The executor with its daemons and workers. Restarts processes that have ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -126,7 +126,7 @@ class Cluster:
 
 
 class Running(threading.Thread):
-    """A running query. Each epoch is repeated in random workers until it succeeds."""
+    """A thread that runs a query. It repeats each epoch in random workers until the epoch succeeds."""
 
     attempts = count(0, 1000)
 

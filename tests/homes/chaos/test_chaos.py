@@ -1,4 +1,4 @@
-"""A few faults of each kind. (`make chaos-homes` causes two hundred.)"""
+"""Runs of home processes with a few faults of each kind. (`make chaos-homes` causes two hundred faults.)"""
 
 from __future__ import annotations
 

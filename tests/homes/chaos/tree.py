@@ -1,7 +1,7 @@
-"""An executor, daemons and workers, forked from this process.
+"""A simulated Spark executor with daemons and workers, all forked from this process.
 
-As in Spark, an executor is the parent of its daemons, and a daemon is the parent of its workers. Starters are also
-forked; in production, a command starts them.
+As in Spark, an executor is the parent of its daemons, and a daemon is the parent of its workers. Starters of home
+processes are also forked; in production, a command starts them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def send(connected: socket.socket, message: Any) -> None:
 
 
 def receive(connected: socket.socket) -> Any:
-    """Receive a message. Raises EOFError if the other end has closed."""
+    """Receive a message. Raises EOFError if the other end has closed the connection."""
     return pickle.loads(_read(connected, _SIZE.unpack(_read(connected, _SIZE.size))[0]))
 
 

@@ -1,6 +1,6 @@
-"""Program changes on existing state, one per row in docs/operations.md.
+"""Changed programs resume from existing state. Each test is a row of a table in docs/operations.md.
 
-Descriptions are compared as in ``pillarbox.start``. See tests/spark/operating/test_changes.py for changes on Spark,
+Programs are compared as in ``pillarbox.start``. See tests/spark/operating/test_changes.py for changes on Spark,
 test_changed_state.py for changed state, and test_changed_windows.py for changed windows.
 """
 
@@ -232,7 +232,7 @@ def test_the_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["checkpoint", "savepoint"])
 def test_a_key_type_that_is_declared_later(tmp_path: Path, path: str) -> None:
-    """Otherwise, no record would find its key's state."""
+    """If keys of another type were accepted, no record would find its state."""
 
     def by(key_type: Any = None) -> Any:
         return lambda env, paid: {"sum": paid.key_by("card", key_type=key_type).process(Sum()).uid("sum")}
@@ -332,7 +332,7 @@ def test_the_time_zone_of_days(tmp_path: Path, columns: bool) -> None:
 
 
 def test_aggregates_of_columns(tmp_path: Path) -> None:
-    """An additional aggregate is refused, because folded rows are not stored."""
+    """An additional aggregate is refused, because rows are not stored."""
 
     def build(uid: str, **aggregates: Any) -> Any:
         def built(env, paid):

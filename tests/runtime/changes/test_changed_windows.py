@@ -1,7 +1,7 @@
-"""Windows of a different size, kind or allowed lateness on existing state.
+"""Programs with a different size, kind or allowed lateness of windows resume from existing state.
 
-An element belongs to the windows of the program that received it, so open windows end as they began. Panes cannot
-change to a different slide.
+An element belongs to the windows of the program that received it, so open windows keep their bounds. State in panes
+cannot change to a different slide.
 """
 
 from __future__ import annotations

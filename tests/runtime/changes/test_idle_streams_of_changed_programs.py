@@ -1,4 +1,4 @@
-"""Idle streams in changed programs. An idle stream sends nothing, so its receivers must know that it is idle."""
+"""Idle streams in changed programs. An idle stream sends nothing, so new receivers must be notified of its idleness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detection of a checkpoint's layout if its notes are lost."""
+"""Detection of a checkpoint's layout if the notes that describe it are lost."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The program settings that an operator's state depends on are stored with it. Different settings are refused.
+"""An operator's state depends on program settings, which are stored with it. Different settings are refused.
 
-Each refused case would silently give wrong results, such as lost or mixed-up windows. Accepted cases give right
-results.
+Each refused setting would silently cause wrong results, such as lost windows. Accepted settings give right results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Once event time has moved past their rows, joins keep no rows or timers, and only a short log."""
+"""Once event time has passed their rows, joins keep neither rows nor timers, and only a short state log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that changes after its first epoch has begun, and before it is committed, as after an error in a function.
+"""Programs that change before their first epoch is committed, for example after an error in a function.
 
 There is no state yet, but Spark has stored each source's position, and whether the state depends on processing time.
 """
@@ -32,7 +32,7 @@ def program(*sources: str, key: str = "card", **options: Any) -> Program:
 
 
 class Folders:
-    """The folders of a checkpoint: ``offsets`` and ``commits`` contain the numbers of ``begun`` and ``committed``."""
+    """A fake checkpoint. The folders ``offsets`` and ``commits`` list the batch ids in ``begun`` and ``committed``."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []

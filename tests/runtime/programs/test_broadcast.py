@@ -29,7 +29,7 @@ CHANGED = OutputTag("changed")
 
 
 class Over(KeyedBroadcastProcessFunction):
-    """Emits a key's spending with its limit. A limit for all keys emits each key's spending."""
+    """Emits a key's spending with the key's limit. A broadcast limit for all keys makes each key emit its spending."""
 
     def open(self, runtime_context):
         self.spent = runtime_context.get_state(ValueStateDescriptor("spent"))
@@ -250,7 +250,7 @@ RECENT.enable_time_to_live(StateTtlConfig("1 minute"))
 
 
 class Walk(KeyedBroadcastProcessFunction):
-    """Iterates over a state's keys, and changes this state and another state during the iteration."""
+    """Iterates over a state's keys, and changes this state and another state while it iterates."""
 
     def open(self, runtime_context):
         self.size, self.recent = runtime_context.get_state(SIZE), runtime_context.get_list_state(RECENT)

@@ -94,7 +94,7 @@ def test_a_timer_that_is_set_for_the_batch_s_own_time_or_before_fires_at_its_end
 
 
 def test_a_timer_for_which_spark_calls_is_deleted_once(clock):
-    """Spark deletes the timer after the call, and logs a warning if it is missing."""
+    """Spark itself deletes the timer after the call. A second deletion would make Spark log a warning."""
     query = reminding()
     query.run_batch([NOON + 10 * MINUTE, NOON + 20 * MINUTE, NOON + 30 * MINUTE], now=NOON)
     clock.now = NOON + 15 * MINUTE

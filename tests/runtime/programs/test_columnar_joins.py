@@ -297,7 +297,7 @@ REAL_KEYS: dict[str, tuple[Any, Any]] = {
     st.integers(1, 3),
 )
 def test_nan_is_a_key_and_there_is_one_zero(epochs, kinds, how, parallelism):
-    """Spark compares floating-point join keys in this way."""
+    """As in Spark's joins, NaN equals NaN, and -0.0 equals 0.0."""
     types = [Types.INT(), *(REAL_KEYS[kind][0] for kind in kinds), Types.LONG(), Types.LONG()]
     names = ["code", *kinds, "at", "number"]
     info = Types.ROW_NAMED(names, types)

@@ -12,7 +12,7 @@ ASKED = logging.getLogger("asked")
 
 
 class Timers(KeyedProcessFunction):
-    """Sets timers for each record. Timers that fire at the end of event time set further timers."""
+    """Sets timers for each record. Timers that fire when event time ends set further timers."""
 
     def process_element(self, value, ctx):
         timers = ctx.timer_service()

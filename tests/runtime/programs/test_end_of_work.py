@@ -1,4 +1,4 @@
-"""The last micro-batch with work in an ``availableNow`` query."""
+"""Detection of the last micro-batch with work in an ``availableNow`` query."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_requests_of_the_first_batch_count() -> None:
 
 
 class Query:
-    """A query's progress. Spark keeps the last two reports."""
+    """A fake query. Like Spark, it keeps only its last progress reports."""
 
     def __init__(self) -> None:
         self.batches: list[dict[str, Any]] = []
@@ -110,7 +110,7 @@ def test_all_batches_are_looked_at_in_their_order() -> None:
 
 
 def test_a_report_that_there_was_nothing_to_do_is_of_no_batch() -> None:
-    """Spark reports it with the number of the next batch, which gets its own report later."""
+    """An idle report has the number of the next batch, which later gets its own report."""
     query = Query()
     reports = ProgressReader(query)
     query.batches += [report(0, idle=True, second=0)]

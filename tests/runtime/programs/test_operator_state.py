@@ -52,7 +52,7 @@ class United(Numbered):
 
 
 class Counted(FlatMapFunction, CheckpointedFunction):
-    """Counts in a field, and writes the count into the snapshot."""
+    """Counts records in an attribute, and writes the count into operator state at each snapshot."""
 
     def initialize_state(self, context):
         self.saved = context.get_operator_state_store().get_list_state(ListStateDescriptor("count", int))

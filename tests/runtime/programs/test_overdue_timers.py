@@ -25,7 +25,7 @@ class Silence(KeyedProcessFunction):
 
 
 class Sets(KeyedProcessFunction):
-    """Sets timers in both time domains, and emits when they fire."""
+    """Sets event-time and processing-time timers, and emits a result when they fire."""
 
     def process_element(self, value, ctx):
         _, at, times = value

@@ -1,4 +1,4 @@
-"""A naive datetime is one point in time for every use: event time, watermark, timer or column."""
+"""A naive datetime is the same instant in every use: as event time, watermark, timer or column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``foreachBatch`` under Spark Connect, whose tasks do not know the query. Errors occur before the query runs."""
+"""``foreachBatch`` under Spark Connect, where tasks do not know their query. Errors occur before the query runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The error of a ``foreachBatch`` function that ``query.stop()`` interrupts."""
+"""The error of a ``foreachBatch`` function that ``query.stop()`` has interrupted."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ def test_keys_of_no_known_type_may_be_several(notes: list[KeyNote | None]) -> No
 
 
 class Heads:
-    """An operator's state in a checkpoint: one log per subtask."""
+    """A fake checkpoint with an operator's state: one state log per subtask."""
 
     def __init__(self, *records: Any) -> None:
         with ProgramTestHarness(

@@ -1,4 +1,4 @@
-"""The last epoch of a drained query. All subtasks run, and event time ends in each."""
+"""In the last epoch of a drained query, all subtasks run, and event time ends in each of them."""
 
 from __future__ import annotations
 

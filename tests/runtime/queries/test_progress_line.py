@@ -20,7 +20,7 @@ CLEAR = "\r\x1b[K"
 
 
 class Terminal(io.StringIO):
-    """A stream that pretends to be a terminal. Sets ``written`` after each write."""
+    """A fake terminal. Sets the event ``written`` after each write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def test_a_failing_progress_line_does_not_affect_the_query() -> None:
 
 
 class Query:
-    """A query that ends when its terminal shows a given text."""
+    """A fake query that ends when its terminal shows a given text."""
 
     id = "q"
     runId = "r"

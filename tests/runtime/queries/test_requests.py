@@ -1,4 +1,4 @@
-"""Requests to the driver of a running query: acceptance, withdrawal, and messages to both sides."""
+"""Requests to a running query's driver: accepted and withdrawn requests, and messages to command and driver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_SPARK: Any = None
 
 
 class Folder:
-    """The request folder in memory. ``when`` is called with each written line."""
+    """A request folder in memory. Calls ``when`` with each line that is written."""
 
     def __init__(self) -> None:
         self.content: list[Any] = []
@@ -565,7 +565,7 @@ def test_finished_requests_do_not_block_new_ones(folder, clock, savepoints, ende
 
 
 def test_a_query_does_not_stop_for_what_was_desired_before_its_start(folder, started, calls, caplog):
-    """The sender of the command was killed. Hours later, a stop would be unexpected."""
+    """After a stop command is killed, its request remains. A query that starts hours later must not stop for it."""
     want_stop(folder, until=1000 + 24 * 3600.0)
     ask(folder, until=1000 + 24 * 3600.0)
     with caplog.at_level(logging.WARNING, "pillarbox"):

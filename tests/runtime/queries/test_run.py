@@ -1,4 +1,4 @@
-"""Ends of queries: signals, time limits for epochs, and blocked starts of epochs."""
+"""How queries end: signals, time limits for epochs, and blocked starts of epochs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox._runtime.spark.starting.started import StartedQuery, find, rememb
 
 
 class Query:
-    """Spark's query object. Each read of the status calls ``looked`` with the read's number."""
+    """A fake ``StreamingQuery``. Each read of its status calls ``looked`` with the number of reads."""
 
     id = "q"
 
@@ -199,7 +199,7 @@ ASLEEP = (
 
 
 class Java:
-    """Spark's Java objects of a classic query: state, lock, logs and thread."""
+    """Fake Java objects of a classic Spark query: state, lock, logs and thread."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
@@ -312,7 +312,7 @@ def test_a_query_between_two_triggers_does_not_wait_for_the_next_one(query, java
 
 @pytest.mark.parametrize("stack", [PLANS, READS_A_TABLE])
 def test_an_epoch_that_is_being_planned_is_waited_for(query, java, stack):
-    """Spark checks the state again after it has planned an epoch, and then drops the epoch if the query is ending."""
+    """After planning an epoch, Spark checks the query's state again, and drops the epoch if the query is ending."""
     java.stack = stack
 
     def look(number: int) -> None:
@@ -382,7 +382,7 @@ def test_a_query_that_found_the_gate_closed_in_passing_has_ended(query, java, mo
 
 
 def test_a_query_that_has_taken_on_another_epoch_is_not_stopped_in_it(query, java):
-    """Spark reports the query as idle until the epoch has begun."""
+    """Spark reports the query as idle until the next epoch has begun."""
     query.at_work = False
     looks = iter(range(20))
 

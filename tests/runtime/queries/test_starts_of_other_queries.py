@@ -1,4 +1,4 @@
-"""Queries without a pillarbox program, started through pillarbox's wrapper."""
+"""Queries without a pillarbox program start through pillarbox's wrapper of ``DataStreamWriter.start``."""
 
 from __future__ import annotations
 

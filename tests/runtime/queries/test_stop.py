@@ -45,7 +45,7 @@ def test_a_query_whose_epoch_does_not_end_in_time_still_runs() -> None:
 
 
 def test_spark_returns_early_when_a_query_ends() -> None:
-    """Spark then reads the state that pillarbox has changed in order to end the query."""
+    """``awaitTermination`` then reads the query state that pillarbox has changed in order to end the query."""
     result = query()
     start: Any = SimpleNamespace(spark=None, checkpoint="cp")
     started = StartedQuery(result, start)

@@ -1,4 +1,4 @@
-"""User code makes no outside calls in a replay, even if it catches the refusal. Loopback works."""
+"""In a replay, user code calls no other machine, even if it catches the error of a refused call. Loopback works."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_library_in_c_finds_no_network() -> None:
     ],
 )
 def test_a_replay_stops_at_work_of_the_epoch_before(entry: tuple[Any, ...], name: str) -> None:
-    """The operator is replaced, so nothing would happen."""
+    """A replay replaces asynchronous operators, so it would silently ignore pending requests."""
     operator = UnansweredOperator(OperatorContext("ask", "ask", 0, 1, Mock(), Mock()))
     operator.restore_state(None)
     with pytest.raises(RefusedCallError, match=f"'ask' calls a service, .* Pending requests: .*{name}"):

@@ -1,4 +1,4 @@
-"""Two programs on one recording are equal, or differ first at some record."""
+"""Two versions of a program on one recording have equal results, or differ first at some record."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def test_a_module_that_a_function_imports_later_is_asked_for(tmp_path, modules):
 
 
 class KeepsObjects(KeyedProcessFunction):
-    """Keeps an object of a script's class, and emits one of a local class."""
+    """Stores an object of a script's class, and emits an object of a local class."""
 
     def __init__(self, in_state: type, emitted: type) -> None:
         self.in_state = in_state

@@ -1,4 +1,4 @@
-"""Checks in Spark's logs (in both formats) that an epoch's input still exists. Spark is simulated."""
+"""Before an epoch is read again, Spark's logs (in two formats) must show that its input exists. Spark is simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replay gives keyed functions the recorded answers to ``ctx.call``, and makes no call."""
+"""In a replay, ``ctx.call`` returns the recorded answers, and makes no call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUERY = "q"
 
 
 class Charges(KeyedProcessFunction[Any, Any]):
-    """Makes two calls for each card, and counts the cards with answers."""
+    """Makes two calls for each card, and counts the answered cards."""
 
     def __init__(self, bank: FakeService) -> None:
         self.bank = bank
@@ -36,7 +36,7 @@ class Charges(KeyedProcessFunction[Any, Any]):
 
 
 def epochs_of(folder: Path, bank: FakeService, *epochs: list[str], **options: Any) -> list[Path]:
-    """Run epochs, and return the recordings of the keyed task."""
+    """Run epochs, and return a recording of the keyed task in each epoch."""
 
     def build(env: Any, cards: Any) -> Any:
         return cards.key_by(lambda card: card).process(Charges(bank), **options).uid("charges")
@@ -99,7 +99,7 @@ def test_calls_that_are_allowed_are_made(tmp_path: Path) -> None:
 
 
 def answers_in(folder: Path) -> dict[int, list[Entry]]:
-    """Return the entries of the only query's journal."""
+    """Return the entries of the only query's journal in a folder."""
     (query,) = folder.iterdir()
     ((subtask,),) = ([path.name for path in (query / "charges").iterdir()],)
     return read_entries(folder.as_uri(), query.name, "charges", int(subtask))

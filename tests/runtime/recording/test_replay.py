@@ -1,4 +1,4 @@
-"""A replayed task has the same results and clock. Differences are shown with possible reasons."""
+"""A replayed task has the same results and clock readings. Differences are printed with possible causes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SECOND = 1000
 
 
 class JobClock:
-    """The running job's clock, which replays do not have."""
+    """The clock of the recorded job. A replay cannot read it."""
 
     clock: ManualProcessingTimeService
 
 
 class Silent(KeyedProcessFunction):
-    """Emits a key three seconds after the key's last record. A record takes a second."""
+    """Emits a key three seconds after the key's last record. Each record advances the clock by a second."""
 
     def open(self, ctx: Any) -> None:
         self.seen = ctx.get_state(ValueStateDescriptor("seen"))
@@ -248,7 +248,7 @@ def traced_silently(function: Any) -> Any:
 
 
 class Shapes(KeyedProcessFunction):
-    """Base class of functions with unusual source code. They reject the key "b"."""
+    """Base class of functions with unusual source code. They raise an error for the key "b"."""
 
     def process_element(self, key: Any, ctx: Any) -> Any:
         assert key != "b"
@@ -282,7 +282,7 @@ class LongSignature(Shapes):
 
 
 class Decorated(Shapes):
-    """Has a method with two decorators. One decorator does not refer to the function."""
+    """Has a method with two decorators. One decorator keeps no reference to the function."""
 
     @traced
     @traced_silently
@@ -292,7 +292,7 @@ class Decorated(Shapes):
 
 
 class Inherited(Documented):
-    """Inherits its method."""
+    """Inherits its method from another function."""
 
 
 @pytest.mark.parametrize("shape", [Shapes, Documented, LongSignature, Decorated, Inherited])
@@ -327,7 +327,7 @@ def test_the_debugger_stops_in_callables(tmp_path, monkeypatch, capsys, function
 
 
 class FailsLater(Silent):
-    """Fails in a timer instead of at an input record."""
+    """Fails in a timer instead of at a record."""
 
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
         seen = self.seen.value()
@@ -354,7 +354,7 @@ class Unprintable:
 
 
 class KeepsLarge(KeyedProcessFunction):
-    """Keeps half a megabyte for each key, in rows of their own."""
+    """Stores half a megabyte for each key, in a separate row."""
 
     def open(self, ctx: Any) -> None:
         self.large = ctx.get_state(ValueStateDescriptor("large"))

@@ -1,4 +1,4 @@
-"""Messages about a checkpoint from its folders alone, and columns with arbitrary names."""
+"""Errors that a checkpoint's folders alone reveal, and columns with unusual names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_state_that_is_gone_is_noticed(programs: list[Any] | None, count: int, s
 
 @pytest.mark.parametrize("names", [["a", "b"], ["a.b", "c"], ["a`b", "a.b"]])
 def test_columns_of_any_names_are_mapped(names: list[str]) -> None:
-    """PySpark interprets column names: `df["a.b"]` is the field b of the struct a."""
+    """Columns are renamed first, because PySpark interprets names: `df["a.b"]` is the field b of the struct a."""
     seen: list[list[str]] = []
     batch = pa.record_batch([[1], [2]], names=names)
 

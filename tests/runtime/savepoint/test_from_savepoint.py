@@ -39,7 +39,7 @@ LIMITS = MapStateDescriptor("limits")
 
 
 class Over(KeyedBroadcastProcessFunction):
-    """Emits a card's spending and limit, and sets a timer that fires after a second of silence."""
+    """Emits a card's spending and limit. A timer fires after a second without payments."""
 
     def open(self, runtime_context):
         self.spent = runtime_context.get_state(ValueStateDescriptor("spent"))
@@ -65,7 +65,7 @@ class Total(WindowFunction):
 
 
 class Pairs(FlatMapFunction, CheckpointedFunction):
-    """Holds back every second result, in operator state."""
+    """Holds back every second result in operator state."""
 
     def initialize_state(self, context):
         self.held = context.get_operator_state_store().get_list_state(ListStateDescriptor("held"))

@@ -94,7 +94,7 @@ class NewOrder:
 
 
 class MoreStates(KeyedProcessFunction):
-    """Declares states, and fields of their classes, that the savepoint lacks."""
+    """Declares additional states and fields of classes, which the savepoint does not contain."""
 
     def open(self, runtime_context):
         self.order = runtime_context.get_state(ValueStateDescriptor("order", golden.Order))

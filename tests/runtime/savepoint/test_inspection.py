@@ -1,4 +1,4 @@
-"""The effects of a program change on a checkpoint, computed from the program and the checkpoint."""
+"""``inspect --against`` lists the effects of a program change on a checkpoint."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_requests_of_an_operator_with_another_uid_are_refused(beside: Any) -> No
 
 
 class Declares(KeyedProcessFunction):
-    """Keeps a value, with or without a declared type."""
+    """Stores a value in a state with or without a declared type."""
 
     def __init__(self, *types: Any) -> None:
         self._types = types

@@ -1,4 +1,4 @@
-"""Columnar operators resume from a savepoint with a different number of subtasks, as if not interrupted."""
+"""With a different number of subtasks, columnar operators resume from a savepoint as if they had not stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start positions of sources after a savepoint, without Spark."""
+"""The start positions of sources after a start from a savepoint, computed without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of ``read_state``: types in heads, variants, batches, and several logs."""
+"""The columns of ``read_state``: declared types, variants, batches, and several state logs."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Scores(MapFunction):
 
 
 class Starter:
-    """A starter that answers only after the worker's epoch."""
+    """A fake starter of home processes, which answers only after the worker's epoch."""
 
     is_asked = False
 

@@ -248,7 +248,7 @@ def test_full_collections_take_a_small_share_of_the_work(clock, monkeypatch):
 
 @pytest.mark.parametrize("many", [0, 1_000_000_000])
 def test_many_objects_of_a_worker_are_left_out_of_collections(worker, monkeypatch, many):
-    """PySpark collects all garbage after each task, which would take longer than the task."""
+    """PySpark runs a full garbage collection after each task. With many objects, it would take longer than the task."""
     monkeypatch.setattr(residency, "_MANY_OBJECTS", many)
     monkeypatch.setattr(worker, "_stay", False)
     env = StreamExecutionEnvironment().set_parallelism(1)
@@ -261,7 +261,7 @@ def test_many_objects_of_a_worker_are_left_out_of_collections(worker, monkeypatc
 
 
 def test_homes_freeze_nothing(monkeypatch):
-    """Memory that is frozen before a fork is shared until a process unfreezes it."""
+    """Objects that are frozen before a fork share their memory, until a process unfreezes them."""
     for name in ("freeze", "unfreeze"):
         monkeypatch.setattr(gc, name, lambda: pytest.fail("it belongs to the process that it was forked from"))
     worked = Seconds()
@@ -400,7 +400,7 @@ def counting_many(keys: int) -> Query:
 
 
 def test_the_shares_of_a_savepoint_are_few_and_large():
-    """Spark handles a share as a row, which costs a hundred times as much as a key."""
+    """Spark processes each share as a row, which takes a hundred times as long as a key."""
     _, shares = routed(counting_many(500), 5)
     assert [len(share) for share in shares.values()] == [1] * len(shares)
     assert all(share[0].num_rows > 5 for share in shares.values())

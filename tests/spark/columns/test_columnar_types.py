@@ -1,4 +1,4 @@
-"""Columnar aggregates and joins of all Spark types have the results of ``groupBy`` and ``join``."""
+"""For all Spark types, columnar aggregates and joins have the same results as ``groupBy`` and ``join``."""
 
 from __future__ import annotations
 

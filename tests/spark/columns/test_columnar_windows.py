@@ -1,4 +1,4 @@
-"""Columnar aggregates, compared with Spark's aggregates: in batch mode, and in streaming mode with a restart."""
+"""Columnar aggregates have the same results as Spark's, in batch mode and in a streaming query with a restart."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class AllTypes(KeyedProcessFunction):
 
 
 class TooLarge(KeyedProcessFunction):
-    """Emits a number that its column cannot hold."""
+    """Emits a number that is too large for its column."""
 
     def process_element(self, value, ctx):
         yield 2**40 if value.id == 3 else value.id

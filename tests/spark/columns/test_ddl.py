@@ -1,4 +1,4 @@
-"""DDL parsed without a session has the same meaning as in Spark."""
+"""DDL strings that are parsed without a session have the same meaning as in Spark."""
 
 from __future__ import annotations
 

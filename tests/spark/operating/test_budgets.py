@@ -1,4 +1,4 @@
-"""Budgets on Spark. Tasks in other processes reach the driver's ledger, and ceilings' charges survive a restart."""
+"""Budgets on Spark: tasks in other processes book times at the driver, and ceilings' charges survive a restart."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Changes of a program's environment on one checkpoint, one per row in docs/operations.md. Every sum continues.
+"""Changes of a query's environment on one checkpoint, one for each row of a table in docs/operations.md. Sums continue.
 
-tests/runtime/changes/test_changed_programs.py tests changed programs, test_source_changes.py changed sources, and
-test_operate.py changed numbers.
+See tests/runtime/changes/test_changed_programs.py for changed programs, test_source_changes.py for changed sources, and
+test_operate.py for changed parallelism.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refused starts from a savepoint. (For other starts, see tests/faults/test_from_savepoint.py.)"""
+"""Starts from a savepoint that are refused. (For accepted starts, see tests/faults/test_from_savepoint.py.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operation of a query from outside: inspection, rescaling, and the command line."""
+"""A query is operated from outside: inspection, rescaling, and the command line."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Count(WindowFunction):
 
 
 class Home:
-    """A folder with a source and a checkpoint. Each run adds the records of ten seconds."""
+    """A folder with a source and a checkpoint. Each run adds ten seconds of records to the source."""
 
     def __init__(self, spark: Any, folder: Path) -> None:
         self.spark = spark
@@ -225,7 +225,7 @@ def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
     tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="Spark repartitions state from 4.2 on"
 )
 def test_a_file_sink_goes_on_where_state_went_to_other_partitions(home):
-    """The sink's log has an entry per batch, even after Spark has compacted it."""
+    """The sink's log must have an entry for each batch, even after Spark has compacted the log."""
     spark, out = home.spark, str(home.folder / "out")
     compacted_every = "spark.sql.streaming.fileSink.log.compactInterval"
 

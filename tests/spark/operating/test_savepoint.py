@@ -1,4 +1,4 @@
-"""Savepoints of a checkpoint, written and read by Spark, by Arrow alone, and on the command line."""
+"""Savepoints of a checkpoint, written by Spark and on the command line, and read by Spark and by Arrow alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CHECKPOINT, SAVEPOINT = "é+(1)'s=check,point", "save [1] {a,b}*? 5% #é's"
 
 
 class Remember(KeyedProcessFunction):
-    """Counts a key's records, stores the last time, and sets a timer in the far future."""
+    """Counts a key's records, stores the last record's time, and sets a timer in the far future."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))

@@ -1,4 +1,4 @@
-"""Sources that are added, removed or moved between a savepoint and a start from it. (For Kafka, see tests/kafka.)"""
+"""Sources that are added, removed or moved before a start from a savepoint. (For Kafka, see tests/kafka.)"""
 
 from __future__ import annotations
 

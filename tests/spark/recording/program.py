@@ -1,4 +1,4 @@
-"""The recorded program. Its functions can be imported, like a user's package."""
+"""The program that the tests record. Its functions can be imported, like functions of a user's package."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Inbox:
 
 
 class Seen(KeyedProcessFunction):
-    """Counts a card's payments. A negative amount is an error."""
+    """Counts a card's payments. A negative amount raises an error."""
 
     def open(self, ctx: Any) -> None:
         self.seen = ctx.get_state(ValueStateDescriptor("seen"))
@@ -75,7 +75,7 @@ class SeenTwice(Seen):
 
 
 class Limited(KeyedBroadcastProcessFunction):
-    """Emits payments up to their card's last limit, and counts the others."""
+    """Emits payments that do not exceed their card's newest limit, and counts all others."""
 
     LIMITS = MapStateDescriptor("limits", Types.STRING(), Types.LONG())
 
@@ -94,7 +94,7 @@ class Limited(KeyedBroadcastProcessFunction):
 
 
 class Heartbeats(KeyedProcessFunction):
-    """Emits a key a few milliseconds (on the worker's clock) after each of its records."""
+    """Emits a key some milliseconds after each of its records, by the worker's clock."""
 
     def open(self, ctx: Any) -> None:
         self.told = ctx.get_state(ValueStateDescriptor("told"))

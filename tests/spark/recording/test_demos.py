@@ -1,4 +1,4 @@
-"""Fifty recorded epochs of the demos, at first and last levels. Each replay gives the same state."""
+"""Fifty epochs of the demos are recorded, at first and last levels. Each replay gives the same state."""
 
 from __future__ import annotations
 

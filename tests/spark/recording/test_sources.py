@@ -1,4 +1,4 @@
-"""Recordings of programs with several sources or without files, and of running queries."""
+"""Recordings of programs with several sources or with sources other than files, and of running queries."""
 
 from __future__ import annotations
 

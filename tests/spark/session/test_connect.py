@@ -44,7 +44,7 @@ pytestmark = pytest.mark.long("takes a server of Spark Connect: make test-connec
 
 
 class CountPerMinute(KeyedProcessFunction):
-    """Emits (key, end of the minute, number of records) at each minute's end."""
+    """Emits (key, end of the minute, number of records) at the end of each minute."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_map_state(MapStateDescriptor("seen"))
@@ -261,7 +261,7 @@ def test_views_of_batch_programs(connect):
 
 
 class Hearing(StreamingQueryListener):
-    """Collects events by run, including late events of earlier runs."""
+    """Collects events for each run, including events that arrive after the run has ended."""
 
     def __init__(self):
         self.records: Counter[str] = Counter()
@@ -353,7 +353,7 @@ def test_for_each_batch_with_several_outputs(connect, tmp_path):
 
 
 class Alarms(Counts):
-    """Sets a timer that is due at once and emits the key again, and a timer that is due in an hour."""
+    """Sets two timers: one is due immediately and emits the key again, and one is due in an hour."""
 
     def process_element(self, value, ctx):
         yield from super().process_element(value, ctx)

@@ -1,4 +1,4 @@
-"""The dashboard under Spark Connect. It runs in the client, shows no stages, and writes the history at the end."""
+"""Under Spark Connect, the dashboard runs in the client, shows no Spark stages, and writes the history at the end."""
 
 from __future__ import annotations
 

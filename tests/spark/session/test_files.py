@@ -1,4 +1,4 @@
-"""Small files next to a checkpoint, accessed through Hadoop or, as under Spark Connect, with DataFrames."""
+"""Reads and writes small files next to a checkpoint, through Hadoop or, as under Spark Connect, with DataFrames."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SETTINGS = {"workers": {MODE: "off"}, "shared homes": {MODE: "fork", MOST: "2"}}
 
 
 class UsesAll(KeyedProcessFunction):
-    """Runs the library check with the key as index."""
+    """Uses the library that the key selects, and checks the library's effects on the process."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

@@ -100,7 +100,7 @@ def test_workers_without_a_daemon_are_refused():
 
 
 def test_push_based_shuffle_is_refused():
-    """With push-based shuffle, Spark does not compare the output of a repeated task."""
+    """With push-based shuffle, Spark does not compare the output of repeated tasks."""
     with pytest.raises(ConfigurationError, match=r"spark\.shuffle\.push\.enabled is true: if an executor is lost"):
         requirements.check_requirements(FakeSession(spark__shuffle__push__enabled="true"), streaming=True)  # type: ignore[arg-type]
     requirements.check_requirements(FakeSession(spark__shuffle__push__enabled="true"), streaming=False)  # type: ignore[arg-type]

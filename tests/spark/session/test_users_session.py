@@ -343,7 +343,7 @@ def test_a_function_may_leave_a_batch_unread(user, files, tmp_path):
 
 
 def test_spark_compares_the_output_of_tasks_that_run_again(user, files, tmp_path):
-    """Spark 4.1 needs a setting for this comparison. Without it, records would be lost."""
+    """Spark 4.1 needs a setting for this comparison. Without the comparison, records would be lost."""
     user.conf.set(SHUFFLE_CHECKSUMS, "false")
     user.conf.set(SHUFFLE_RETRY, "false")
     seen = []

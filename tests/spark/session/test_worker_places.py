@@ -1,4 +1,4 @@
-"""Requirements of Spark's processes. A keyed program needs the same packages as Spark's own API."""
+"""Requirements on the Python of Spark's processes. A keyed program needs the same packages as Spark's own API."""
 
 from __future__ import annotations
 

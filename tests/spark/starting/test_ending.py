@@ -1,4 +1,4 @@
-"""Queries that end between two epochs, on a signal, on request, or with ``availableNow``."""
+"""Queries end between two epochs: on a signal, on request, or with ``availableNow``."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_script_that_ends_with_its_query_says_nothing_of_errors(workers_python
 
 
 class Slow(KeyedProcessFunction):
-    """Counts a key's records. From the second record on, waits until a file exists."""
+    """Counts a key's records. At each record after the first, waits until a file exists."""
 
     def __init__(self, go: Path) -> None:
         self.go = go

@@ -94,7 +94,7 @@ def test_a_file_sink_that_has_the_epoch_already(query: Query, epochs: int) -> No
 
 
 def test_state_files_have_format_1_whatever_the_session_says(query: Query) -> None:
-    """With format 2, Spark may commit the state of one attempt with the output of another."""
+    """With format 2, Spark may commit one attempt's state together with another attempt's output."""
     query.put("ab")
     with session_settings(query.spark, {STATE_FORMAT: "2"}):
         query.run(query.writer().format("noop"))

@@ -1,4 +1,4 @@
-"""A process's locks: threads that plan, start, read and write do not deadlock."""
+"""Threads of one process that plan, start, read and write at the same time do not deadlock."""
 
 from __future__ import annotations
 

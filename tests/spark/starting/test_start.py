@@ -86,7 +86,7 @@ class Sum(KeyedProcessFunction):
 
 
 class Soon(Sum):
-    """Sets a timer that is due at once, and a timer that is due in an hour."""
+    """Sets a timer that is due immediately, and a timer that is due in an hour."""
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         yield from super().process_element(value, ctx)

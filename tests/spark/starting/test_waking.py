@@ -1,4 +1,4 @@
-"""Work that becomes due while a query is stopped is done after its start, even without input."""
+"""Timers and requests that become due while a query is stopped are processed after its start, even without input."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Count(KeyedProcessFunction):
 
 
 class Query:
-    """A query that counts by key. Each epoch reads one file with all keys. The last level makes requests."""
+    """A query that counts by key. Each epoch reads one file with all keys. The last operator makes requests."""
 
     def __init__(self, spark: SparkSession, home: Path) -> None:
         self.spark = spark

@@ -1,6 +1,6 @@
-"""Random programs as columns of rows, and processors that run them on Spark and on pillarbox.
+"""Random programs, stored in rows, and processors that run them on Spark and on pillarbox.
 
-Each key has its own program. A row contains calls of states and timers as JSON, and their results are emitted.
+Each key has its own program. A row contains calls of state and timer methods as JSON. The calls' results are emitted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def draw_calls(draw: random.Random, most: int, *, timers: bool) -> str:
 
 
 def draw_rows(seed: int, programs: int, batches: int, *, timers: bool) -> list[list[dict[str, Any]]]:
-    """Return each micro-batch's rows. Some are late, some exactly at the watermark. The first key is null.
+    """Return random rows for each micro-batch. Some are late, and some exactly at the watermark. The first key is null.
 
     Args:
         timers: whether to include timer calls. (Without a time mode, ``listTimers`` crashes Spark's worker.)
@@ -106,11 +106,11 @@ def _tuples(argument: Any) -> Any:
 
 
 class Interpreter(StatefulProcessor):
-    """Runs the calls in rows and timers.
+    """Runs the calls that rows contain, and the calls for expired timers.
 
     Args:
-        ttl: the states' time-to-live (ms), or None.
-        by_clock: whether timers follow the clock. If so, times are relative to the clock.
+        ttl: time-to-live of the states (ms), or None.
+        by_clock: whether timers use processing time. If so, times are relative to the clock.
     """
 
     def __init__(self, ttl: int | None = None, *, by_clock: bool = False) -> None:
@@ -153,9 +153,7 @@ class Interpreter(StatefulProcessor):
         return outcome(getattr(self.handle, f"{method}Timer"), at)
 
     def shown_time(self, time: int, base: int) -> int:
-        """Return a time to emit. In processing time it is relative, because micro-batches on Spark and here begin at
-        different times.
-        """
+        """Return a time to emit. Processing times are relative, as Spark's micro-batches begin at other times."""
         return round((time - base) / 3_600_000) if self.by_clock else time
 
     def say(self, key, what: str, outcomes: list[str]):
@@ -163,7 +161,7 @@ class Interpreter(StatefulProcessor):
 
 
 class FrameInterpreter(Interpreter):
-    """Runs a program's state calls on pandas frames."""
+    """Runs the calls of state methods that pandas frames contain."""
 
     def handleInputRows(self, key, rows, timerValues):
         for frame in rows:

@@ -1,6 +1,6 @@
-"""Adoption: pillarbox resumes from a savepoint of a stopped Spark query.
+"""pillarbox adopts a stopped Spark query: it writes a savepoint, and resumes the query from it.
 
-The result is compared with Spark's own query, resumed from its checkpoint.
+The results are compared with Spark's own query, resumed from its checkpoint.
 """
 
 from __future__ import annotations

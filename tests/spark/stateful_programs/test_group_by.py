@@ -1,4 +1,4 @@
-"""``group_by`` on Spark: its use, refusals, and errors in a query."""
+"""``group_by`` on Spark: results, refused arguments, and errors in a query."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_wrong_arguments_are_spark_s_errors(spark: SparkSession, arguments: Any,
 
 
 class Framed(StatefulProcessor):
-    """Emits the lengths of a key's frames, its first time, and midnight."""
+    """Emits the lengths of the pandas frames with a key's rows, the first row's time, and a midnight."""
 
     def init(self, handle):
         pass

@@ -1,7 +1,7 @@
-"""Random programs on Spark and on pillarbox emit the same rows in each micro-batch.
+"""Random programs emit the same rows in each micro-batch on Spark and on pillarbox.
 
-``interpreter.py`` creates the programs. Each key has its own program, so a difference names a small program that shows
-it.
+``interpreter.py`` creates the programs. Each key has its own program, so the key with a difference names a small
+program that reproduces it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def results(
 
 @pytest.fixture
 def session(spark: SparkSession) -> SparkSession:
-    """Programs use event time, because with processing time, Spark runs micro-batches without data forever."""
+    """A session for event-time programs. With processing time, Spark would run micro-batches without data forever."""
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     return session

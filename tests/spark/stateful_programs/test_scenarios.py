@@ -1,18 +1,17 @@
 """Cases from Spark's own tests of these APIs, with the same assertions for Spark and pillarbox.
 
 They cover Spark's ``test_pandas_transform_with_state.py``, ``..._state_variable.py`` and
-``test_pandas_grouped_map_with_state.py``. Time-to-live, timers, late rows, null keys, a single partition and restarts
-are tested in ``test_same_as_spark.py``, ``TwsTester`` in ``tests/operators/stateful_processor``, downstream operators
-in ``test_group_by.py``, and killed workers in ``tests/faults/test_stateful_programs.py``.
+``test_pandas_grouped_map_with_state.py``. See ``test_same_as_spark.py`` for time-to-live, timers, late rows, null keys,
+a single partition and restarts, and ``test_group_by.py`` for downstream operators.
 
 These tests are left out, because they concern Spark's state store:
 
-- ``..._map_state_metadata``, ``..._list_state_metadata``, ``..._value_state_metadata`` (the sources ``state-metadata``
-  and ``statestore``, the change feed, snapshots): ``test_adopt.py`` reads states with both sources;
+- ``..._map_state_metadata``, ``..._list_state_metadata`` and ``..._value_state_metadata``: ``test_adopt.py`` reads
+  states with the same sources;
 - the custom metrics in ``..._query_restarts``, which count calls of RocksDB;
-- ``test_schema_evolution_scenarios``, ``test_schema_evolution_fails`` and ``test_not_nullable_fails``, about Avro:
-  pillarbox converts states by its own rules (``docs/state.md``);
-- all of ``..._checkpoint_v2.py``, the same tests with a different format of Spark's state files.
+- ``test_schema_evolution_scenarios``, ``test_schema_evolution_fails`` and ``test_not_nullable_fails``, which are about
+  Avro;
+- ``..._checkpoint_v2.py``, which repeats the tests with another format of Spark's state files.
 """
 
 from __future__ import annotations
