@@ -1,6 +1,6 @@
-"""Makes ``build/pillarbox.zip``, which ``spark-submit --py-files`` ships to workers: both packages, nothing else.
+"""Makes ``build/pillarbox.zip``, which contains both packages, for ``spark-submit --py-files``.
 
-``make zip`` runs this. The same sources make the same bytes, on any machine and at any time.
+Run it with ``make zip``. The same sources always give the same bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def write_zip(packages: Sequence[Path], out: Path) -> None:
-    """Write the files of packages into an archive, in which Python finds them by their names."""
+    """Write packages into an archive from which Python can import them."""
     files = [
         (path.relative_to(package.parent).as_posix(), path)
         for package in packages

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This checkout against another revision of pillarbox, in pairs: is it slower than it was?
+"""Compares this checkout with another revision of pillarbox, in pairs, to detect slowdowns.
 
 Both sides are driven by this checkout's benchmarks; only the ``pillarbox`` package that they import differs. For each
 work there are two processes, one for each side, which take turns: a pair is a micro-batch (or a job, or a start) of
@@ -59,9 +59,9 @@ class Turns:
     """One side of a work.
 
     Attributes:
-        turn: does a turn, and returns its cost, of which less is better.
+        turn: runs a turn, and returns its cost. Less is better.
         close: ends the process.
-        warm_up: how many turns do not count.
+        warm_up: number of turns that do not count.
     """
 
     turn: Callable[[], float]
@@ -70,7 +70,7 @@ class Turns:
 
 
 def micro_batch(directory: Path, source: Path, *, kind: type[Contest], case: Any, work: str, contender: str) -> Turns:
-    """Return micro-batches of a contest."""
+    """Return turns that each run a micro-batch of a contest."""
     directory.mkdir(parents=True)
     parser = argparse.ArgumentParser()
     case.options(parser)
@@ -95,7 +95,7 @@ def micro_batch(directory: Path, source: Path, *, kind: type[Contest], case: Any
 
 
 def epoch(directory: Path, source: Path, *, empty: bool) -> Turns:
-    """Return micro-batches of 1,000 rows, or of none."""
+    """Return turns that each run a micro-batch of 1,000 rows, or an empty one."""
     random = np.random.default_rng(1)
     side = Side(Epochs, source=source, side="pillarbox", directory=directory, memory=MEMORY)
     number = 0
@@ -134,13 +134,13 @@ def asked(
     cost: Callable[[dict[str, Any]], float],
     warm_up: int = 4,
 ) -> Turns:
-    """Return turns of another case's side, each of which is one question.
+    """Return turns that each call a method of another case's side.
 
     Args:
         kind: the side's class.
         settings: its arguments, in addition to the directory.
         question: the method and its arguments.
-        cost: takes it from the answer.
+        cost: returns the cost in an answer.
     """
     directory.parent.mkdir(exist_ok=True)
     side = Side(kind, source=source, directory=directory, **settings)
@@ -216,7 +216,7 @@ WORKS: dict[str, Callable[[Path, Path], Turns]] = {
 
 
 def measure(name: str, places: dict[str, Path], pairs: int, directory: Path) -> list[float]:
-    """Return this checkout's cost over the revision's, for some pairs of two new processes."""
+    """Return the ratios of this checkout's cost to the revision's, for pairs of turns in two new processes."""
     sides: dict[str, Turns] = {}
     ratios: list[float] = []
     costs: dict[str, float] = {}

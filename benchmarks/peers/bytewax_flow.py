@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: disable-error-code="import-not-found, misc, untyped-decorator"
-"""Bytewax's side of the windows; runs in a virtual environment of its own, without pillarbox and Spark.
+"""Bytewax's side of the windows. Runs in its own virtual environment, without pillarbox and Spark.
 
 A dataflow over rows of a Parquet file: ``key_on``, ``fold_window`` with an ``EventClock``, and a sink that keeps the
 results. One process has one worker, as threads would share Python's one lock; the benchmark runs two of them, each with
@@ -77,10 +77,10 @@ def merge_sessions(a, b):
 
 
 class Windows:
-    """A dataflow for each question."""
+    """A side that runs a dataflow for each call."""
 
     def run(self, source: str, target: str, **spec: Any) -> dict[str, Any]:
-        """Run a dataflow to its end; it writes its results into a file."""
+        """Run a dataflow to its end. It writes its results to a file."""
         results: list[Any] = []
         clock = EventClock(
             ts_getter=lambda row: row[1],

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: disable-error-code="import-not-found"
-"""The service that lookups ask: HTTP on loopback, each answer a latency later.
+"""The lookups' service: HTTP on loopback. Each answer is delayed by a fixed latency.
 
-``GET /<id>`` gives ``{"id": <id>, "score": <number>}``. Connections are kept alive. It prints the port that it got,
-and ends when its standard input does, so that it never outlives who started it.
+``GET /<id>`` returns ``{"id": <id>, "score": <number>}``. Connections are kept alive. The service prints its port, and
+ends with its standard input, so that it never outlives its parent.
 """
 
 from __future__ import annotations

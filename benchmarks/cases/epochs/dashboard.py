@@ -58,7 +58,7 @@ _DRAWN = "document.body.dataset.drawn"
 
 
 class Shown(Stepped):
-    """A query by ``pillarbox.start``, which can be shown."""
+    """A query that ``pillarbox.start`` has started, and its dashboard."""
 
     query: Any = None
     dashboard: Any = None
@@ -73,7 +73,7 @@ class Shown(Stepped):
         return {"url": self.dashboard.url, "query": str(self.query.id)}
 
     def hide(self) -> None:
-        """Close it."""
+        """Close the dashboard."""
         self.dashboard.close()
 
 
@@ -88,7 +88,7 @@ class Reader:
         self._connection: http.client.HTTPConnection | None = None
 
     def read(self, url: str, query: str) -> dict[str, Any]:
-        """Read the page and its data; return the milliseconds that it took."""
+        """Read the page and its data. Returns the duration (ms)."""
         began = time.perf_counter()
         self._connection = connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
         read_page(connection, query)
@@ -107,7 +107,7 @@ class Reader:
             seen = answer
 
     def leave(self) -> dict[str, Any]:
-        """Stop reading; return how many answers had changes after the first one, and the bytes of all."""
+        """Stop reading. Returns the number of answers with changes after the first answer, and all answers' bytes."""
         assert self._thread is not None and self._connection is not None
         self._leaves.set()
         self._thread.join()
@@ -116,7 +116,7 @@ class Reader:
 
 
 class Page:
-    """A dashboard with a query that was made up."""
+    """A dashboard with a made-up query."""
 
     def __init__(self, subtasks: int, operators: int, epochs: int) -> None:
         from pillarbox_tools.dashboard.server import Dashboard
@@ -126,7 +126,7 @@ class Page:
         self._dashboard.show(cast("Any", self._query))
 
     def change(self) -> dict[str, Any]:
-        """Let another epoch end."""
+        """Add an epoch."""
         self._query.run_epoch()
         return {"url": self._dashboard.url, "query": self._query.id}
 
@@ -136,7 +136,7 @@ class Page:
 
 
 def read_page(connection: http.client.HTTPConnection, query: str) -> None:
-    """Read a page and what it loads, except its data."""
+    """Read a page and its files, except its data."""
     for path in (f"/query/{query}", *(f"/static/{name}" for name in _STATIC), "/api/queries"):
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -145,7 +145,7 @@ def read_page(connection: http.client.HTTPConnection, query: str) -> None:
 
 
 def read_changes(connection: http.client.HTTPConnection, query: str, change: str) -> bytes:
-    """Read the data of a page that has changed since a change."""
+    """Read the changes of a page's data since ``change``."""
     connection.request("GET", f"/api/queries/{query}?since={change}")
     answer = connection.getresponse()
     if answer.status != 200:
@@ -195,7 +195,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
 def measure(
     arguments: argparse.Namespace, directory: Path, times: dict[str, list[float]], ratios: list[float], wrong: list[str]
 ) -> int:
-    """Start the query, and run its pairs; return how many answers had changes in the micro-batches that count."""
+    """Start the query, and run its pairs. Returns how many answers had changes in the micro-batches that count."""
     batches = keyed.CountBatches(arguments, 1, directory / "batches")
     side = Side(Shown, module=keyed.__name__, directory=directory / "spark", memory=arguments.memory, ours=True)
     reader = Side(Reader)
@@ -243,7 +243,7 @@ def measure(
 
 
 def page_times(arguments: argparse.Namespace) -> tuple[list[float], list[float]]:
-    """Return the milliseconds in which the page was served in each turn, and drawn; nothing: there is no browser."""
+    """Return the durations (ms) of serving and of drawing the page, by turn. Without a browser, it is not drawn."""
     with ExitStack() as stack:
         side = Side(Page, subtasks=128, operators=20, epochs=60)
         stack.callback(side.close)
@@ -259,7 +259,7 @@ def page_times(arguments: argparse.Namespace) -> tuple[list[float], list[float]]
 
 
 def serve(url: str, query: str) -> float:
-    """Read the page once, as a browser does; return the milliseconds that it took."""
+    """Read the page once, as a browser does. Returns the duration (ms)."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     connection.connect()
     began = time.perf_counter()
@@ -272,7 +272,7 @@ def serve(url: str, query: str) -> float:
 
 
 def draw(side: Side, count: int) -> list[float]:
-    """Return the milliseconds in which Chromium drew the page in each turn."""
+    """Return the duration (ms) of drawing the page in Chromium, by turn."""
     installed = ROOT / ".venvs" / "see"
     if installed.is_dir():
         sys.path.append(str(installed))

@@ -64,7 +64,7 @@ def result(side: str, source: DataFrame) -> DataFrame:
 
 
 class HeldQuery:
-    """A query that runs a micro-batch when it is told to, although its trigger is the default one."""
+    """A query that runs micro-batches on request, although its trigger is the default trigger."""
 
     def __init__(self, result: DataFrame, checkpoint: Path) -> None:
         self._go = threading.Semaphore(0)
@@ -89,14 +89,14 @@ class HeldQuery:
                 raise SystemExit(f"the query ended: {self._query.exception()}")
 
     def step(self) -> None:
-        """Run the next micro-batch up to its end, and hold it there."""
+        """Run the next micro-batch to its end, and hold it there."""
         if self._started:
             self._go.release()
         self._started = True
         self._wait()
 
     def finish(self) -> list[dict[str, Any]]:
-        """Stop the query; tell of all micro-batches but the last, which is not at its end."""
+        """Stop the query. Returns reports of all micro-batches except the last, which has not ended."""
         last = max(self._seconds_held, default=-1) + 1
         self._ends = True
         self._go.release()
@@ -133,13 +133,13 @@ class Epochs(SparkSide):
         self._query = HeldQuery(observed(result(side, source)), self.directory / "checkpoint")
 
     def step(self, batch: str | None = None) -> None:
-        """Run a micro-batch, with the rows of a directory or without any."""
+        """Run a micro-batch, with the rows in a directory or without rows."""
         if batch is not None:
             shutil.move(batch, self._arrived / Path(batch).name)
         self._query.step()
 
     def finish(self) -> dict[str, Any]:
-        """Stop the query, and tell of its micro-batches."""
+        """Stop the query. Returns the reports of its micro-batches."""
         return {"batches": self._query.finish()}
 
 
@@ -208,7 +208,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
 def steps_of(
     side: str, process: Side, expected: list[list[int]], first: int, wrong: list[str]
 ) -> dict[str, list[dict[str, float]]]:
-    """Return how long each micro-batch of a side took, and its steps, less the time for which it was held."""
+    """Return the durations of a side's micro-batches and their steps, without the time for which they were held."""
     batches = {batch["number"]: batch for batch in process.ask("finish")["batches"]}
     process.close()
     samples: dict[str, list[dict[str, float]]] = {"rows": [], "empty": []}
@@ -226,7 +226,7 @@ def steps_of(
 
 
 def print_steps(steps: Any, cpu: Any) -> None:
-    """Print Spark's steps in an epoch, and which programs took the processor's time."""
+    """Print Spark's steps in an epoch, and the programs' processor time."""
     rows = [
         [
             f"{what}, {SIDES[side]}",

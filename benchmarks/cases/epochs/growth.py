@@ -45,7 +45,7 @@ SMALL = {"rows": 20_000, "keys": 100, "rounds": 1, "memory": "1g"}
 
 
 class Query:
-    """The program in a query of its own."""
+    """A query with the program."""
 
     def __init__(self, spark: SparkSession, directory: Path, subtasks: int, keys: int) -> None:
         self._directory = directory
@@ -61,7 +61,7 @@ class Query:
         self._stepped.start(counts.to_dataframe("key INT, n LONG"))
 
     def run(self, rows: int) -> float:
-        """Run a micro-batch whose rows are a millisecond apart; return its milliseconds."""
+        """Run a micro-batch whose rows are a millisecond apart. Returns its duration (ms)."""
         key = self._random.integers(0, self._keys, rows) if self._number else np.arange(self._keys)
         rows = len(key)
         path = self._directory / "staging" / f"{self._number:03}"
@@ -76,7 +76,7 @@ class Query:
         return float(progress.durationMs["triggerExecution"])
 
     def stop(self) -> None:
-        """End it."""
+        """End the query."""
         self._stepped.stop()
 
 

@@ -66,7 +66,7 @@ class Sender:
             self._connections.append(self._server.accept()[0])
 
     def send(self, rate: int, seconds: float, keys: int) -> int:
-        """Send records at a rate, evenly; give their number."""
+        """Send records evenly, at a rate. Returns their number."""
         while not self._connections:
             time.sleep(0.05)
         started = time.perf_counter()
@@ -106,7 +106,7 @@ class Latencies(SparkSide):
             self._seen[row.key].append(row.n)
 
     def turn(self, rate: int, seconds: float, keys: int) -> dict[str, Any]:
-        """Send records for some time; return their latencies (ms)."""
+        """Send records for some time. Returns their latencies (ms)."""
         self._latencies.clear()
         self._batches.clear()
         sent = self._sender.send(rate, seconds, keys)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a budget a query uses, and whether it ever exceeds it.
+"""How much of a budget a query uses, and whether the query ever exceeds the budget.
 
 A keyed stream asks a service that answers at once, with a budget of 1,000 requests a second. Once on one executor, with
 eight partitions that take turns on two task slots and have equal work; once on four executors of two slots, with nine
@@ -49,7 +49,7 @@ class Requests(SparkSide):
         super().__init__(directory, {} if master is None else {"spark__master": master}, slots=2)
 
     def ask(self, limit: int, seconds: int, skew: float) -> dict[str, Any]:
-        """Run the query; return the times of its requests, and the longest wait of a task for the budget (seconds)."""
+        """Run the query. Returns the times of its requests, and a task's longest wait for the budget (seconds)."""
         records = limit * seconds
         heavy = f"IF(id >= {WARM} AND id % 1000 < {1000 * skew}, 0, id)"
         for first, last in ((0, WARM), (WARM, WARM + records)):

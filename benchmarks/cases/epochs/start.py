@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a start costs, and an epoch on an object store, compared with Spark's own ``transformWithStateInPandas``.
+"""The cost of a start, and of an epoch on an object store, compared with Spark's ``transformWithStateInPandas``.
 
 A count per key with two partitions, whose rows a ``foreachBatch`` function collects. Each side has a Spark of its own,
 in a session in which only the parallelism is set, and the sides take turns.
@@ -61,7 +61,7 @@ class Starts(SparkSide):
         super().__init__(directory, {**defaults, **settings}, ours=self._ours)
 
     def _run_until(self, take: Callable[[DataFrame], bool], checkpoint: str, trigger: str) -> None:
-        """Start a query, and stop it when ``take`` has what it wants of a micro-batch."""
+        """Start a query, and stop it when ``take`` returns True for a micro-batch."""
         done = threading.Event()
 
         def collect(batch: DataFrame, _: int) -> None:
@@ -85,7 +85,7 @@ class Starts(SparkSide):
         query.stop()
 
     def start(self) -> dict[str, Any]:
-        """Start a query on a new checkpoint; return the seconds to its first rows."""
+        """Start a query on a new checkpoint. Returns the seconds until its first rows."""
         came: list[float] = []
         results: list[tuple[int, int]] = []
 
@@ -101,7 +101,7 @@ class Starts(SparkSide):
         return {"seconds": came[0] - began, "wrong": f"{sorted(results)[:20]}" if wrong else ""}
 
     def requests(self, log: str, checkpoint: str, epochs: int) -> dict[str, Any]:
-        """Run a query on the object store; return the requests of each epoch."""
+        """Run a query on the object store. Returns the number of requests of each epoch."""
         seen: list[int] = []
 
         def take(batch: DataFrame) -> bool:
@@ -114,7 +114,7 @@ class Starts(SparkSide):
 
 
 def requests_of(directory: Path, epochs: int) -> dict[str, list[int]] | None:
-    """Return each side's requests of each epoch; None: there is no object store to be had."""
+    """Return the number of requests of each epoch, by side, or None if no object store can be installed."""
     try:
         gateway = Gateway(directory)
     except NotInstalled as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What timers cost: registered, moved and fired per second, beside asyncio's and beside a heap with lazy deletion.
+"""The cost of timers: registered, moved and fired per second, compared with asyncio and a heap with lazy deletion.
 
 Each of 200,000 keys registers a timer, in random order; then each moves its own: deletes it and registers another; then
 time goes on in 60 steps, and all fire. Once with times spread over an hour by the millisecond, so that hardly two are
@@ -49,7 +49,7 @@ Fired = list[tuple[int, int]]
 
 
 class Work:
-    """The keys in the order in which they register and move, and the times."""
+    """The keys, in the order in which they register and move timers, and the timers' times."""
 
     def __init__(self, keys: int, times: str) -> None:
         random = np.random.default_rng(1)
@@ -67,7 +67,7 @@ class Work:
 
 
 class Phases:
-    """Stops the time of each phase."""
+    """Measures the duration of each phase."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -83,7 +83,7 @@ class Phases:
 
 
 class Record:
-    """The operator that is called."""
+    """The operator that timers call."""
 
     def __init__(self, backend: KeyedStateBackend, fired: Fired) -> None:
         self.backend = backend
@@ -127,7 +127,7 @@ def service(work: Work, fired: Fired) -> Phases:
 
 
 class SetLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock is set, in milliseconds."""
+    """A loop with a manual clock, in milliseconds."""
 
     now = 0
 

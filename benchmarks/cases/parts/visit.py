@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a visit to a home costs: the processor time of a Spark task that brings four rows to a home, and of one whose
-task lives in the worker.
+"""The cost of a home: the processor time of a Spark task that sends four rows to a home process, and of a Spark task
+that processes them in the worker.
 
 A keyed program counts four rows per epoch in two state partitions. Spark is made of dictionaries, so nothing else is
 measured. The sides:
@@ -56,7 +56,7 @@ def query(mode: str) -> Any:
 
 
 def processor_s(pids: set[int]) -> float:
-    """Return the processor time of these processes and of this one so far (seconds)."""
+    """Return the processor time of these processes and of this process so far (seconds)."""
     total = 0
     for pid in {*pids, os.getpid()}:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

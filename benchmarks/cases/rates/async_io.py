@@ -113,7 +113,7 @@ SMALL = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A service, its latency, and how many requests may be in flight."""
+    """A service, its latency, and the maximum number of requests in flight."""
 
     service: str
     latency_ms: int
@@ -150,7 +150,7 @@ SETTINGS = {
 
 
 class Lookup(Function):
-    """For pillarbox, with a stopwatch. The HTTP client lives as long as the task."""
+    """Pillarbox's lookup, with a stopwatch. The HTTP client lives as long as the task."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -176,7 +176,7 @@ def pillarbox_query(source: DataFrame, work: Work) -> DataFrame:
 
 
 class KeyedLookup(KeyedProcessFunction):
-    """The same with keyed state: numbers the records of a key."""
+    """The lookup with keyed state, which numbers the records of a key."""
 
     def __init__(self, work: Work) -> None:
         self.look_up = Lookup(work)
@@ -194,7 +194,7 @@ class KeyedLookup(KeyedProcessFunction):
 
 
 class CalledLookup(KeyedLookup):
-    """The same with ``ctx.call``."""
+    """The keyed lookup with ``ctx.call``."""
 
     async def process_element(self, row, ctx):
         self.count.update(self.count.value() + 1)
@@ -246,14 +246,14 @@ QUERIES: dict[str, Callable[[DataFrame, Work], DataFrame]] = {
 
 
 class Lookups(SparkSide):
-    """A side that runs the jobs that are asked for."""
+    """A side that runs jobs on request."""
 
     def __init__(self, directory: str, memory: str, *, ours: bool) -> None:
         super().__init__(directory, {"spark__driver__memory": memory}, ours=ours)
         self._times = tempfile.TemporaryDirectory(prefix="bench-async-")
 
     def look_up(self, work: Mapping[str, Any], records: int, form: str) -> dict[str, Any]:
-        """Run a job after a tiny one that does not count; return how long it took and what came out."""
+        """Run a job, after a tiny job that does not count. Returns its duration and output."""
         settings = Work(**work, times=self._times.name)
         self._run(form, settings, PRIMER)
         return self._run(form, settings, records)
@@ -286,7 +286,7 @@ class Lookups(SparkSide):
 
 @contextmanager
 def service(setting: Setting) -> Iterator[int | None]:
-    """While it lasts there is the service; gives its port."""
+    """Run the service within the block. Yields its port."""
     if setting.service != "http":
         yield None
         return
@@ -301,7 +301,7 @@ def service(setting: Setting) -> Iterator[int | None]:
 
 
 class LookupRunner(Runner):
-    """A contender in a setting. The two forms of ``gather`` both run in the first round, then only the faster one."""
+    """A contender in a setting. Both forms of ``gather`` run in the first round, then only the faster form."""
 
     contest: LookupContest
 
@@ -356,7 +356,7 @@ class LookupRunner(Runner):
 
 
 class LookupContest(Contest):
-    """All settings."""
+    """A contest in all settings."""
 
     contenders = CONTENDERS
     of = "records"
@@ -369,7 +369,7 @@ class LookupContest(Contest):
 
     @property
     def setting(self) -> Setting:
-        """The setting that is compared."""
+        """The setting of the current comparison."""
         return SETTINGS[self.name]
 
     @property
@@ -381,7 +381,7 @@ class LookupContest(Contest):
         return self.setting.records(self.arguments)
 
     def new_batches(self, share: int, path: Path) -> Any:
-        """Return nothing: records are numbers."""
+        """Return nothing, because records are numbers."""
 
     def runner(self, kind: str) -> Callable[[Any, str], Runner]:
         return LookupRunner

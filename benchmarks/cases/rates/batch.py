@@ -62,7 +62,7 @@ def sides(source: DataFrame) -> Mapping[str, Callable[[], DataFrame]]:
 
 
 def counted(key: np.ndarray[Any, np.dtype[np.int64]]) -> Columns:
-    """Return what has to come out: each key, with all numbers up to that of its rows."""
+    """Return the expected output: each key with the numbers from 1 to its number of rows."""
     counts = np.bincount(key)
     ends = counts.cumsum()
     return [np.repeat(np.arange(len(counts)), counts), np.arange(len(key)) - np.repeat(ends - counts, counts) + 1]
@@ -80,7 +80,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def works(arguments: argparse.Namespace, directory: Path) -> Iterator[tuple[int, Jobs]]:
-    """Run the jobs with each number of keys."""
+    """Run the jobs for each number of keys."""
     settings = {name.replace(".", "__"): value for name, value in STORES["rocksdb"].items()}
     settings |= {"spark__driver__memory": arguments.memory, "spark__sql__shuffle__partitions": str(SUBTASKS)}
     spark = local_session(SUBTASKS, spark__local__dir=str(directory / "local"), **settings)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What copies of emitted values cost: a dataclass of eight fields per record, with copies and without.
+"""The cost of copying emitted values: a dataclass of eight fields per record, with and without copies.
 
 1,000,000 payments in two partitions become dataclasses of eight plain fields, which become typed columns. The function
 keeps the dataclass that it has emitted, as one that updates its state does, so each is copied. The sides:
@@ -55,11 +55,11 @@ class Score:
 
 @dataclass
 class Declared(Score):
-    """The same as a class of its own, which can be declared."""
+    """A subclass of ``Score``, to declare it immutable."""
 
 
 class Scores:
-    """Makes a score of a payment."""
+    """Converts a payment to a score."""
 
     def __init__(self, kind: type[Score] = Score, *, keeps: bool = True) -> None:
         self.kind, self.keeps = kind, keeps
@@ -113,7 +113,7 @@ class BatchJobs(SparkSide):
         super().__init__(directory, {"spark__driver__memory": memory}, ours=True)
 
     def job(self, name: str, rows: int) -> dict[str, Any]:
-        """Run a job; return how long it took (seconds)."""
+        """Run a job. Returns its duration (seconds)."""
         source = stateless.payments(self.spark, rows)
         started = time.perf_counter()
         df = stateless.pillarbox(source) if name == "stateless" else SIDES[name](source)

@@ -104,7 +104,7 @@ FORMATS: Mapping[str, Mapping[str, str]] = {
 
 
 class Sum(ProcessJoinFunction[Any, Any, Any]):
-    """Both times, and the sum of the amounts."""
+    """Emits both times and the sum of the amounts."""
 
     def process_element(self, left, right, ctx):
         return [(left.key, left.ts, right.ts, left.amount + right.amount)]
@@ -123,12 +123,12 @@ def _joined(source: DataFrame) -> Any:
 
 
 def python_query(source: DataFrame) -> DataFrame:
-    """A function in Python for each pair."""
+    """Return the join with a Python function that is called for each pair."""
     return _joined(source).process(Sum()).to_dataframe(OUTPUT)  # type: ignore[no-any-return]
 
 
 def columnar_query(source: DataFrame) -> DataFrame:
-    """By columns."""
+    """Return the columnar join."""
     pairs = _joined(source).columns(suffixes=("", "_right")).to_dataframe()
     amounts = (F.col("amount") + F.col("amount_right")).alias("amounts")
     return pairs.select("key", "ts", "ts_right", amounts)  # type: ignore[no-any-return]
@@ -138,7 +138,7 @@ def columnar_query(source: DataFrame) -> DataFrame:
 
 
 def spark_query(source: DataFrame) -> DataFrame:
-    """Spark's own stream-stream join, in the JVM."""
+    """Return Spark's stream-stream join, which runs in the JVM."""
     timed = source.withColumn("time", F.timestamp_millis("ts")).withWatermark("time", f"{DELAY} milliseconds")
     left = timed.where("side = 0").select("key", "ts", "amount", "time")
     right = timed.where("side = 1").select(
@@ -171,7 +171,7 @@ def query(source: DataFrame, question: Mapping[str, Any]) -> DataFrame:
 
 
 class JoinBatches(MicroBatches):
-    """The rows of both sides, and their pairs."""
+    """Micro-batches with the rows of both sides, and their pairs."""
 
     streams = 2
 
@@ -200,7 +200,7 @@ class JoinBatches(MicroBatches):
         return list(self._pairs(number, number))
 
     def _pairs(self, left: int, right: int) -> Any:
-        """Return the pairs of the rows of two micro-batches: key, both times, and the sum of the amounts."""
+        """Return the pairs of two micro-batches' rows: key, both times, and the sum of the amounts."""
         _, key, ts, amount = self.columns(left, 0).values()
         _, keys, times, amounts = self.columns(right, 1).values()
         origin = EPOCH - SPAN
@@ -215,7 +215,7 @@ class JoinBatches(MicroBatches):
 
 
 class JoinContest(Contest):
-    """One join."""
+    """The contest of joins."""
 
     module = __name__
     contenders = CONTENDERS

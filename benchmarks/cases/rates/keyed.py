@@ -70,7 +70,7 @@ OUTPUT = "key INT, minute LONG, n LONG"
 
 
 class Count(KeyedProcessFunction):
-    """Counts the rows of a key; emits the count at the end of each minute that had one."""
+    """Counts the rows of a key. Emits the count at the end of each minute with rows."""
 
     def open(self, ctx):
         self.n = ctx.get_state(ValueStateDescriptor("n"))
@@ -100,7 +100,7 @@ class RowCount(StatefulProcessor):
         return iter(())
 
     def count(self, key, more, minutes):
-        """Add to the count of a key, and set the timers of some minutes."""
+        """Add to a key's count, and set timers for some minutes."""
         state = self.n.get()
         n = more if state is None else state[0] + more
         self.n.update((n,))
@@ -109,7 +109,7 @@ class RowCount(StatefulProcessor):
             self.handle.registerTimer(minute * MINUTE + MINUTE)
 
     def counted(self, key):
-        """Return the count of a key whose timer fired."""
+        """Return the count of a key whose timer has fired."""
         n = self.known.get(key)
         return self.n.get()[0] if n is None else n
 
@@ -161,7 +161,7 @@ query = FUNCTIONS.query
 
 
 class CountBatches(KeyedBatches):
-    """Counts with timers."""
+    """Micro-batches for counts with timers."""
 
     def results(self, *, late: bool) -> Iterator[Columns]:
         counts = np.zeros(self.keys, np.int64)
@@ -203,7 +203,7 @@ class CountBatches(KeyedBatches):
 
 
 class Keyed(KeyedContest):
-    """The keyed count."""
+    """The contest of keyed counts."""
 
     module = __name__
     flink = "benchmarks.peers.flink_jobs:KeyedCounts"
@@ -219,7 +219,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
 
 
 def sizes(results: Results) -> str:
-    """Compare with the fastest of Spark's APIs and with the limit at other sizes."""
+    """Return a comparison with the fastest of Spark's APIs and with the limit, at other sizes."""
     runs = [results[name] for name in ("keyed-10k-keys", "keyed", "keyed-1m-keys", "keyed-100k-rows")]
     rows = [
         [

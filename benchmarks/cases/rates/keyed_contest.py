@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the two keyed cases share: rows, contenders, and how they are run beside each other.
+"""The shared parts of the two keyed cases: rows, contenders and schedule.
 
 All read the same rows: keys drawn at random, event time that goes up evenly, in two parts of which each has half of the
 keys, as a log with partitions has them. A round is a micro-batch of five minutes of event time.
@@ -77,7 +77,7 @@ CONTENDERS = {"pillarbox": Contender("pillarbox", "ours", warm_up=2, rounds=2), 
 
 
 class KeyedBatches(MicroBatches):
-    """Keys and times; a job of PyFlink has the first ``job_rows`` of a micro-batch, and fewer in the first one."""
+    """Micro-batches of keys and times. A PyFlink job gets only the first ``job_rows`` of a micro-batch, or fewer."""
 
     small_ones = 1
 
@@ -100,11 +100,11 @@ class KeyedBatches(MicroBatches):
 
 @dataclass(frozen=True)
 class KeyedFunctions:
-    """A keyed function, and the same in Spark's APIs.
+    """A keyed function in pillarbox's and Spark's APIs.
 
     Attributes:
-        output: the columns that come out.
-        function: pillarbox's, and the one of the bare loop.
+        output: the output columns.
+        function: for pillarbox and the bare loop.
         rows: for ``transformWithState``.
         pandas: for ``transformWithStateInPandas``.
         apply: for ``applyInPandasWithState``; ``state`` are the columns of its state.
@@ -142,10 +142,10 @@ class KeyedFunctions:
 
 
 class KeyedContest(Contest):
-    """A keyed function compared with its peers, which come in visits.
+    """A contest of a keyed function with its peers, in visits.
 
     Attributes:
-        kind: its micro-batches.
+        kind: the class of its micro-batches.
     """
 
     contenders = CONTENDERS
@@ -167,7 +167,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_keyed(kind: type[KeyedContest], name: str, arguments: argparse.Namespace, directory: Path) -> Outcome:
-    """Run one of the two cases."""
+    """Run one of the two keyed cases."""
     contest = kind(arguments, directory)
     contest.run([name], ["pillarbox"], arguments.peers)
     figures = contest.figures(name, ["pillarbox"])
@@ -195,7 +195,7 @@ def run_keyed(kind: type[KeyedContest], name: str, arguments: argparse.Namespace
 
 
 def present(result: Result, charts: Path | None) -> str:
-    """Return the chart and the table of a keyed case."""
+    """Return a keyed case's chart and table."""
     rates = result["rows_per_s"]
     over = {"pillarbox": {name: rates["pillarbox"] / rate for name, rate in rates.items()}}
     title = f"{result['name']}: {result['keys']:,} keys, {result['rows']:,} rows a micro-batch"

@@ -57,7 +57,7 @@ OUTPUT = "key INT, first LONG, last LONG, n LONG"
 
 
 class Sessions(KeyedProcessFunction):
-    """Gathers the rows of a key until none has come for a while; then emits first, last and number."""
+    """Collects a key's rows until a gap without rows. Then emits the first time, the last time and the number."""
 
     def open(self, ctx):
         self.times = ctx.get_list_state(ListStateDescriptor("times"))
@@ -89,7 +89,7 @@ class Sessions(KeyedProcessFunction):
 
 
 def split(times, more):
-    """Return the sessions of stored times and more of them, of which the last one is still open."""
+    """Return the sessions of stored and new times. The last session is still open."""
     sessions = [times] if times else []
     for ts in more:
         if sessions and ts < sessions[-1][-1] + GAP:
@@ -112,7 +112,7 @@ class RowSessions(StatefulProcessor):
             yield Row(key=key[0], first=session[0], last=session[-1], n=len(session))
 
     def move(self, more):
-        """Take in the times of new rows, and give the sessions that they end."""
+        """Add the times of new rows, and return the sessions that they end."""
         state = self.end.get()
         stored = None if state is None else state[0]
         if stored is not None and more[0] < stored:
@@ -139,7 +139,7 @@ class RowSessions(StatefulProcessor):
         yield Row(key=key[0], first=session[0], last=session[-1], n=len(session))
 
     def ended(self):
-        """Return the session whose timer fired, and forget it."""
+        """Remove and return the session whose timer has fired."""
         session = [time[0] for time in self.times.get()]
         self.times.clear()
         self.end.clear()
@@ -162,7 +162,7 @@ class PandasSessions(RowSessions):
 
 
 def frame_of(key, sessions):
-    """Return sessions of a key as pandas has them."""
+    """Return a key's sessions as a pandas frame."""
     return pd.DataFrame(
         {
             "key": key,
@@ -195,7 +195,7 @@ query = FUNCTIONS.query
 
 
 class SessionBatches(KeyedBatches):
-    """Sessions with a timer that moves."""
+    """Micro-batches for sessions with a moving timer."""
 
     def _rows(self, key: Ints, ts: Ints) -> Ints:
         return np.stack([key, ts, np.ones_like(key)])
@@ -216,7 +216,7 @@ class SessionBatches(KeyedBatches):
 
 
 class Keyed(KeyedContest):
-    """The keyed sessions."""
+    """The contest of keyed sessions."""
 
     module = __name__
     flink = "benchmarks.peers.flink_jobs:KeyedSessions"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stateless chain costs: map, filter, map, beside the same functions by hand in ``mapInArrow``.
+"""The cost of a stateless chain (map, filter, map), compared with the same functions by hand in ``mapInArrow``.
 
 2,000,000 payments in two partitions go through three Python functions, typed columns in and out, into the sink
 ``noop``. pillarbox runs them as ``from_dataframe(df).map(f).filter(g).map(h).to_dataframe(schema)``. By hand there are

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows of count and sum: pillarbox beside Spark's own windows, PyFlink, Pathway and Bytewax, rows per second.
+"""Windows of count and sum: pillarbox compared with Spark's windows, PyFlink, Pathway and Bytewax, in rows per second.
 
 The works, all of them or those in ``--works``; all emit (key, start, count, sum), each window once (append mode):
 
@@ -140,7 +140,7 @@ class Totals(AggregateFunction[Any, Any, Any]):
 
 
 class WithWindow(WindowFunction[Any, Any, Any, Any]):
-    """Puts key and window to the one result of ``Totals``."""
+    """Adds key and window to the result of ``Totals``."""
 
     def apply(self, key, window, inputs):
         n, total = inputs[0]
@@ -155,13 +155,13 @@ def _windowed(source: DataFrame, work: Work) -> Any:
 
 
 def python_query(source: DataFrame, work: Work) -> DataFrame:
-    """An aggregate function in Python."""
+    """Return the windows with an aggregate function in Python."""
     result = _windowed(source, work).aggregate(Totals(), WithWindow())
     return result.to_dataframe(OUTPUT)  # type: ignore[no-any-return]
 
 
 def columnar_query(source: DataFrame, work: Work) -> DataFrame:
-    """Aggregates of columns, computed by Arrow."""
+    """Return the windows with aggregates of columns, computed by Arrow."""
     result = _windowed(source, work).aggregate(n=count_(), total=sum_("amount")).to_dataframe()
     return result.select("key", F.unix_millis("window_start").alias("start"), "n", "total")  # type: ignore[no-any-return]
 
@@ -170,7 +170,7 @@ def columnar_query(source: DataFrame, work: Work) -> DataFrame:
 
 
 def spark_query(source: DataFrame, work: Work) -> DataFrame:
-    """Spark's own windows, in the JVM."""
+    """Return Spark's windows, which run in the JVM."""
     timed = source.withColumn("time", F.timestamp_millis("ts")).withWatermark("time", f"{DELAY} milliseconds")
     grouped = timed.groupBy(work.spark_window().alias("window"), "key")
     result = grouped.agg(F.count(F.lit(1)).alias("n"), F.sum("amount").alias("total"))
@@ -194,7 +194,7 @@ def query(source: DataFrame, question: Mapping[str, Any]) -> DataFrame:
 
 
 class PathwayRunner(Runner):
-    """Pathway, with a process for each work."""
+    """Runs Pathway, in a new process for each work."""
 
     contest: WindowContest
 
@@ -220,7 +220,7 @@ class PathwayRunner(Runner):
 
 
 class WindowContest(Contest):
-    """The kinds of windows."""
+    """The contest of windows."""
 
     module = __name__
     contenders = CONTENDERS
@@ -233,7 +233,7 @@ class WindowContest(Contest):
 
     @property
     def work(self) -> Work:
-        """The work that is being done."""
+        """The current work."""
         return WORKS[self.name]
 
     @property

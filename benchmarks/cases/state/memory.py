@@ -40,13 +40,13 @@ SMALL = {"few": 20_000, "many": 100_000, "keys": 2_000, "memory": "1g"}
 
 
 async def ask(row):
-    """Return each row with its time as the answer of a service."""
+    """Return a row with its time as a service's answer."""
     await asyncio.sleep(0.002)
     return row.key, row.text, row.ts
 
 
 def write(path: Path, rows: int, keys: int, width: int) -> None:
-    """Write a micro-batch: two files, in small row groups, with texts that take little room in them."""
+    """Write a micro-batch: two files, in small row groups, with texts that compress well."""
     texts = pa.array([f"{number:0{width}}" for number in range(100)])
     random = np.random.default_rng(1)
     path.mkdir(parents=True)
@@ -64,7 +64,7 @@ def write(path: Path, rows: int, keys: int, width: int) -> None:
 
 
 class Memory(SparkSide):
-    """A side that looks at its workers' memory during a micro-batch."""
+    """A side that measures its workers' memory during a micro-batch."""
 
     def __init__(self, directory: str, memory: str, *, asynchronous: bool) -> None:
         super().__init__(directory, step_settings(memory))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A query with much state, from outside: how long it takes to read it, to rescale it, to save it, to start from that.
+"""Operations on a query with much state: reading, rescaling, saving, and starting from a savepoint.
 
 Each key has a count and the time of its last row, both of declared types: in pillarbox two value states, in Spark's own
 ``transformWithState`` one with two fields. Both checkpoints are made of the same rows, in two epochs: one row for each
@@ -78,7 +78,7 @@ SETTINGS = {
 
 
 class Count(KeyedProcessFunction):
-    """A count and the time of the last row. Each row gives its key's count."""
+    """Stores a count and the time of the last row. Emits a key's count for each row."""
 
     def open(self, ctx):
         self.n = ctx.get_state(ValueStateDescriptor("n", Types.LONG()))
@@ -109,7 +109,7 @@ class SparkCount(StatefulProcessor):
 
 
 class Rows:
-    """The rows of all epochs, as files of Parquet, and what the state holds behind them."""
+    """The rows of all epochs, as Parquet files, and the expected state after them."""
 
     def __init__(self, keys: int) -> None:
         random = np.random.default_rng(7)
@@ -123,7 +123,7 @@ class Rows:
         return keys % 86_400_000 + epoch
 
     def write(self, directory: Path, epoch: int) -> None:
-        """Write the rows of an epoch; 2 is the one that a query finds which is started again."""
+        """Write the rows of an epoch. Epoch 2 is for the restarted query."""
         directory.mkdir(parents=True, exist_ok=True)
         keys = self._waiting if epoch == 2 else self._parts[epoch]
         for part in range(PARTITIONS):
@@ -133,19 +133,19 @@ class Rows:
             )
 
     def state(self) -> list[int]:
-        """Return the number of keys, and the sums of counts and of times, behind the first two epochs."""
+        """Return the number of keys, the sum of counts and the sum of times after the first two epochs."""
         at = self._at(np.arange(self._keys), 0)
         at[self._parts[1]] += 1
         return [self._keys, self._keys + len(self._parts[1]), int(at.sum())]
 
     def started(self) -> list[tuple[int, int]]:
-        """Return the rows that come out of a query that is started again."""
+        """Return the rows that a restarted query must emit."""
         before = set(self._parts[1].tolist())
         return sorted((key, 2 + (key in before)) for key in self._waiting.tolist())
 
 
 def result(side: str, source: DataFrame, savepoint: str | None = None) -> DataFrame:
-    """Return the query of a side; from a savepoint, if one is given."""
+    """Return a side's query, which starts from ``savepoint``, if given."""
     if side == "spark":
         return source.groupBy("key").transformWithState(SparkCount(), OUTPUT, "append", "None")
     env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession).set_parallelism(PARTITIONS)
@@ -158,7 +158,7 @@ def result(side: str, source: DataFrame, savepoint: str | None = None) -> DataFr
 
 
 class Operated(SparkSide):
-    """A side that operates checkpoints. Each work returns what it has measured by name."""
+    """A side that operates on checkpoints. Each work returns its measurements by name."""
 
     def __init__(self, keys: int, checkpoints: str, directory: str, memory: str) -> None:
         super().__init__(directory, {"spark__driver__memory": memory, **SETTINGS})
@@ -180,7 +180,7 @@ class Operated(SparkSide):
         (self._checkpoints / f"{side}.made").touch()
 
     def _copied(self, side: str) -> str:
-        """Return a copy of a side's checkpoint, by links: Spark never writes into a file that is there."""
+        """Return a copy of a side's checkpoint, made of links, because Spark never changes existing files."""
         path = self.directory / f"{side}-{time.monotonic_ns()}"
         shutil.copytree(self._checkpoints / side, path, copy_function=os.link)
         return str(path)
@@ -192,19 +192,19 @@ class Operated(SparkSide):
         return read.select("key.key", "value.n", "value.at", "partition_id")
 
     def _wrong(self, rows: DataFrame) -> str:
-        """Return how rows of the state differ from what it must be; empty: they do not."""
+        """Return how rows of the state differ from the expected rows, or ""."""
         sums = list(rows.agg(F.count("key"), F.sum("n"), F.sum("at")).first() or ())
         expected = self._rows.state()
         return "" if sums == expected else f"{sums}, not {expected}"
 
     def read(self, side: str, index: int) -> dict[str, Any]:
-        """Read all of the state."""
+        """Read all state."""
         checkpoint = str(self._checkpoints / side)
         figures = _measured(lambda: _consume(self._state(side, checkpoint)))
         return {side: {**figures, "wrong": self._wrong(self._state(side, checkpoint)) if index < 0 else ""}}
 
     def rescale(self, side: str, index: int) -> dict[str, Any]:
-        """Spread the state over half as many partitions."""
+        """Rescale the state to half as many partitions."""
         checkpoint, parallelism = self._copied(side), PARTITIONS // 2
         manager: Any = self.spark._streamingCheckpointManager
         if side == "pillarbox":
@@ -216,7 +216,7 @@ class Operated(SparkSide):
         return {side: {**figures, "wrong": wrong}}
 
     def savepoint(self, side: str, index: int) -> dict[str, Any]:
-        """Save the state; then read it, and write its rows, which are in memory then, to Parquet."""
+        """Save the state. For comparison, read it, and write its rows from memory to Parquet."""
         checkpoint, target, beside = (
             str(self._checkpoints / side),
             self._checkpoints / "savepoint",
@@ -239,7 +239,7 @@ class Operated(SparkSide):
         }
 
     def start(self, side: str, index: int) -> dict[str, Any]:
-        """Start a query that finds rows, from a savepoint or a checkpoint; return the seconds to its first output."""
+        """Start a query from a savepoint or checkpoint, with rows waiting. Returns the seconds until its output."""
         self._rows.write(self._checkpoints / "pillarbox-in", 2)
         savepoint = str(self._checkpoints / "savepoint") if side == "savepoint" else None
         checkpoint = self._copied("pillarbox") if savepoint is None else str(self.directory / "new")
@@ -287,7 +287,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def rounds_until(until: float, first: int, rounds: int) -> Iterator[int]:
-    """Return the numbers of a work's rounds, as far as there is time for them; those below 0 warm up."""
+    """Yield the numbers of a work's rounds until time runs out. Rounds with negative numbers warm up."""
     took = 0.0
     for index in range(first, rounds):
         began = time.monotonic()
@@ -363,7 +363,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
 
 
 def ratio_of(work: str, measured: dict[str, list[dict[str, Any]]]) -> float:
-    """Return the ratio of a work."""
+    """Return a work's ratio."""
     middle = medians({part: [figures["seconds"] for figures in several] for part, several in measured.items()})
     if work == "read":
         return middle["spark"] / middle["pillarbox"]

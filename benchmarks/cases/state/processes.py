@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of an executor take without state: the bases of the formula in ``docs/operations.md``.
+"""The memory of an executor's processes without state: the constants of the formula in ``docs/operations.md``.
 
 A keyed function that keeps nothing handles micro-batches of 1,000 rows in some state partitions. In the last one it
 collects garbage, which writes to pages that homes share until then. Of the PySpark daemon, the starter of homes,
@@ -37,7 +37,7 @@ FIGURES = {"rss_mb": "Rss:", "pss_mb": "Pss:", "private_mb": "Private_"}
 
 
 class Collect(KeyedProcessFunction):
-    """Collects garbage at rows of the last micro-batch."""
+    """Collects garbage in the last micro-batch."""
 
     def open(self, ctx):
         self.has_collected = False
@@ -57,7 +57,7 @@ class Processes(SparkSide):
         super().__init__(directory, {"spark__sql__shuffle__partitions": str(partitions)}, slots=slots)
 
     def run(self, epochs: int) -> dict[str, list[dict[str, float]]]:
-        """Run the query; return the figures of each process at its end, by kind."""
+        """Run the query. Returns the memory of each process at the query's end, by kind of process."""
         folder, spark = self.directory, self.spark
         (folder / "in").mkdir(parents=True)
         rng = np.random.default_rng(1)

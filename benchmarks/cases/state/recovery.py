@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long it takes to start again: from the restart to the first output, by the number of keys in state.
+"""The duration of a restart until the first output, by the number of keys in state.
 
 Each key has two values and an event-time timer. Before, every key was written once and then as many again, twice,
 drawn at random: so the state log has reached the length at which it is cleaned, with what is out of date in it.
@@ -55,7 +55,7 @@ SMALL = {"keys": 50_000, "rounds": 2, "spark_keys": [10_000], "restarts": 1, "me
 
 
 class Rows:
-    """The rows: keys, and when their timers are due; always the same for a number of keys."""
+    """Rows of keys and their timers' times, always the same for a number of keys."""
 
     def __init__(self, keys: int, timers: str) -> None:
         random = np.random.default_rng(1)
@@ -69,7 +69,7 @@ class Rows:
         return self._random.integers(0, HOUR, count) // self._unit * self._unit + HOUR
 
     def load(self, most: int) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-        """Return at least a dozen epochs of at most ``most`` rows."""
+        """Yield at least a dozen epochs of at most ``most`` rows."""
         step = min(most, len(self._order) // 12)
         for start in range(0, len(self._order), step):
             keys = self._order[start : start + step]
@@ -81,7 +81,7 @@ class Rows:
 
 
 def agrees(out: list[Any], touched: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> bool:
-    """Return whether each key came out, with its count in the state and one more."""
+    """Return whether each key was emitted with its stored count plus one."""
     return sorted(map(tuple, out)) == sorted((key, int(counts[key]) + 1) for key in touched.tolist())
 
 
@@ -100,7 +100,7 @@ def run_epoch(job: LocalJob, keys: npt.NDArray[np.int64], at: npt.NDArray[np.int
 
 
 class Alone:
-    """A side with the chunks of a task's log in a file."""
+    """A side on the local runtime, with the chunks of a task's log in a file."""
 
     def __init__(self, keys: int, timers: str, directory: str) -> None:
         self._keys = keys
@@ -119,7 +119,7 @@ class Alone:
             return {number: file.read(length) for number, length in self._lengths.items()}
 
     def plain(self) -> dict[str, Any]:
-        """Load the chunks by ``pickle.loads``, without the head of the log."""
+        """Load the chunks with ``pickle.loads``, without the log's head."""
         gc.collect()
         gc.disable()
         started = time.perf_counter()
@@ -130,7 +130,7 @@ class Alone:
         return {"seconds": seconds, "entries": entries, "bytes": sum(self._lengths.values())}
 
     def cold(self) -> dict[str, Any]:
-        """Start a job on the chunks, and run an epoch."""
+        """Start a job from the chunks, and run an epoch."""
         touched, at = self._rows.touch()
         gc.collect()
         started = time.perf_counter()
@@ -166,7 +166,7 @@ class OnSpark(SparkSide):
         self._query.stop()
 
     def restart(self, number: int) -> dict[str, Any]:
-        """Restart the query, which finds a micro-batch waiting; return the seconds to its first rows."""
+        """Restart the query, with a micro-batch waiting. Returns the seconds until its first rows."""
         for _ in range(number + 1):
             # Keys differ from restart to restart; what earlier ones touched counts.
             touched, at = self._rows.touch()

@@ -382,7 +382,7 @@ class _Compiler:
         assigners: set[OperatorTransformation],
         more: set[OperatorTransformation],
     ) -> list[OperatorTransformation]:
-        """Return the assigners that differ between two parts of a source if one detects that its part is silent."""
+        """Return the watermark assigners that differ between two parts of a source, if one has a timeout."""
         has_parts = vertex.is_source and not vertex.batch and consumer.strategy is None
         return parts_with_timeouts(assigners, more) if has_parts else []
 

@@ -25,7 +25,7 @@ class ShippedVertex:
 
     Attributes:
         digest: a digest of the bytes. A worker reuses a task only if the digest is the same.
-        ledger: where its tasks book requests on budgets, or None. Contains a secret.
+        ledger: the address where its tasks book requests on budgets, or None. Contains a secret.
     """
 
     number: int

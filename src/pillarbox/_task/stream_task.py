@@ -219,7 +219,8 @@ class StreamTask(ABC):
     def cancel(self) -> None:
         """Cancel the task. Thread-safe.
 
-        If a thread holds the work lock, it closes the operators after leaving the loop. Otherwise, this call does.
+        If a thread holds the work lock, that thread closes the operators after leaving the loop; if not, this call
+        does.
         """
         if self.state.is_terminal:
             return

@@ -156,7 +156,7 @@ class Vertex:
         parallelism: number of subtasks, or 0 for a source, because Spark decides the number.
         fires_processing_time: whether processing-time timers fire. The program must declare that it needs them, because
             Spark must then run epochs without data.
-        program: uid, number and level of all stateful vertices.
+        program: uid, number and level of each stateful vertex in the program.
         latency_interval: interval between probes of the mailbox latency (ms), or None.
         parallelisms: all vertices' parallelisms. A layout computes numbers of subtasks from them.
         time_zone: the time zone of naive datetimes, or None to refuse them.

@@ -25,8 +25,8 @@ from pillarbox_tools.addresses import is_loopback
 def cookie_of(port: int, host: str) -> str:
     """Return the name of the cookie that holds the token.
 
-    Browsers send a cookie to all ports of a host. So its name contains the dashboard's port, or for a forwarded port,
-    both this port and the port in the ``Host`` header.
+    Browsers send a cookie to all ports of a host. So the cookie's name contains the dashboard's port and, if that port
+    is forwarded, the port in the ``Host`` header.
     """
     _, asked = _name_and_port(host)
     return f"pillarbox_token_{port}" if asked in (None, port) else f"pillarbox_token_{port}_{asked}"

@@ -139,7 +139,7 @@ class InputGate:
             self._channels[number].idle = idle
 
     def advance(self, now: int, output: WatermarkReceiver) -> None:
-        """Apply the stored watermarks and statuses at the end of the epoch's input.
+        """Apply the stored watermarks and idle statuses at the end of the epoch's input.
 
         Idle partitions of a source do not hold back its watermark. If all partitions are idle, the source is idle, and
         its watermark is their maximum (as in Flink's valve). For a source without records, see :meth:`_in_silence`.

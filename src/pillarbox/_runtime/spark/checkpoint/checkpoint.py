@@ -101,7 +101,7 @@ class Checkpoint:
         self._write_description(self._descriptions, now, self.last_committed)
 
     def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
-        """Note the programs unchecked, so that their batches are not attributed to an earlier program."""
+        """Note the programs without checking them, so that their batches are not attributed to an earlier program."""
         every = self._descriptions
         if every:
             self._write_description(every, describe_programs(programs, layouts), self.last_committed)
@@ -172,7 +172,7 @@ class Checkpoint:
         return None if binding is None else binding["programs"]
 
     def renew_description(self) -> None:
-        """Write the current description again, before a batch that belongs to no program is committed."""
+        """Note the current description again if a newer one was never used, before a rescaling commits a batch."""
         binding, every = self.binding(), self._descriptions
         if binding is not None and binding is not every[-1]:
             self._write_description(
@@ -235,7 +235,7 @@ class Checkpoint:
         return None if self.unfinished is None or self.interrupted is not None else self.last_committed + 1
 
     def newest(self) -> dict[str, Any] | None:
-        """Return the newest description, or None. No batch may have been committed with it."""
+        """Return the newest description of programs, or None. Perhaps no batch has been committed since."""
         return self._descriptions[-1] if self._descriptions else None
 
     def check_interrupted(self, target: int | None = None) -> None:
@@ -247,7 +247,7 @@ class Checkpoint:
             )
 
     def check_state_format(self) -> None:
-        """Raise if Spark, with this state format, might commit one attempt's state with another attempt's output."""
+        """Raise if the state format might let Spark commit one attempt's state with another attempt's output."""
         if self.state_format != "1":
             raise CheckpointMismatchError(
                 f"checkpoint {self} has state files of format {self.state_format}, with which Spark may commit one task"

@@ -31,7 +31,7 @@ _COLUMNS = {"key": "target", "user_map_key": "chunk", "user_map_value": "payload
 
 
 class Stateful(NamedTuple):
-    """A stateful operator of Spark, which stores the state logs of one level's vertices."""
+    """A stateful operator of Spark, which stores the state logs of all subtasks between two shuffles."""
 
     id: int
     partitions: int
@@ -101,7 +101,7 @@ class CheckpointState:
         return operators
 
     def _check_whole(self, operators: Sequence[Stateful]) -> None:
-        """Raise if the checkpoint lacks a level's state, because Spark's reader silently skips missing folders."""
+        """Raise if a stateful operator's folder is missing, because Spark's reader would silently skip it."""
         programs = self.checkpoint.programs_at(self.epoch) or ()
         levels = sum(len({operator["level"] for operator in program["operators"]}) for program in programs)
         if len(operators) < levels:
@@ -113,7 +113,7 @@ class CheckpointState:
             )
 
     def _check_partitions(self, operator: Stateful) -> None:
-        """Raise if the folder of a state partition is missing. Spark's reader skips it, too."""
+        """Raise if the folder of a state partition is missing, because Spark's reader would silently skip it."""
         folder = session_of(self.spark).hadoop_folder(f"{self._location}/state/{operator.id}")
         if folder is None:
             return
@@ -178,7 +178,7 @@ def map_logs(
 ) -> Iterator[pa.RecordBatch]:
     """Apply ``read`` to each log, and yield the resulting batches.
 
-    Holds one log in memory at a time, which takes about twice the size of the subtask's pickled rows.
+    Holds one log in memory at a time. A log takes about twice the size of its subtask's pickled rows.
     """
     store = MemoryChunkStore()
     current: int | None = None

@@ -42,7 +42,7 @@ class _Home:
     def __init__(self, facts: HomeDescription, listening: socket.socket) -> None:
         self._facts = facts
         self._listening = listening
-        # Makes clients read this process's pid as the peer's.
+        # listen() makes clients see this process's pid as their peer's.
         listening.listen(socket.SOMAXCONN)
         close_in_forks(listening)
         self._watched = [Process(*process) for process in facts.watched]

@@ -1,4 +1,4 @@
-"""Commands to a running query, as files in a folder next to its checkpoint, which both sides can access.
+"""Commands to a running query, as files in a folder next to its checkpoint, which command and driver can access.
 
 Each file is one JSON object in one line, and is never changed or removed.
 

@@ -80,7 +80,7 @@ class TaskHost:
         self._facts = TaskInfo.here(self._program)._replace(executor=executor_here())
         self._replacement = replacement_here()
         self._tasks: LevelTasks | Relay | None = None
-        # Why the tasks live in this worker.
+        # The reason why the tasks run in this worker, not in a home process.
         self._fallback: str | None = None
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class TaskHost:
         """Set Spark's timer to the task's next wake-up.
 
         Spark fires all timers up to the batch's time and then deletes them, even if they were registered again in
-        between. So no timer up to that time is registered, and such work waits for the next batch.
+        between. So a timer up to that time is not registered, and its work waits for the next batch.
         """
         due = None if wake_up is None else max(wake_up, now + 1)
         present = [timestamp for timestamp in self._handle.listTimers() if timestamp >= now]
