@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares this checkout with another revision of pillarbox, in pairs, to detect slowdowns.
 
-Both sides are driven by this checkout's benchmarks; only the ``pillarbox`` package that they import differs. For each
-work there are two processes, one for each side, which take turns: a pair is a micro-batch (or a job, or a start) of
-each, and every other pair goes the other way round. Some processes are slower than others from their start to their
-end, so both are started several times. Each pair gives a ratio: the cost of this checkout over the cost of the
-revision. The figure is the median of these ratios: below 1.0 this checkout is faster. If one quartile is below 1.0
-and the other above it, the pairs show no difference.
+This checkout's benchmarks drive both sides; only the imported ``pillarbox`` package differs. For each work, there are
+two processes, one per side, which take turns. A pair is one turn of each side: a micro-batch, a job or a start. Every
+other pair is in reverse order. Some processes are slower than others from start to end, so both are started several
+times. Each pair gives a ratio: the cost of this checkout divided by the cost of the revision. The result is the median
+of these ratios. If it is less than 1.0, this checkout is faster. If one quartile is less than 1.0 and the other is
+greater, the pairs show no difference.
 
-The works come from the other benchmarks, each with pillarbox's side alone:
+The works are from the other benchmarks, each with pillarbox's side alone:
 
   keyed, sessions   a micro-batch of 1,000,000 rows
-  windows-*, join-* the same, 500,000 rows of each stream for the join; as Python functions and by columns
-  stateless, copies a job of map, filter and map over 2,000,000 rows; one that emits 1,000,000 dataclasses, also with
-                    object reuse
-  async             a job of 20,000 requests, ten milliseconds each
-  epoch, empty      a micro-batch with 1,000 rows, and one without
-  latency           the median latency of some seconds of records
+  windows-*, join-* the same, with 500,000 rows of each stream for the join; with Python functions and columnar
+  stateless, copies a job of map, filter and map over 2,000,000 rows; a job that emits 1,000,000 dataclasses, with and
+                    without object reuse
+  async             a job of 20,000 requests of ten milliseconds
+  epoch, empty      a micro-batch with 1,000 rows, and one without rows
+  latency           the median latency of records during some seconds
   recovery          a cold start of the task alone with 500,000 keys
 
-In the last line ``ratio`` is the highest median of the works.
+In the last line, ``ratio`` is the highest median of the works.
 """
 
 from __future__ import annotations

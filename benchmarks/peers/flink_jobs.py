@@ -2,15 +2,15 @@
 # mypy: disable-error-code="import-not-found, misc"
 """PyFlink's sides. They run in their own environment, without pillarbox and Spark.
 
-A job reads rows from CSV files and writes what its function emits into others. It is made so that only two hops go
-through Python, which cannot be avoided: the key selector and the keyed function. Files, timestamps and watermarks are
-the JVM's affair (a table's; a timestamp assigner in Python would be a third hop). Bundles are large, the state cache of
-the Python workers holds all keys and windows, metrics are off, objects are reused, the state is on the JVM's heap, and
-there are no checkpoints. States and accumulators have declared types, so that they are not pickled.
+A job reads rows from CSV files and writes its function's output to other files. Only two hops go through Python, which
+cannot be avoided: the key selector and the keyed function. Files, timestamps and watermarks are processed in the JVM
+(by a table; a timestamp assigner in Python would be a third hop). Bundles are large, the Python workers' state cache
+holds all keys and windows, metrics are off, objects are reused, the state is on the JVM's heap, and there are no
+checkpoints. States and accumulators have declared types, so that they are not pickled.
 
-The time of a job goes from the first record that its function sees to the last record or timer, so the start-up of a
-job and of its Python workers does not count. What Flink's SQL computes in the JVM alone is not here: it has no Python
-to compare.
+A job's time is from the first record that its function receives to the last record or timer, so the start of the job
+and its Python workers does not count. Flink's SQL, which runs in the JVM alone, is not included, because it uses no
+Python.
 """
 
 from __future__ import annotations

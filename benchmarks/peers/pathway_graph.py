@@ -2,13 +2,13 @@
 # mypy: disable-error-code="import-not-found, misc, valid-type"
 """Pathway's side of the windows. Runs in its own virtual environment, without pillarbox and Spark.
 
-A graph in streaming mode over a directory into which micro-batches are moved, as CSV files, with two workers (threads
-of Rust). Windows that tumble and slide have ``exactly_once_behavior``: each comes out once, when the time has passed
-its end by the delay of the watermark. Sessions have no such behaviour in Pathway: they come out with their first row
-and change with each one more, and all rows are kept for ever.
+A graph in streaming mode over a directory into which micro-batches are moved, as CSV files, with two workers (Rust
+threads). Tumbling and sliding windows have ``exactly_once_behavior``: each is emitted once, when the time is past its
+end by the watermark's delay. Pathway's sessions have no such behavior: they are emitted with their first row and
+updated with each further row, and all rows are kept forever.
 
-Results are counted and summed by Pathway itself, and only these numbers get to Python. A micro-batch is over when they
-are what they must be; the time begins when the file is moved in, and so has the poll of the directory in it. Nothing is
+Pathway itself counts and sums the results, and only these numbers reach Python. A micro-batch ends when they have the
+expected values. Its time begins when the file is moved in, and so includes the polling of the directory. Nothing is
 persisted.
 """
 

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the dashboard costs a query that is looked at, and how quickly a large page is served and drawn.
+"""The cost of an open dashboard for its query, and the time to serve and draw a large page.
 
-- The query counts keys with timers, as in the case ``keyed``: 100,000 keys, micro-batches of 1,000,000 rows, two
-  cores, started by ``pillarbox.start``. Micro-batches with and without a reader take turns: a pair is one of each, and
-  every other pair goes the other way round. The reader is a process of its own that stands for a browser: it reads the
-  page and what the page loads, and then asks for changes each second up to the end of the micro-batch. Without it no
-  dashboard is open. Processes differ from their start to their end, so the query is started several times. Each pair
-  gives the speed of the query with the reader over its speed without; what counts is the median. The reader draws
-  nothing, and what it takes of the two cores counts.
-- The page is of a query that was made up: 20 operators, each in a chain of its own, with 128 subtasks each, and a
-  history of 60 epochs. Before each turn another epoch ends, so nothing of the page was made before. Served: the page,
-  its scripts and style, the list of queries, and the data that is drawn, one after the other over one connection.
-  Drawn: from the start of the navigation in Chromium until the first frame with the page in it. That takes Playwright
-  and Chromium, which ``make test-see`` installs; without them it is left out.
+- The query counts keys with timers, as in the case ``keyed``: 100,000 keys, micro-batches of 1,000,000 rows, two cores,
+  started by ``pillarbox.start``. Micro-batches with and without a reader take turns: a pair has one of each, and every
+  other pair is in reverse order. The reader is a separate process that acts like a browser. It reads the page and its
+  files, and then requests changes each second until the end of the micro-batch. Without a reader, no dashboard is open.
+  Processes differ in speed from start to end, so the query is started several times. The result is the median, over all
+  pairs, of the query's speed with the reader divided by its speed without. The reader draws nothing, but its use of the
+  two cores counts.
+- The page shows a made-up query: 20 unchained operators with 128 subtasks each, and a history of 60 epochs. Each turn
+  begins with a new epoch, so nothing is precomputed. The page is served: the page, its scripts and style, the list of
+  queries, and the data, one after another over one connection. The page is drawn: the time from the start of the
+  navigation in Chromium until the first frame with the page. Drawing needs Playwright and Chromium, which ``make
+  test-see`` installs, and is otherwise left out.
 
-In the last line ``ratio`` is the median speed with a reader over that without; its goal is 0.98. ``served_ms`` (goal
-50) and ``drawn_ms`` (goal 200) are medians.
+In the last line, ``ratio`` is the median speed with a reader divided by the speed without; the goal is 0.98.
+``served_ms`` (goal 50) and ``drawn_ms`` (goal 200) are medians.
 """
 
 from __future__ import annotations

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an epoch costs by itself: one without data and one with 1,000 rows, beside Spark's own ``transformWithState``.
+"""The cost of an epoch without data and of an epoch with 1,000 rows, compared with Spark's ``transformWithState``.
 
-A count per key: each row gives its key's count, of 10,000 keys. Both queries are in processing-time mode, in which
-Spark runs one micro-batch after the other, whether or not there are data: what timers and idleness need. No timer is
-set, which spares Spark's side a call to the Java side for each.
+The program counts 10,000 keys, and emits a key's count for each row. Both queries are in processing-time mode, in which
+Spark runs one micro-batch after another, even without data, as timers and idleness require. No timer is set, which
+spares Spark's side a call to Java for each timer.
 
-Each side has a Spark of its own, with two cores and two partitions, the same state store and as good as no sink.
-pillarbox has 4 subtasks in them, as it has by default; and, on sides of their own, 2 and 64 (``--sides`` leaves some
-out), which are compared by processor time.
-While one runs a micro-batch the other is held, in its ``foreachBatch`` function once the work is done; that time is
-taken off. Micro-batches without data and with 1,000 rows of different keys take turns, and so do the sides; what
-counts is the median of Spark's ``triggerExecution`` after the warm-up. Beside it stands the processor time that Java
-and the Python workers take for an epoch, which depends less on other work of the machine.
+Each side has its own Spark with two cores, two partitions, the same state store, and a sink that does almost nothing.
+pillarbox has 4 subtasks in the partitions (the default) and, on separate sides, 2 and 64. These sides are compared by
+processor time; ``--sides`` leaves some out. While one side runs a micro-batch, the other is held in its
+``foreachBatch`` function after its work. The time for which it is held is subtracted. Micro-batches without data and
+micro-batches with 1,000 rows of different keys take turns, and so do the sides. The result is the median of Spark's
+``triggerExecution`` after the warm-up. The processor time that Java and the Python workers use for an epoch is also
+shown, because it depends less on other work of the machine.
 
-Spark's side is its row flavour. The results are checked: every micro-batch must give exactly the counts of its keys.
+Spark's side uses Spark's row API. The results are checked: every micro-batch must emit exactly the counts of its keys.
 
-In the last line ``ratio`` is the time of pillarbox's epoch over the time of Spark's epoch, without data or with, the
-larger; ``over_two_subtasks`` the processor time of an epoch with 4 and 64 subtasks over its processor time with 2.
+In the last line, ``ratio`` is the time of pillarbox's epoch divided by the time of Spark's epoch, without data or with
+data, whichever is larger. ``over_two_subtasks`` is the processor time of an epoch with 4 and with 64 subtasks, divided
+by the processor time with 2.
 """
 
 from __future__ import annotations

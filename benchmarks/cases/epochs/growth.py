@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row costs as rows and keys grow, with one subtask and with two, on Spark.
+"""The cost of a row as rows and keys grow, with one subtask and with two, on Spark.
 
-A count per key with an event-time timer: each row changes its key's count and moves its key's timer half an hour ahead,
-so every row costs the same work whatever the number of keys; when a timer fires, the count is emitted.
+The program counts keys, with an event-time timer. Each row changes its key's count and moves its key's timer half an
+hour ahead, so every row costs the same work for any number of keys. When a timer fires, the count is emitted.
 
   rows   250,000, 1,000,000 and 4,000,000 rows in one micro-batch, of 10,000 keys
-  keys   1,000, 10,000 and 100,000 keys, with 1,000,000 rows a micro-batch
+  keys   1,000, 10,000 and 100,000 keys, with 1,000,000 rows per micro-batch
 
-Micro-batches of the three sizes take turns in one query. Queries with more keys come one after the other, and once
-more in the opposite order. A query first gets a row of each key, and a micro-batch to warm up; before all that, there
-is one query to warm up Java. What counts is the median.
+Micro-batches of the three sizes take turns in one query. Queries with more keys run one after another, and then again
+in reverse order. A query first receives a row of each key, and a warm-up micro-batch; the first query of all warms up
+Java. The results are medians.
 
-A micro-batch also costs what it costs without rows, which would make few rows look dear and so growth look good: the
-median of micro-batches with 100 rows is taken off.
+A micro-batch also has a cost without rows, which would make few rows look expensive, and growth therefore look good. So
+the median of micro-batches with 100 rows is subtracted.
 
-The results are checked: rows in, and the number of keys in state.
+The number of input rows and the number of keys in state are checked.
 
-In the last line ``ratio`` is the cost of a row at 16 times the rows over that at once the rows, ``keys_ratio`` at 100
-times the keys over that at once the keys, each the larger of one and two subtasks.
+In the last line, ``ratio`` is the cost of a row at the most rows divided by its cost at the fewest (a sixteenth), and
+``keys_ratio`` its cost at the most keys divided by its cost at the fewest (a hundredth). Each is the larger of the
+ratios with one and two subtasks.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost of task slots: the same work, with 8 partitions, on 2, 8 and 16 slots.
 
-A keyed count over 400,000 keys works off 24 micro-batches of 100,000 rows. Each side is a Spark of its own, one after
-the other, and then once more in reverse order; the mean counts. Python processes are all that Spark and pillarbox
-start: workers, which are relays; homes; and the process that makes homes. Their processor time per micro-batch is
-taken over the second half. Their memory is the proportional one (``Pss``), at the end, less the memory of the same
-query whose function keeps no state.
+A keyed count over 400,000 keys processes 24 micro-batches of 100,000 rows. Each side has its own Spark. The sides run
+one after another, and then again in reverse order; the results are means. The measured Python processes are all that
+Spark and pillarbox start: workers (which are relays), homes, and the process that starts homes. Their processor time
+per micro-batch is measured over the second half of the run. Their memory is the proportional memory (``Pss``) at the
+end, minus the memory of the same query with a function without state.
 
-``--works many`` runs 64 partitions with three keyed levels on two slots, with homes and without: ``ratio`` is
-their memory. ``--works broadcast`` has 200,000 broadcast rules at the default max parallelism and at two. ``--works
-cluster --revision REVISION`` compares this checkout with another revision on two executors with four slots each, with
-1,000,000 keys and an uneven load: ``ratio`` divides the 99th percentiles of epochs' times, and ``moves`` how often a
-key was on another executor than in the epoch before.
+``--works many`` runs 64 partitions with three keyed levels on two slots, with and without homes; ``ratio`` compares
+their memory. ``--works broadcast`` has 200,000 broadcast rules, at the default max parallelism and at two. ``--works
+cluster --revision REVISION`` compares this checkout with another revision on two executors with four slots each,
+1,000,000 keys and an uneven load; ``ratio`` divides the 99th percentiles of the epochs' times, and ``moves`` is how
+often a key was on another executor than in the previous epoch.
 
-It needs Linux: it reads /proc. In the last line ``ratio`` is the processor time with 8 slots over that with 2,
-``memory_ratio`` the memory; ``in_step`` is the share of subtasks' epochs with 8 slots, in the second half, that read
-nothing but the head of their log.
+Requires Linux, because it reads /proc. In the last line, ``ratio`` is the processor time with 8 slots divided by the
+processor time with 2, and ``memory_ratio`` the same for memory. ``in_step`` is the share of subtasks' epochs with 8
+slots, in the second half, that read only the head of their log.
 """
 
 from __future__ import annotations

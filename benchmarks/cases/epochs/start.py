@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of a start, and of an epoch on an object store, compared with Spark's ``transformWithStateInPandas``.
+"""The cost of a start, and of an epoch on an object store, compared with ``transformWithStateInPandas``.
 
-A count per key with two partitions, whose rows a ``foreachBatch`` function collects. Each side has a Spark of its own,
-in a session in which only the parallelism is set, and the sides take turns.
+The program counts keys in two partitions, and a ``foreachBatch`` function collects its rows. Each side has its own
+Spark, in a session in which only the parallelism is set. The sides take turns.
 
 - A start: each round starts a query on a new checkpoint on the local disk, with rows waiting, and ends with the first
-  rows at the sink. ``pillarbox.start`` is called on pillarbox's side, and the writer's own ``start`` on the other one.
-  The first rounds do not count, as Java compiles meanwhile.
-- An epoch: each side runs one query with its checkpoint in an object store on this machine, which counts requests. What
-  counts is the median from the third epoch on.
+  rows at the sink. pillarbox's side calls ``pillarbox.start``, the other side the writer's own ``start``. The first
+  rounds do not count, because Java is still compiling.
+- An epoch: each side runs one query, with its checkpoint in an object store on this machine, which counts requests. The
+  result is the median from the third epoch on.
 
-The object store and the jars for it are installed where they are missing (170 MB). Where they cannot be had, requests
-are left out.
+A missing object store and its jars are installed (170 MB). If that fails, requests are left out.
 
-In the last line ``ratio`` is the time of a start over the time of a start of ``transformWithStateInPandas``, and
-``requests_ratio`` the requests of an epoch over the requests of its epoch.
+In the last line, ``ratio`` is the time of a start divided by the time of a start of ``transformWithStateInPandas``, and
+``requests_ratio`` the number of requests in an epoch divided by its number.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost of the mailbox: mails from another thread.
 
-The yardstick for mails is asyncio: N callbacks posted by one other thread with
-``loop.call_soon_threadsafe``, measured from before the first is posted until the last has run. Both
-sides do the same work, in the same process, in alternating rounds; what counts is the median.
+Mails are compared with asyncio: N callbacks that another thread posts with ``loop.call_soon_threadsafe``. The time is
+measured from before the first post until the last callback has run. Both sides do the same work, in the same process,
+in alternating rounds. The results are medians.
 
-In the last line ``ratio`` is mails per second through :meth:`MailboxExecutor.execute` over callbacks per second through
-asyncio.
+In the last line, ``ratio`` is mails per second through :meth:`MailboxExecutor.execute` divided by callbacks per second
+through asyncio.
 """
 
 from __future__ import annotations

@@ -1,48 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Async enrichment on Spark: pillarbox's ``map_async`` against what is written by hand today, records per second.
+"""Async enrichment on Spark: pillarbox's ``map_async`` compared with handwritten alternatives, in records per second.
 
-The work: for each of 100,000 records one request to a service that answers after 10 ms or 100 ms, with at most 100 or
+The work: for each of 100,000 records, one request to a service that answers after 10 ms or 100 ms, with at most 100 or
 1,000 requests in flight per subtask, in two subtasks. The service is a sleep, or real HTTP: an aiohttp service on
-loopback in a process of its own. What that can give at best is ``subtasks * capacity / latency``, the ideal; what
-counts is the share of it, and pillarbox over the best of four others:
+loopback in a separate process. The ideal rate is ``subtasks * capacity / latency``. The results are pillarbox's share
+of the ideal, and its rate divided by the rate of the best of four others:
 
   gather     ``asyncio.gather`` in ``mapInArrow``: per Arrow batch of ``capacity`` rows, or per large Arrow batch with
-             a semaphore; of these two forms the one that is faster in a setting's first round
-  threads    a pool of ``capacity`` threads in ``mapInArrow``, which is handed the next Arrow batch in good time
+             a semaphore, whichever is faster in a setting's first round
+  threads    a pool of ``capacity`` threads in ``mapInArrow``, which receives the next Arrow batch in good time
   udf        Spark's Arrow UDF with ``spark.sql.execution.pythonUDF.arrow.concurrency.level`` at ``capacity``, and a
-             partition in one Arrow batch, since each batch of a UDF waits for its last row
-  flink      PyFlink's ``AsyncDataStream.unordered_wait``, in a virtual environment of its own, which is made when it
-             is missing; where that does not work it is left out
+             partition in one Arrow batch, because each batch of a UDF waits for its last row
+  flink      PyFlink's ``AsyncDataStream.unordered_wait``, in its own virtual environment, which is created if missing;
+             left out if that fails
 
-and of no weight in the ratio:
+These do not count in the ratio:
 
   keyed      pillarbox's ``process`` with ``async def``, 10,000 keys and a count per key in state: batch mode sorts the
              records by key first
   called     the same with ``ctx.call`` for each request
-  recorded   the same, and each answer is recorded
+  recorded   the same with recorded answers
 
-and, to know what is possible at all, once per setting and of no weight in the ratio:
+This shows the limit, once per setting, and does not count in the ratio either:
 
-  bare       ``capacity`` coroutines in ``mapInArrow`` that take one record after the other, and nothing else: no
-             timeouts, no retries, no metrics, and an error of one record is an error of all
+  bare       ``capacity`` coroutines in ``mapInArrow`` that process one record after another, without timeouts, retries
+             and metrics; an error of one record fails all
 
-pillarbox is used as it comes: results in order, a timeout of 5 seconds for each record. Whoever has an event loop has
-uvloop's where that is installed, asyncio clients are aiohttp's with ``capacity`` connections, those of threads are
-``http.client``'s, one connection a thread: the cheapest there is.
+pillarbox has its default settings: results in order, and a timeout of 5 seconds for each record. Event loops are
+uvloop's if it is installed. Asyncio clients are aiohttp's with ``capacity`` connections; threads use ``http.client``,
+the cheapest client, with one connection per thread.
 
-Each side has a Spark of its own with two cores, a range of records in two partitions, and the sink ``noop``. Time is
-what a user sees, from building the query to the end of the job, with warm Python workers: each run comes after a tiny
-one that is not counted. Of PyFlink, whose jobs take seconds to start, it is the time from the first request to the last
-result only, with fewer records; to compare with it, pillarbox is timed in the same way too. Sides take turns, medians
-of the rounds count, and each run's results are checked: number, and two sums over the answers.
+Each side has its own Spark with two cores, a range of records in two partitions, and the sink ``noop``. The time is
+from building the query to the end of the job, with warm Python workers: each run follows a tiny run that does not
+count. PyFlink's jobs take seconds to start, so its time is only from the first request to the last result, with fewer
+records; for this comparison, pillarbox is timed in the same way, too. Sides take turns, and the results are medians of
+the rounds. Each run's output is checked: its number, and two sums over the answers.
 
-At the longer latency 100,000 records would take a minute per run, so a run has what takes the ideal ``--seconds``
-(twice that where the ideal is slow, as all come near it, and what a job costs in itself should weigh little), and over
-HTTP at most ``--http-records``, as two cores that serve and ask at once are far from any ideal; ``--records 100000``
-has so many everywhere (most of an hour).
+At the longer latency, 100,000 records would take a minute per run. So a run has as many records as take ``--seconds``
+at the ideal rate (twice that if the ideal is slow, because all sides come near it, and a job's fixed cost should weigh
+little). Over HTTP, it has at most ``--http-records``, because two cores that both serve and send requests are far from
+any ideal. With ``--records 100000``, all runs have that number (this takes most of an hour).
 
-In the last line ``ratio`` is pillarbox's records per second over the rate of the best of the four, the lowest of all
-settings; ``share_of_ideal`` is pillarbox's at 10 ms and capacity 100 with a sleep.
+In the last line, ``ratio`` is pillarbox's records per second divided by the rate of the best of the four, the lowest of
+all settings. ``share_of_ideal`` is pillarbox's at 10 ms and capacity 100 with a sleep.
 """
 
 from __future__ import annotations

@@ -1,36 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keyed state and timers: pillarbox beside Spark's own stateful Python APIs and PyFlink, rows per second.
+"""Keyed state and timers: pillarbox compared with Spark's stateful Python APIs and PyFlink, in rows per second.
 
-The work: for each row add 1 to its key's count and set an event-time timer at the end of the row's minute; when the
-timer fires emit (key, minute, count), and keep the count. 100,000 keys, micro-batches of 1,000,000 rows that cover
-five minutes each, a watermark 5 seconds behind. ``--keys`` and ``--rows`` are for other sizes.
+The work: for each row, add 1 to its key's count, and set an event-time timer at the end of the row's minute. When the
+timer fires, emit (key, minute, count), and keep the count. There are 100,000 keys, and micro-batches of 1,000,000 rows
+that cover five minutes each, with a watermark 5 seconds behind. ``--keys`` and ``--rows`` set other sizes.
 
-The peers, all of them or those in ``--peers``:
+The peers (``--peers`` selects some):
 
   rows      Spark's ``transformWithState``
   pandas    Spark's ``transformWithStateInPandas``
   apply     Spark's ``applyInPandasWithState``
   own-rows, own-pandas, own-apply
             the same programs, unchanged, on pillarbox (``pillarbox.group_by``), with Spark's watermark
-  process   PyFlink's ``KeyedProcessFunction`` in process mode; PyFlink gets a virtual environment of its own, which is
-            made when it is missing
+  process   PyFlink's ``KeyedProcessFunction`` in process mode; PyFlink has its own virtual environment, which is
+            created if missing
   thread    the same in thread mode
 
-and two limits: ``identity``, the same rows through the same hops with no work in ``mapInArrow``, and ``bare``, the
-same function in a Python loop. The head of ``keyed_contest.py`` says how they take turns, and what is to whose favour.
+There are two limits: ``identity``, the same rows through the same hops without any work in ``mapInArrow``, and
+``bare``, the same function in a Python loop. ``keyed_contest.py`` describes the schedule, and which side each choice
+favours.
 
-Spark's sides are written as sparingly as their APIs allow: the count is read and written once per key and micro-batch,
-a timer is set once per key, minute and micro-batch, and a timer whose key had rows in the same micro-batch finds its
-count in memory. ``applyInPandasWithState`` has one timeout per key, so the minutes that are due later are kept in the
-key's state, as bytes, since Spark's workers cannot read arrays in such a state.
+Spark's sides are as economical as their APIs allow. The count is read and written once per key and micro-batch, a timer
+is set once per key, minute and micro-batch, and a timer whose key has rows in the same micro-batch finds its count in
+memory. ``applyInPandasWithState`` has one timeout per key, so the key's state stores later minutes, as bytes, because
+Spark's workers cannot read arrays in such a state.
 
-PyFlink's watermark goes on while rows come, and a timer's count has in it what came until then. So of its results key
-and minute must be exact, and the count of a key's last minute, which fires at the end; the others must lie between
-the rows up to the minute's end and all of the key's rows.
+PyFlink's watermark advances while rows arrive, and a timer's count includes the rows up to then. So only its keys, its
+minutes, and the count of each key's last minute (which fires at the end) must be exact. The other counts must be
+between the number of rows up to the minute's end and the number of all of the key's rows.
 
-In the last line ``ratio`` is pillarbox's rows per second over the rate of the fastest of Spark's three, ``ratio_flink``
-over the rate of PyFlink's faster mode, ``of_identity`` the share of the limit, ``bare_loop`` rows per second of the
-bare loop.
+In the last line, ``ratio`` is pillarbox's rows per second divided by the rate of the fastest of Spark's three,
+``ratio_flink`` divided by the rate of PyFlink's faster mode, and ``of_identity`` the share of the limit. ``bare_loop``
+is the bare loop's rows per second.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keyed sessions: pillarbox beside Spark's own stateful Python APIs and PyFlink, rows per second.
+"""Keyed sessions: pillarbox compared with Spark's stateful Python APIs and PyFlink, in rows per second.
 
-The work: a key's rows belong to one session as long as none comes 30 seconds or more after the one before it. Each
-row's time is added to a list state, the old event-time timer of the key is deleted, and a new one set 30 seconds after
-the row. When the timer fires, or a row comes that is past it, emit (key, first, last, number of rows). 100,000 keys,
-micro-batches of 1,000,000 rows that cover five minutes each, so of ten rows of a key about four begin a session.
-``--keys`` and ``--rows`` are for other sizes.
+The work: a session ends when a key has had no row for 30 seconds. Each row's time is added to a list state, the key's
+old event-time timer is deleted, and a new timer is set 30 seconds after the row. When the timer fires, or a row arrives
+that is past it, emit (key, first, last, number of rows). There are 100,000 keys, and micro-batches of 1,000,000 rows
+that cover five minutes each, so of ten rows of a key, about four begin a session. ``--keys`` and ``--rows`` set other
+sizes.
 
-Peers, limits and how they are run are those of ``keyed.py`` and ``keyed_contest.py``. A key's rows come in order,
-since they all are in one part of the input; Spark's APIs give a key's rows in no certain order, so they are sorted
-there. Spark's sides are written as sparingly as their APIs allow: per key and micro-batch a timer is deleted and one
-set, and list and value state are written once; sessions that begin and end within it never get into the state.
+Peers, limits and schedule are those of ``keyed.py`` and ``keyed_contest.py``. A key's rows arrive in order, because
+they are all in one part of the input. Spark's APIs return a key's rows in no defined order, so they are sorted there.
+Spark's sides are as economical as their APIs allow: per key and micro-batch, one timer is deleted and one is set, and
+list and value state are written once. Sessions that begin and end within a micro-batch are never stored in state.
 
-Wherever they run, the same sessions come out: those of a micro-batch, or of PyFlink's whole job, are checked exactly.
+All sides must emit the same sessions: the sessions of a micro-batch, or of PyFlink's whole job, are checked exactly.
 
-In the last line ``ratio`` is pillarbox's rows per second over the rate of the fastest of Spark's three, ``ratio_flink``
-over the rate of PyFlink's faster mode, ``of_identity`` the share of that limit, ``bare_loop`` rows per second of the
-bare loop.
+In the last line, ``ratio`` is pillarbox's rows per second divided by the rate of the fastest of Spark's three,
+``ratio_flink`` divided by the rate of PyFlink's faster mode, and ``of_identity`` the share of that limit. ``bare_loop``
+is the bare loop's rows per second.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The windows that ``windows.py`` compares, the rows, and the expected output.
 
-Rows have a key, a time (milliseconds) and an amount. A micro-batch has five minutes of event time; its rows come in
-order but for two seconds of disorder, in two files of which each has half of the keys. Times are multiples of 7 ms, so
-no two rows are exactly a session's gap apart, which engines take differently. A micro-batch ends six seconds after a
-full minute: with a watermark five seconds behind, all of its minutes have ended, and none more.
+Rows have a key, a time (milliseconds) and an amount. A micro-batch has five minutes of event time. Its rows are in
+order except for two seconds of disorder, in two files, each with half of the keys. Times are multiples of 7 ms, so no
+two rows are exactly a session's gap apart, a case that engines treat differently. A micro-batch ends six seconds after
+a full minute: with a watermark five seconds behind, exactly the windows up to that minute have ended.
 """
 
 from __future__ import annotations

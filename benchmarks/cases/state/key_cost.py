@@ -4,8 +4,8 @@
 For each kind, a new process fills 300,000 keys. Memory is the growth of the process's resident memory until the epoch
 has been written.
 
-It needs Linux: it reads /proc. In the last line ``kinds`` has the bytes of memory and those written for each kind of
-state, ``ratio`` is memory over bytes written for the first of them.
+Requires Linux, because it reads /proc. In the last line, ``kinds`` has the bytes of memory and the bytes written for
+each kind of state. ``ratio`` is memory divided by bytes written, for the first kind.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of Spark's Python workers: it must not grow with the rows of a micro-batch.
+"""The memory of Spark's Python workers, which must not grow with the rows of a micro-batch.
 
-A keyed program gives a row for each that it gets (a key, a time and 100 characters). It works off one micro-batch of
-500,000 rows, and in another Spark one of 5,000,000. Before, a small micro-batch that has all the keys makes the
-workers import what they need and fill the state; what a worker takes at most later (``VmHWM``) less what it has then
-(``VmRSS``) is its growth: buffers on their way in and out. These are bounded: an output queue of 4 MiB, Arrow batches
-of 8 MiB. The rows themselves are hundreds of MiB.
+A keyed program emits a row for each input row (a key, a time and 100 characters). It processes one micro-batch of
+500,000 rows and, in another Spark, one of 5,000,000 rows. A small micro-batch with all keys first makes the workers
+import modules and fill the state. A worker's growth is its later maximum (``VmHWM``) minus its memory after this
+micro-batch (``VmRSS``): buffers of input and output. These are bounded: an output queue of 4 MiB, Arrow batches of 8
+MiB. The rows themselves take hundreds of MiB.
 
-With ``--async`` the program asks a service about each row instead, 200 at a time, which takes 2 ms: what is held is
-bounded by that number, and the output by the Arrow batch that it came from.
+With ``--async``, the program instead sends a request for each row, 200 at a time, to a service that takes 2 ms. The
+number of requests bounds the rows in memory, and the input's Arrow batch bounds the output.
 
-It needs Linux: it reads /proc. In the last line ``ratio`` is the most that a worker grows by at 5,000,000 rows over
-that at 500,000 (without bounds it would be 10).
+Requires Linux, because it reads /proc. In the last line, ``ratio`` is the largest growth of a worker at 5,000,000 rows
+divided by the growth at 500,000 (without bounds, it would be 10).
 """
 
 from __future__ import annotations

@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations on a query with much state: reading, rescaling, saving, and starting from a savepoint.
 
-Each key has a count and the time of its last row, both of declared types: in pillarbox two value states, in Spark's own
-``transformWithState`` one with two fields. Both checkpoints are made of the same rows, in two epochs: one row for each
-key, then 1,000 rows. Making Spark's takes most of the time (some 20,000 keys a second); with ``--checkpoints DIR`` both
-are kept there, and found again by the next run with as many keys. The works, all of them or those in ``--works``:
+Each key has a count and the time of its last row, both of declared types: two value states in pillarbox, one value
+state with two fields in Spark's ``transformWithState``. Both checkpoints are made from the same rows, in two epochs:
+one row for each key, then 1,000 rows. Making Spark's checkpoint takes most of the time (some 20,000 keys per second).
+With ``--checkpoints DIR``, both are stored there, and reused by the next run with as many keys. The works (``--works``
+selects some):
 
-  read       ``pillarbox.read_state`` to the end, beside Spark's own reader (the ``statestore`` format) on the
-             checkpoint of ``transformWithState``: rows per second, and the ratio of these
-  rescale    ``pillarbox.rescale`` from two partitions to one, beside Spark's own repartitioning of the checkpoint of
+  read       ``pillarbox.read_state`` to the end, and Spark's own reader (the ``statestore`` format) on the checkpoint
+             of ``transformWithState``: rows per second, and their ratio
+  rescale    ``pillarbox.rescale`` from two partitions to one, and Spark's own repartitioning of the checkpoint of
              ``transformWithState``: seconds, and their ratio
-  savepoint  ``pillarbox.savepoint``, over the time to read the same state and Spark's time to write these rows, which
-             it has in memory, to Parquet
-  start      ``env.from_savepoint`` on a new checkpoint, over a restart from the checkpoint: from building the query to
-             the first rows at the sink, each in a new process
+  savepoint  ``pillarbox.savepoint``, divided by the time to read the same state and to write its rows from Spark's
+             memory to Parquet
+  start      ``env.from_savepoint`` on a new checkpoint, divided by a restart from the checkpoint: from building the
+             query to the first rows at the sink, each in a new process
 
-All sides take turns; medians of the rounds count. Each has its processor time beside it, and the largest memory of
-Java, of all Python processes, and of one of them. Results are checked: the number of keys and the sums of all that was
-read (in the round that warms up: it is the same checkpoint in all), of what is there behind the rescaling, and in the
-savepoint; and each row that comes out of a query that was started. ``--minutes`` bounds the whole: no further round is
-begun that would probably go beyond it, but each work has one that counts.
+All sides take turns, and the results are medians of the rounds. Each has its processor time, and the largest memory of
+Java, of all Python processes, and of one Python process. The results are checked: the number of keys and the sums of
+all state that was read (in the warm-up round only, because all rounds read the same checkpoint), of the state after
+rescaling, and of the savepoint; and each row that a started query emits. ``--minutes`` limits the whole run: no round
+begins that would probably exceed the limit, but each work has at least one round that counts.
 
-In the last line ``ratio`` is that of ``read``, ``ratios`` has all of them.
+In the last line, ``ratio`` is the ratio of ``read``, and ``ratios`` has all ratios.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory of an executor's processes without state: the constants of the formula in ``docs/operations.md``.
 
-A keyed function that keeps nothing handles micro-batches of 1,000 rows in some state partitions. In the last one it
-collects garbage, which writes to pages that homes share until then. Of the PySpark daemon, the starter of homes,
-workers and homes, the median is shown of what the kernel tells of each kind: the resident memory (``Rss``), the
-proportional one (``Pss``), and pages of one process alone (``Private``).
+A keyed function without state processes micro-batches of 1,000 rows in some state partitions. In the last micro-batch,
+it collects garbage, which writes to memory pages that homes have shared until then. For each kind of process (the
+PySpark daemon, the starter of homes, workers and homes), the table shows the medians of the kernel's figures: resident
+memory (``Rss``), proportional memory (``Pss``), and memory of one process alone (``Private``).
 
-It needs Linux: it reads /proc. In the last line ``ratio`` is the private memory of a home divided by a worker's,
-``shared_mb`` is what the formula calls shared: all proportional memory without the private memory of workers and homes.
+Requires Linux, because it reads /proc. In the last line, ``ratio`` is the private memory of a home divided by a
+worker's. ``shared_mb`` is the formula's shared memory: all proportional memory minus the private memory of workers and
+homes.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The duration of a restart until the first output, by the number of keys in state.
 
-Each key has two values and an event-time timer. Before, every key was written once and then as many again, twice,
-drawn at random: so the state log has reached the length at which it is cleaned, with what is out of date in it.
+Each key has two values and an event-time timer. Before the restart, every key is written once, followed twice by as
+many random keys. So the state log has reached the length at which it is cleaned, and contains outdated entries.
 
-The task alone, on the local runtime: a new job is given the chunks of the log in a file, and runs an epoch of 1,000
-records, each of which emits its key's count. Beside it ``pickle.loads`` of the same chunks from the same file, which
-no reader of them can beat: with the garbage collector off, and nothing done with what it gives. In turn,
-in one process, and with two kinds of timers: spread over an hour by the millisecond, so that hardly two are at one
-time; and at full minutes, as the timers of windows are.
+On the local runtime, without Spark: a new job loads the log's chunks from a file, and runs an epoch of 1,000 records,
+each of which emits its key's count. It is compared with ``pickle.loads`` of the same chunks from the same file, with
+the garbage collector off, and without any use of the result; no reader can be faster. The two take turns in one
+process, with two kinds of timers: spread over an hour in milliseconds, so that hardly any two have the same time; and
+at full minutes, like the timers of windows.
 
-On Spark: a query is loaded and stopped, and its process ends. A new process restarts it from its checkpoint, with new
-Python workers and a new Java, and finds one micro-batch waiting: what counts is the time from building the query to
-the first rows at the sink. Most of that is Spark's own first micro-batch, so there is also one with 1,000 keys.
+On Spark: a query is loaded and stopped, and its process ends. A new process restarts the query from its checkpoint,
+with new Python workers and a new Java, and one micro-batch waiting. The result is the time from building the query to
+the first rows at the sink. Most of that is Spark's own first micro-batch, so there is also a query with 1,000 keys.
 
-The results are checked: each row that comes out must have its key's count over all that was ever written.
+The results are checked: each emitted row must have its key's count of all rows so far.
 
-In the last line ``ratio`` is the task's cold start at 1,000,000 keys over ``pickle.loads`` of the chunks, of both kinds
-of timers the larger.
+In the last line, ``ratio`` is the job's cold start at 1,000,000 keys divided by ``pickle.loads`` of the chunks, the
+larger for both kinds of timers.
 """
 
 from __future__ import annotations

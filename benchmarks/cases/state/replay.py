@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The time to reproduce the failure of a task at a late record of an epoch.
 
-A query with one keyed subtask reads one epoch of many rows, and its function fails at the record with the number in
-``--fails-at``. Two ways to see it fail again take turns, each in a process of its own:
+A query with one keyed subtask reads one epoch of many rows, and its function fails at record number ``--fails-at``. Two
+ways to reproduce the failure take turns, each in a new process:
 
-  replay  ``pillarbox replay`` of the recording of the task, in a process that finds no Java
-  spark   the program is started again on the checkpoint: a Spark session, and the epoch up to the failure
+  replay  ``pillarbox replay`` of the task's recording, in a process without Java
+  spark   a restart of the program on the checkpoint: a Spark session, and the epoch up to the failure
 
-The seconds are of the whole process, from its start to its end. Both must give the same exception, key, record and
-number of the record. Also told is how long ``pillarbox.record`` took to make the recording, and its size.
+The time is that of the whole process, from start to end. Both must fail with the same exception, key, record and record
+number. The duration of ``pillarbox.record`` and the size of the recording are also printed.
 
-In the last line ``ratio`` is the time of ``replay`` over the time of ``spark``; ``seconds`` has both.
+In the last line, ``ratio`` is the time of ``replay`` divided by the time of ``spark``, and ``seconds`` has both times.
 """
 
 from __future__ import annotations

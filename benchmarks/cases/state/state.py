@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost of state in an epoch, which must depend on the keys that the epoch changes, not on all keys.
 
-Two jobs run the same epochs of 1,000 records with 1,000 different keys, in turn, each in a process of its own: one has
+Two jobs run the same epochs of 1,000 records with 1,000 different keys, in turn, each in its own process. One has
 10,000 keys in its state, the other 2,000,000. Each record changes its key's count, and moves the key's event-time
-timer. Before that every key is written once and then as many again, twice, drawn at random: so both logs have reached
-the length at which epochs clean up, and what they find is in part still current. What counts is the median; the means
-are there as well, because cleaning comes in portions.
+timer. Before that, every key is written once, followed twice by as many random keys. So both logs have reached the
+length at which epochs clean up, and contain both current and outdated entries. The results are medians. Means are also
+shown, because the cleaning is done in portions.
 
-More keys take more memory, and more of it is out of the processor's caches. How much of the ratio is due to that alone
-shows in the same touches of a plain dictionary of lists.
+More keys take more memory, more of which is outside of the processor's caches. To show this effect alone, the same
+changes are made to a plain dictionary of lists.
 
-It runs on the local runtime, without Spark. With ``--spark`` the same on Spark: there the ratio is that of whole
-micro-batches, most of which is Spark's own. In the last line ``ratio`` is the time of an epoch at 2,000,000 keys over
-that at 10,000, ``bytes_ratio`` that of the bytes written.
+It runs on the local runtime, without Spark. With ``--spark``, it runs on Spark, and compares whole micro-batches, most
+of which is Spark's own time. In the last line, ``ratio`` is the time of an epoch at 2,000,000 keys divided by the time
+at 10,000, and ``bytes_ratio`` the same for the bytes written.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ class LocalJob:
         """Run a program over collections to the end. Yields output records as they arrive.
 
         Args:
-            limit: about how many records the caller will read, or None for all.
+            limit: the approximate number of records that the caller will read, or None for all.
         """
         run = _RUN if limit is None else _SHORT_RUN
         outcome = _Outcome({})

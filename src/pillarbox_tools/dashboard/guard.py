@@ -5,8 +5,8 @@ Another site's page can make a browser send requests here in two ways:
 - Its host name can resolve to this machine, so that the browser lets the page read the answers. Without a token, the
   guard accepts only loopback names in ``Host``. With a token, it accepts every name, because proxies need that; the
   browser does not send another host name's cookie.
-- It can send requests from its own origin. The guard refuses requests from other origins, except navigations, whose
-  answers the page cannot read.
+- The page can send requests from its own origin. The guard refuses requests from other origins, except navigations,
+  whose answers the page cannot read.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def piling_timers(snapshot: Snapshot) -> str | None:
 
 
 def endless_state(snapshot: Snapshot) -> str | None:
-    """Check that the number of keys has not grown without bound in the last day, from at least an hour of history.
+    """Check that the number of keys has not grown without bound in the last day. Needs an hour of history.
 
     If keys expire, their number sometimes decreases.
     """

@@ -101,7 +101,7 @@ def _since(moments: Sequence[Moment], has: Callable[[Moment], bool]) -> int:
 
 
 def recent_epochs(snapshot: Snapshot, fewest: int, span: int = NOW) -> list[EpochReport]:
-    """Return the epochs with rows that ended in the last ``span`` ms, but at least the newest ``fewest``."""
+    """Return the epochs with rows in the last ``span`` ms, or the newest ``fewest`` epochs if these are more."""
     now = as_of(snapshot)
     rows = [epoch for epoch in snapshot.epochs if epoch.rows]
     recent = [epoch for epoch in rows if epoch.end > now - span]

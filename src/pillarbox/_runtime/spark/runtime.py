@@ -27,7 +27,7 @@ class SparkRuntime:
 
     @property
     def parallelism(self) -> int:
-        """Return ``spark.sql.shuffle.partitions``, or if it has its default, 200, the number of cores (up to 16)."""
+        """Return ``spark.sql.shuffle.partitions`` or, if that is 200 (the default), the number of cores (up to 16)."""
         return default_parallelism(self._session)[0]
 
     @property

@@ -29,7 +29,7 @@ IN_SAVEPOINT = "budgets"
 
 
 class SpentFiles:
-    """The charges in one checkpoint."""
+    """The files in one checkpoint with the charges to budgets."""
 
     def __init__(self, folder: HadoopFolder) -> None:
         self._folder = folder

@@ -58,7 +58,7 @@ class Checkpoint:
         return max(filter(None, map(read_layouts, self.lines)), default=None, key=itemgetter(0))
 
     def subtasks(self) -> list[tuple[int, int]] | None:
-        """Return (subtasks, key groups) of each program as noted in the checkpoint, or None if it has no note."""
+        """Return each program's (subtasks, key groups) according to the checkpoint's note, or None without a note."""
         if self.last_committed >= 0 and self._layouts_note is not None:
             return [(subtasks, key_groups) for subtasks, key_groups in self._layouts_note.layouts]
         binding = self.binding()
@@ -101,7 +101,7 @@ class Checkpoint:
         self._write_description(self._descriptions, now, self.last_committed)
 
     def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
-        """Note the programs without checking them, so that their batches are not attributed to an earlier program."""
+        """Note a query's programs, unchecked, so that their batches are not attributed to earlier programs."""
         every = self._descriptions
         if every:
             self._write_description(every, describe_programs(programs, layouts), self.last_committed)
@@ -199,7 +199,7 @@ class Checkpoint:
         return number
 
     def forget_last_epoch(self, number: int | None = None) -> None:
-        """Delete the note of the last epoch, if that epoch is committed or has not begun."""
+        """Delete the note that epoch ``number`` (by default the next epoch, if it has not begun) is the last."""
         note = self._last_epochs.get(self.last_committed + 1 if number is None else number)
         if note is not None and (number is not None or self.unfinished is None):
             self._write(json.dumps({"forgotten": note}))
@@ -226,7 +226,7 @@ class Checkpoint:
 
     @property
     def interrupted(self) -> int | None:
-        """The number of partitions that an interrupted repartitioning was to produce, or None."""
+        """The target number of partitions of an interrupted repartitioning, or None."""
         return None if self.unfinished == self.parallelism else self.unfinished
 
     @property
@@ -235,7 +235,7 @@ class Checkpoint:
         return None if self.unfinished is None or self.interrupted is not None else self.last_committed + 1
 
     def newest(self) -> dict[str, Any] | None:
-        """Return the newest description of programs, or None. Perhaps no batch has been committed since."""
+        """Return the newest description of programs, even if no batch is committed with it, or None."""
         return self._descriptions[-1] if self._descriptions else None
 
     def check_interrupted(self, target: int | None = None) -> None:

@@ -168,7 +168,7 @@ class CheckpointState:
 
 
 def _is_log(schema: StructType) -> bool:
-    """Return whether a state contains logs. A user's ``StatefulProcessor`` may use the same name for another state."""
+    """Return whether a state contains logs. A state of a user's ``StatefulProcessor`` may have the same name."""
     fields = {field.name: getattr(field.dataType, "names", None) for field in schema.fields}
     return all(fields.get(column) == [field] for column, field in _COLUMNS.items())
 

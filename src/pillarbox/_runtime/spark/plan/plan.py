@@ -198,7 +198,7 @@ class _Plan:
 class _Metrics:
     """Observes task metrics in a streaming program's rows, and removes them.
 
-    Metrics are removed before each shuffle, because they differ if a task is repeated, and the shuffled data must not.
+    Metrics are removed before each shuffle, because a repeated task must shuffle the same data, and its metrics differ.
 
     Attributes:
         program: the alias of the program's rows. The last level's metrics are observed under this name, and other

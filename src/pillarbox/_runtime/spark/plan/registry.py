@@ -87,7 +87,7 @@ class PlannedProgram:
     Attributes:
         parallelism: the number of Spark partitions with its subtasks, or 0 if it has no state.
         secret: the plan's tasks need it to use the program's home processes. Empty if read from a checkpoint.
-        registered: the program as planned, if the query has renamed it. The reference keeps it registered.
+        registered: the program as planned, if the query has renamed it. This reference keeps it in the registry.
     """
 
     id: str

@@ -98,7 +98,7 @@ class RequestStatus:
 
 
 class RequestOutcome(NamedTuple):
-    """The outcome of a command: its last status; ``open`` if it has no status yet; ``lost`` if the driver ended."""
+    """The outcome of a command: its last status, ``open`` without a status, or ``lost`` if the driver has ended."""
 
     status: str
     error: str = ""

@@ -65,7 +65,7 @@ def program_settings(
     *,
     other_python: bool = False,
 ) -> Iterator[None]:
-    """Apply the programs' settings to the session within the block. Other queries cannot start in this time."""
+    """Apply the programs' settings to the session within the block. Other queries cannot start during the block."""
     needed = _needed(programs, layouts)
     with alone():
         if not needed:

@@ -161,7 +161,7 @@ class _Starter:
             yield
 
     def _prepared(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Check the checkpoint, note the programs in it, and add missing log entries. Returns the new checkpoint."""
+        """Check the checkpoint, note the programs, and add missing log entries. Returns the updated checkpoint."""
         start, programs = self._start, self._programs
         check_logs(self._spark, checkpoint)
         if any(program.parallelism for program in programs):
