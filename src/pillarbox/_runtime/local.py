@@ -271,7 +271,7 @@ class LocalJob:
         return {subtask: store.copy() for subtask, store in self._stores.items()}
 
     def reset(self) -> None:
-        """Discard the tasks, as if their processes had died. Keeps committed state."""
+        """Discard the tasks, but not committed state, as if the tasks' processes had died."""
         for task in (*self._tasks.values(), *self._sources.values()):
             task.cancel()
         self._tasks = {}

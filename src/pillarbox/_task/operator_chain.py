@@ -178,7 +178,8 @@ class OperatorChain:
         """Finish the operators, head first, because a finished operator must not receive records.
 
         For each operator, end its input, stop its timers, run its waiting mails, and call ``finish``. The head emits
-        the maximum watermark after its timers' results. (Flink emits it before them, which makes them late.)
+        the maximum watermark after its timers' results. (Flink emits the watermark first, which makes these results
+        late.)
         """
         for merge in self._merges.values():
             merge.end_epoch()

@@ -1,4 +1,4 @@
-"""A program's vertices (operator chains), as pickled to workers."""
+"""A program's vertices (operator chains), which are pickled and sent to workers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def source_numbers(places: Places) -> Iterator[int]:
 
 
 def edge_in(places: Places, edge: int, then: Places) -> int:
-    """Translate an edge's id in an earlier program (``then``) to its id in a program that may have other sources.
+    """Translate an edge's id in an earlier program (``then``) to its id in ``places``, whose sources may differ.
 
     Sources are matched by order, as in Spark's checkpoints.
     """

@@ -181,7 +181,7 @@ def condition(name: str) -> Callable[[Snapshot], str | None]:
 
 
 def piling_timers(snapshot: Snapshot) -> str | None:
-    """Check that keys have few timers. Skips windows, which by design have one timer per pane."""
+    """Check that keys have few timers, except for windows, which by design have one timer per pane."""
     kinds = {vertex_id(vertex): vertex.kind for vertex in snapshot.vertices}
     for vertex in (runs[-1] for runs in _runs(_epochs(snapshot)).values()):
         timers, keys = vertex.timers or 0, vertex.keys or 0

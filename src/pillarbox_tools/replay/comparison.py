@@ -197,7 +197,7 @@ class _StepTrace(NamedTuple):
     error: Any
 
     def parts_that_differ(self, other: _StepTrace) -> list[str]:
-        """Describe differing parts. Ignores the order of output."""
+        """Describe differing parts, ignoring the order of output."""
         parts = []
         trees = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
         values = (tuple(MISSING if tree is None else tree[2] for tree in pair) for pair in zip_longest(*trees))

@@ -122,7 +122,7 @@ def _condensed(epoch: EpochReport) -> EpochReport:
 
 
 def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
-    """Return each run's last snapshot, newest first. Skips files of other format versions."""
+    """Return each run's last snapshot, newest first. Files of other format versions are skipped."""
     newest: dict[str, Snapshot] = {}
     for _, line in session_of(spark).folder(folder_of(checkpoint)).lines():
         document: dict[str, Any] = json_object(line)

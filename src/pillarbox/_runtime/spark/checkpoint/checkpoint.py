@@ -69,7 +69,7 @@ class Checkpoint:
     def layouts(self, compiled: Sequence[Layout], find: Callable[[], Sequence[Layout | None]]) -> list[Layout]:
         """Return the layouts (numbers of subtasks) that a query's programs have in the checkpoint.
 
-        Writes a note only if the layouts are certain, because notes are permanent.
+        A note is written only if the layouts are certain, because notes are permanent.
 
         Args:
             find: searches the state for the layouts if the note is lost, and returns None for a program without state.
@@ -256,7 +256,7 @@ class Checkpoint:
             )
 
     def check_parallelism(self, requested: int | None, most: int | None) -> None:
-        """Check a program's parallelism before its start. Warns if the query will run with a different parallelism."""
+        """Check a program's parallelism before its start, and warn if the query will run with a different one."""
         self.check_interrupted()
         present = self.parallelism
         if present is None or requested in (None, present):

@@ -155,7 +155,7 @@ class CheckpointState:
         return {code: view.head for code, view in self.views(operator).items()}
 
     def views(self, operator: Stateful) -> dict[int, LogView]:
-        """Return a stateful operator's logs by subtask code (number). Reads only the logs' heads (metadata)."""
+        """Return a stateful operator's logs, with their heads (metadata) only, by subtask code (number)."""
         views = {}
         for code, _, payload in self.logs(operator).where(f"number = {META}").collect():
             store = MemoryChunkStore()
@@ -178,7 +178,7 @@ def map_logs(
 ) -> Iterator[pa.RecordBatch]:
     """Apply ``read`` to each log, and yield the resulting batches.
 
-    Holds one log in memory at a time. A log takes about twice the size of its subtask's pickled rows.
+    Only one log is in memory at a time. It takes about twice the size of its subtask's pickled rows.
     """
     store = MemoryChunkStore()
     current: int | None = None

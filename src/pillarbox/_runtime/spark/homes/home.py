@@ -47,7 +47,7 @@ class _Home:
         close_in_forks(listening)
         self._watched = [Process(*process) for process in facts.watched]
         self._polled: list[Process] = []
-        # By descriptor.
+        # Connections to starters, by descriptor.
         self._starters: dict[int, Channel] = {}
         self._guests: dict[str, PartitionTasks] = {}
         self._turn = FunctionLock()

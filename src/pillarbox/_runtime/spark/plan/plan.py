@@ -165,7 +165,7 @@ class _Plan:
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
     def _no_rows(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
-        """Read the sources and drop their rows. Advances Spark's watermark if an operator uses it."""
+        """Read the sources and drop their rows, so that Spark's watermark advances if an operator uses it."""
         assert isinstance(schema, str)
         rows = first.sources.where("false")
         if self._time is not None and first.watermark > 0:

@@ -149,7 +149,7 @@ def write_table(rows: DataFrame, directory: str, uid: str) -> None:
 def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
     """Write the manifest with the digests of all files.
 
-    Keeps the digests that the manifest already has, so that later damage is detected.
+    Digests that the manifest already has are not replaced, so that later damage is detected.
     """
     tasks = f"{_TASKS}/"
     digests = {name: digest for name, digest in manifest.files.items() if not name.startswith(tasks)}

@@ -45,7 +45,7 @@ def repartition(spark: Any, checkpoint: str, partitions: int) -> None:
 
 
 def sink_log(spark: Any, folder: str, version: int) -> tuple[Any, Any]:
-    """Return (a file sink's log, empty Java array of log entries). Creates the log's folder. Needs Spark 4.1."""
+    """Open a file sink's log, creating its folder. Returns (log, empty Java array of log entries). Needs Spark 4.1."""
     sinks = jvm(spark).org.apache.spark.sql.execution.streaming.sinks
     log = sinks.FileStreamSinkLog(version, java_session(spark), folder, jvm(spark).scala.Option.empty())
     return log, spark.sparkContext._gateway.new_array(sinks.SinkFileStatus, 0)

@@ -24,7 +24,7 @@ _LOGGED_CLOCK = 2_000
 
 @contextmanager
 def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTask]:
-    """Create a task for the block. Closes it at the end, or cancels it if the block raises."""
+    """Create a task for the block, and close it at the end, or cancel it if the block raises."""
     task = MultipleInputStreamTask(vertex, subtask)
     try:
         yield task
