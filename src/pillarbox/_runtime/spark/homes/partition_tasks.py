@@ -1,4 +1,4 @@
-"""Runs a guest of a home: the tasks of one level and state partition, in a thread of their own.
+"""Runs a guest of a home process: the tasks of one state partition of one shuffle, in their own thread.
 
 Between epochs, the thread runs the event loop of async keyed functions. If the executor already has its maximum number
 of homes, several guests share a home, and only one guest runs functions at a time.
@@ -94,7 +94,7 @@ class _Chunks:
 
 
 class PartitionTasks:
-    """A home's tasks for one partition and level, and the thread that runs them."""
+    """A home's tasks for one state partition of one shuffle, and the thread that runs them."""
 
     def __init__(self, clock: Callable[[], float], idle: float, turn: FunctionLock) -> None:
         self._clock = clock

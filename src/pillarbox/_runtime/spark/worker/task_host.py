@@ -1,4 +1,4 @@
-"""Runs a level's tasks after a shuffle in streaming mode, in ``transformWithStateInPandas``.
+"""Runs the tasks after a shuffle in streaming mode, in ``transformWithStateInPandas``.
 
 The grouping key is the subtask code (number), so Spark makes one call per subtask and epoch. The state log is a map
 state, which Spark commits with the micro-batch. Tasks stay in home processes, or without homes in the worker.
@@ -55,7 +55,7 @@ class _SparkChunkStore:
 
 
 class TaskHost:
-    """Runs a level's subtasks for one partition and epoch, in a worker. Pickled inside a ``Processor``."""
+    """Runs the subtasks of one partition and epoch, in a worker. Pickled inside a ``Processor``."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class TaskHost:
         return None if address is None or address[0] not in self._vertices else address
 
     def run(self, code: int, rows: Iterator[pd.DataFrame], now: int, watermark: int = -1) -> Iterator[pd.DataFrame]:
-        """Run an epoch of subtask number ``code``. If the subtask belongs to another level, only forward its buffers.
+        """Run an epoch of subtask number ``code``. Buffers for outputs and later shuffles are only forwarded.
 
         ``now`` and ``watermark`` are Unix times in ms. If Spark's timers are off, the time in ``rows`` is used instead
         of ``now``.
