@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 HOME = Path(__file__).parents[1]
-# As https://keepachangelog.com has them, in its order.
+# The kinds of https://keepachangelog.com, in its order.
 KINDS = ("added", "changed", "deprecated", "removed", "fixed", "security")
 NAME = re.compile(rf"[a-z0-9]+(?:-[a-z0-9]+)*\.({'|'.join(KINDS)})\.md")
 

@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "images" / "joins"
 LOWER, UPPER = -2, 5
 JOIN = f'left.key_by("key").interval_join(right.key_by("key")).between("{LOWER} seconds", "{UPPER} seconds")'
 TITLE = f'{JOIN}.columns("left")'
-# Side and time (seconds), in the order in which they come.
+# Side and time (seconds), in order of arrival.
 RECORDS = [
     ("left", 4),
     ("right", 6),

@@ -172,7 +172,7 @@ def run(picture: Picture, expression: str) -> list[Lane]:
 
 # -- drawing --
 
-# These can be read on a white page and on a dark one.
+# Readable on white and dark pages.
 TEXT, LINE = "#717a84", "#8b949e"
 COLORS = ["#3b82d6", "#c8652a"]
 LATE_COLOR = "#d14b58"

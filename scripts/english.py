@@ -21,11 +21,11 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = ROOT / "docs" / "site" / "english.json"
 CHECKED = ("*.md", "docs/**/*.md", "docs/**/*.ipynb", "changes/*.md", "*/**/*.py")
-# Generated pages: other files have their words. CHANGELOG is history.
+# Generated pages, whose text is in other files. CHANGELOG is history.
 EXEMPT = ("docs/error-index.md", "docs/api/", "docs/benchmarks/", "CHANGELOG.md", "build/", "dist/")
 
 _PREPOSITION = "of|by|from|for|to|in|under|with|at|on|into|through|after|before"
-# A pattern by its name. Case does not matter.
+# Patterns by name. They ignore case.
 PATTERNS = {
     "what": r"\bwhat (?!is (?:this|it)\b|does\b|do\b|to\b|if\b|kind\b)\w+",
     "those": r"\bthose\b|\bones\b|\bthe one\b(?! (?:hand|side|time))|\bthat of\b",
@@ -39,7 +39,7 @@ PATTERNS = {
     "where": r"\bwhere (?:there|it|they|that|this|none|no|nothing|a|an|one)\b",
     "nobody": r"\b(?:nobody|whoever|somebody|whatever|whichever)\b",
 }
-# Local names that say that there is a value, and not which one.
+# Local names that do not describe their value.
 ODD_NAMES = frozenset(
     {
         "found",

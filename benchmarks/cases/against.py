@@ -112,7 +112,7 @@ def epoch(directory: Path, source: Path, *, empty: bool) -> Turns:
         return step(write_halves(directory / "staging" / f"{number:04}", key=keys.astype(np.int32)))
 
     def turn() -> float:
-        # The micro-batch after one with rows is another than those after it: Spark begins it by itself.
+        # The first empty micro-batch after rows differs from later ones: Spark itself begins it.
         if empty and number:
             return statistics.mean(step(None) for _ in range(4))
         return statistics.mean(rows() for _ in range(1 if empty else 4))

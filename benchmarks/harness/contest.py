@@ -32,8 +32,8 @@ from benchmarks.peers.environments import DIRECTORY, FLINK, Environment, NotInst
 from benchmarks.report.charts import draw_bars
 from benchmarks.report.words import page
 
-# A JVM goes on compiling what it runs for some time: without this, a side whose micro-batches take ten seconds would
-# come to its first round with a JVM ten times as old as that of a side whose micro-batches take one.
+# A JVM continues to compile for some time. Without this minimum, a side with micro-batches of ten seconds would begin
+# its first round with a JVM ten times as old as a side with micro-batches of one second.
 WARM_UP_SECONDS = 60
 
 
@@ -72,7 +72,7 @@ class Contest(ABC):
         self._jobs: dict[str, list[Side]] = {}
         self._batches: dict[int, Any] = {}
 
-    # -- what they differ in --
+    # -- differences between contests --
 
     @property
     @abstractmethod
@@ -118,7 +118,7 @@ class Contest(ABC):
     def job_sources(self, runner: Runner, count: int) -> list[str]:
         """Return the input of each process in a runner's next job."""
         path = runner.batches.path(runner.number, "csv")
-        # (Of two files, one reader may take both, one after the other: the rows of the second one would be late.)
+        # (With two files, one reader may read both in turn, and the second file's rows would be late.)
         parts = [str(part) for part in range(SUBTASKS)] if count == SUBTASKS else ["whole"]
         streams = range(runner.batches.streams)
         return [
@@ -130,7 +130,7 @@ class Contest(ABC):
         """Record unexpected results."""
         self.wrong.append(line)
 
-    # -- what the runners ask for --
+    # -- for runners --
 
     def batches(self, share: int) -> Any:
         """Return the work's micro-batches, or a share of each."""
@@ -167,7 +167,7 @@ class Contest(ABC):
 
     def new_jobs(self, name: str, kind: str) -> list[Side]:
         """Start the processes of a peer that runs jobs."""
-        # In thread mode all subtasks of a process share Python's one lock.
+        # In thread mode, all subtasks of a process share Python's lock.
         of_each = 1 if name == "thread" else SUBTASKS
         options = {"mode": name, "parallelism": of_each, "bundle": self.arguments.flink_bundle}
         return [FLINK.side(self.flink, self.directory_of(FLINK), **options) for _ in range(SUBTASKS // of_each)]

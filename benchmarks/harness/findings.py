@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# The file of this process and of its sides; it is set where findings are wanted.
+# The variable with the findings' file, for this process and its sides. Set only if findings are requested.
 _FILE = "BENCHMARKS_FINDINGS"
 _noticed: list[Any] = []
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-# A load before the start that is worth a word.
+# An initial load of more than this is reported.
 BUSY = 0.7
 
 
@@ -127,7 +127,7 @@ def kind_of_python(pid: int) -> str | None:
         if program in command and is_python(command):
             if not (program in above and is_python(above)):
                 return alone
-            # A daemon that has imported what homes need forks their starter, too.
+            # A daemon that has imported the homes' modules also forks the starter.
             if is_leader:
                 return "starter"
             return "home" if program in root and is_python(root) else child
@@ -171,7 +171,7 @@ class Measured:
             now = dict.fromkeys(self._kib, 0)
             for pid in descendants(os.getpid()):
                 try:
-                    # A command that Java is about to run is Java itself, in the same memory, under a name of its own.
+                    # Before it executes a command, a child of Java is a copy of Java with a different name.
                     program = os.readlink(f"/proc/{pid}/exe").rpartition("/")[2]
                 except OSError:
                     continue

@@ -54,7 +54,7 @@ class Side:
     ) -> None:
         class_name = kind if isinstance(kind, str) else f"{kind.__module__}:{kind.__name__}"
         path = filter(None, [str(source or ""), str(ROOT), os.environ.get("PYTHONPATH")])
-        # Spark's workers tell much on their standard error; it is of interest when something fails.
+        # Spark's workers write much to standard error, which is shown only after a failure.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [str(python or sys.executable), "-m", "benchmarks.harness.process"],
@@ -68,7 +68,7 @@ class Side:
 
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # whoever waits for the answer hears that the process has ended
+        with suppress(BrokenPipeError):  # the caller of ask() learns that the process has ended
             self._process.stdin.write(json.dumps(message, default=str) + "\n")
             self._process.stdin.flush()
 
@@ -98,7 +98,7 @@ class Side:
     def close(self) -> None:
         """End the process."""
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended already
+        with suppress(BrokenPipeError):  # already ended
             self._process.stdin.close()
         try:
             self._process.wait(60)

@@ -22,10 +22,10 @@ Columns = Sequence[Ints]
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
-# A full hour. Not near 0, which for Spark is the watermark before there is one.
+# A full hour. Not near 0, because Spark uses 0 as the initial watermark.
 EPOCH = 1_767_225_600_000
 FOR_EVER = 2**62
-# How many run at a time.
+# Concurrent subtasks.
 SUBTASKS = 2
 _WEIGHTS = (1_000_003, 7_919, 31, 101)
 _MODULUS = 2_147_483_647
@@ -59,7 +59,7 @@ def _weigh(columns: Sequence[Any]) -> Any:
     for weight, column in zip(_WEIGHTS, columns):
         total = column * weight + total
     total = total % _MODULUS
-    # Squared, as sums of sums would be the same where values of a column have changed places.
+    # Squared, because plain sums would not change if two rows exchanged a column's values.
     return total * total % _MODULUS
 
 
@@ -106,7 +106,7 @@ def draw(
     ts = begin + np.arange(rows) * span // rows
     if disorder:
         ts -= random.integers(0, disorder, rows)
-    # Both halves end at the same time, and so have the same watermark.
+    # Both halves end at the same time, for equal watermarks.
     key[-SUBTASKS:] = range(SUBTASKS)
     ts[-SUBTASKS:] = begin + span - 1
     return key, ts // grid * grid, random

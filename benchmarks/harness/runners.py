@@ -20,7 +20,7 @@ from benchmarks.harness.rows import read_rows
 if TYPE_CHECKING:
     from benchmarks.harness.contest import Contest
 
-# After this many seconds Spark may have ended idle Python workers, or will before the next micro-batch is through.
+# After this many seconds, Spark may end idle Python workers before the end of the next micro-batch.
 _IDLE = 45
 
 
@@ -125,7 +125,7 @@ class BatchRunner(Runner):
         super().__init__(contest, name, f"{contest.contenders[name].title}, {store}" if store else "")
         self.store = store
         self.query = f"{name} {store}"
-        # All limits share a process: they are no contenders of each other.
+        # All limits share a process, because they do not compete with each other.
         self.process = "limits" if self.contender.kind == "limit" else name
         self.side = contest.process(self.process, self.contender.kind)
         self.side.ask(
@@ -153,7 +153,7 @@ class BatchRunner(Runner):
         return super().is_warm() and self.contest.busy_ms[self.process] >= self.contest.warm_up_ms
 
     def turn(self) -> None:
-        # Python workers that have waited for so long are new ones: what they do first does not count.
+        # After so long a wait, Python workers are new, and their first micro-batch does not count.
         if self.contender.kind != "spark" and time.monotonic() - self.last > _IDLE:
             self.run(counts=False)
         for _ in range(self.contest.rounds_of(self.contender, self.contest.arguments.batches)):
@@ -175,7 +175,7 @@ class FastestStore(Runner):
         return self.runners[0].measure()
 
     def warm_up(self) -> None:
-        # In turns, so that none has a JVM that the others have warmed up.
+        # In turns, so that no store profits from a JVM that the others have warmed up.
         rates = [0.0]
         while not all(runner.is_warm() for runner in self.runners):
             rates = [runner.run(counts=False).rate for runner in self.runners]
@@ -212,7 +212,7 @@ class JobRunner(Runner):
                 for side, source, target in zip(self.sides, sources, targets)
             ]
             seconds = max(future.result()["seconds"] for future in asked)
-        # PyFlink's time does not include the start of a job, which most of its processor time is.
+        # PyFlink's time does not include the start of a job, which uses most of its processor time.
         cpu = None if self.contender.kind == "flink" else cpu_seconds(os.getpid()) - before
         columns = read_rows(targets)
         word = f"{len(columns[0]) if columns else 0:,} emitted"
@@ -221,5 +221,5 @@ class JobRunner(Runner):
 
     def warm_up(self) -> None:
         self.run(counts=False)
-        # The other small ones are not needed: a job has no state.
+        # The other small micro-batches are not needed, because a job begins without state.
         self.number = self.batches.small_ones

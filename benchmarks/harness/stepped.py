@@ -38,8 +38,8 @@ class SteppedQuery:
     def __init__(self, spark: SparkSession, directory: Path, schema: str) -> None:
         self._directory = directory
         self._arrived = directory / "in"
-        # Spark looks up the files of a pattern anew each time; a directory comes in one piece. The pattern must
-        # match something from the start.
+        # Spark evaluates a glob again each time, and a directory appears atomically. The glob must match something from
+        # the start.
         (self._arrived / "nothing").mkdir(parents=True, exist_ok=True)
         self._number = 0
         self.source = spark.readStream.schema(schema).parquet(str(self._arrived / "*"))
@@ -98,7 +98,7 @@ def run_to_the_end(result: Callable[[], DataFrame], checkpoint: Path) -> tuple[f
     return seconds, out, query
 
 
-# For the sides of others: `local_session` lets workers begin with what pillarbox's need.
+# For other sides, because `local_session` makes workers start with pillarbox's modules.
 AS_SPARK_COMES = {"spark__python__daemon__module": "pyspark.daemon"}
 
 
@@ -107,8 +107,8 @@ def step_settings(memory: str) -> dict[str, str]:
     return {
         "spark__driver__memory": memory,
         "spark__sql__streaming__noDataMicroBatches__enabled": "false",
-        "spark__sql__streaming__pollingDelay": "250ms",  # a side that waits takes next to nothing from others
-        # Of each side: what pillarbox sets for its own queries (on Spark 4.3).
+        "spark__sql__streaming__pollingDelay": "250ms",  # so that a waiting side hardly slows down others
+        # For all sides: pillarbox's settings for its queries (on Spark 4.3).
         "spark__sql__streaming__stateStore__providerClass": STATE_STORE,
         "spark__sql__streaming__stateStore__rocksdb__changelogCheckpointing__enabled": "true",
         "spark__sql__streaming__stateStore__checkpointFormatVersion": "2",

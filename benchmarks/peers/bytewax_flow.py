@@ -88,7 +88,7 @@ class Windows:
             now_getter=lambda: ZERO,
             to_system_utc=lambda _: None,
         )
-        # A session does not tell when it began: its accumulator does.
+        # A session has no start time, so its accumulator stores it.
         empty, folder, merger = (
             ((None, 0, 0), fold_session, merge_sessions) if spec["session"] else ((0, 0), fold, merge)
         )

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from benchmarks.harness.process import carry_whole
 from pillarbox import KeyedProcessFunction, RuntimeExecutionMode, StreamExecutionEnvironment, ValueStateDescriptor
 
-# Python workers do not import what only Spark's own APIs need.
+# Python workers do not import modules that only Spark's APIs need.
 carry_whole(sys.modules[__name__])
 
 

@@ -80,7 +80,7 @@ class Environment:
             arguments: the class's arguments.
         """
         python = self.make(directory)
-        # For PyFlink's thread mode, which runs Python within the JVM: it is told where the packages are.
+        # PyFlink's thread mode, which runs Python in the JVM, needs the path of the packages.
         packages = [str(path) for path in python.parent.parent.glob("lib/python3*/site-packages")]
         env = {"PYTHONPATH": os.pathsep.join([str(ROOT), *packages]), **dict(self.variables)}
         return Side(kind, python=python, env=env, **arguments)
@@ -91,13 +91,13 @@ FLINK = Environment(
     "pyflink",
     ("apache-flink==2.3.0", "aiohttp", "uvloop"),
     "900 MB",
-    # Some of its requirements are built from source, with what newer setuptools no longer have.
+    # Some of its requirements are built from source, and need older setuptools.
     build=("setuptools<80", "wheel"),
-    # Where nothing else is said, PyFlink runs the Python workers of a local job as threads of the script's process, all
-    # under one interpreter lock. Here they are processes, as on a cluster.
+    # By default, PyFlink runs the Python workers of a local job as threads of the script's process, which share an
+    # interpreter lock. Here they are processes, as on a cluster.
     variables=(("_python_worker_execution_mode", "process"),),
 )
 PATHWAY = Environment("Pathway", "pathway", ("pathway==0.33.0",), "600 MB", variables=(("PATHWAY_THREADS", "2"),))
 BYTEWAX = Environment("Bytewax", "bytewax", ("bytewax==0.21.1", "pyarrow"), "200 MB")
-# Waitress, as moto's own server answers "Expect: 100-continue" in a way that Amazon's client does not take.
+# Waitress, because Amazon's client rejects the answer of moto's own server to "Expect: 100-continue".
 MOTO = Environment("moto", "moto", ("moto[server,s3]==5.2.5", "waitress==3.0.2"), "150 MB")

@@ -53,10 +53,10 @@ class Jobs(ABC):
         bundle: number of elements in a bundle.
     """
 
-    # How many numbers follow the key in what comes out, and whether rows have an amount.
+    # How many numbers follow the key in the output, and whether rows have an amount.
     numbers = 3
     amount = True
-    # Of the Python operators.
+    # Metrics of the Python operators.
     metrics = False
 
     def __init__(self, mode: str = "process", parallelism: int = 2, bundle: int = 10_000) -> None:
@@ -208,7 +208,7 @@ class Totals(AggregateFunction):
         self.watch: Stopwatch | None = None
 
     def create_accumulator(self):
-        # There is no ``open`` for it.
+        # PyFlink does not call ``open`` here.
         if self.watch is None:
             self.watch = Stopwatch(self.times)
             self.watch.begin()
@@ -337,7 +337,7 @@ class Lookup(AsyncFunction):
         try:
             import uvloop
 
-            # The loop that PyFlink makes after this is uvloop's.
+            # The loop that PyFlink then creates is uvloop's.
             asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
         except ImportError:
             pass
@@ -345,7 +345,7 @@ class Lookup(AsyncFunction):
         self.opening = None
 
     async def async_invoke(self, value):
-        # There is no hook of PyFlink's on the event loop's thread, where clients want to be made.
+        # PyFlink has no hook in the event loop's thread, in which clients must be created.
         if self.opening is None:
             self.watch.begin()
             self.client = self.work.client()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA = "id LONG, score LONG"
-# How many Arrow batches the thread pool has at once: it finds work in the next while the last of one are awaited.
+# Arrow batches in the thread pool at once: it works on the next batch while the last requests of one are pending.
 AHEAD = 2
 
 _connections = threading.local()
@@ -64,7 +64,7 @@ class Work:
     latency: float
     capacity: int
     port: int | None = None
-    # The directory for what stopwatches say.
+    # The directory for the stopwatches' files.
     times: str | None = None
 
     @asynccontextmanager
@@ -81,7 +81,7 @@ class Work:
             return
         import aiohttp
 
-        # Its own timeout is left out: it costs a tenth, and what users of it want is a timeout for the record.
+        # Without aiohttp's own timeout, which costs a tenth; users want a timeout for the record.
         async with aiohttp.ClientSession(
             f"http://127.0.0.1:{self.port}",
             connector=aiohttp.TCPConnector(limit=self.capacity),

@@ -36,7 +36,7 @@ def counted(environ, start_response):
 waitress.serve(counted, listen=f"127.0.0.1:{sys.argv[1]}", threads=8)
 """
 
-# The versions that the Hadoop of each PySpark names in its own build.
+# The SDK versions in the builds of each PySpark's Hadoop version.
 _HADOOP = {"3.5.0": "2.35.4", "3.4.2": "2.29.52", "3.4.1": "2.24.6"}
 
 
@@ -94,7 +94,7 @@ def s3_settings(url: str) -> dict[str, str]:
     packages = [f"org.apache.hadoop:hadoop-aws:{hadoop}", *(f"software.amazon.awssdk:{part}:{sdk}" for part in parts)]
     return {
         "spark__jars__packages": ",".join(packages),
-        # The bundle has all of Amazon's services: 700 MB.
+        # The bundle contains all of Amazon's services (700 MB).
         "spark__jars__excludes": "software.amazon.awssdk:bundle,org.apache.hadoop:hadoop-common,"
         "software.amazon.encryption.s3:amazon-s3-encryption-client-java",
         "spark__hadoop__fs__s3a__endpoint": url,

@@ -77,7 +77,7 @@ def first_page(results: Results) -> str:
     what = f"99th percentile of the latency, at {results['latency']['rate']:,} rows/s"
     case(what, f"{ours:,} ms", "`transformWithState`", f"{theirs:,} ms", theirs / ours, "latency")
 
-    rows.sort(key=lambda row: row[0] < 1)  # What is slower comes last.
+    rows.sort(key=lambda row: row[0] < 1)  # Slower cases last.
     names = ("keyed", "windows", "join", "latency")
     processors, sizes = (sorted({of(results, name) for name in names}) for of in (_processor, _size))
     moved = [f"`bench-{RUNS[name][0]}`" for name in names if results.runs[name]["command"].startswith("TMPDIR=")]

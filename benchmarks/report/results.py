@@ -18,7 +18,7 @@ from benchmarks.harness.machine import machine
 from benchmarks.harness.process import ROOT
 
 RESULTS = ROOT / "docs" / "benchmarks"
-# What to run under each name: a case, and its arguments.
+# (case, arguments) of each run, by name.
 RUNS: dict[str, tuple[str, str]] = {
     "keyed": ("keyed", ""),
     "keyed-10k-keys": ("keyed", "--keys 10000 --peers rows,identity"),
@@ -45,8 +45,7 @@ RUNS: dict[str, tuple[str, str]] = {
     "mailbox": ("mailbox", ""),
     "timers": ("timers", ""),
 }
-# Their checkpoints are in memory: what they measure is small compared with what a slow disk takes, and how much that
-# varies.
+# Runs with checkpoints in memory, because the times of a slow disk would be larger and vary more than the results.
 IN_MEMORY = {"epoch", "latency", "growth", "windows", "join", "operate", "slots"}
 MEMORY = Path("/dev/shm")
 

@@ -48,13 +48,13 @@ SIDES = {"read": "with a reader", "alone": "without"}
 SMALL = {"rows": 20_000, "keys": 2_000, "starts": 1, "pairs": 2, "warm_up": 1, "turns": 3}
 BLOCKS: dict[str, Any] = {}
 _STATIC = ("style.css", "draw.js", "follow.js", "page.js")
-# How often a page asks for changes (seconds), as static/follow.js has it.
+# Interval at which a page requests changes (seconds), as in static/follow.js.
 _ASK_EVERY = 1.0
-# Set by the page when it has been drawn.
+# The page sets this after it has been drawn.
 _DRAWN = "document.body.dataset.drawn"
 
 
-# -- the sides, in processes of their own --
+# -- the sides, in their own processes --
 
 
 class Shown(Stepped):
@@ -309,7 +309,7 @@ def draw(side: Side, count: int) -> list[float]:
     return milliseconds
 
 
-# -- what is shown --
+# -- pages --
 
 
 def present(result: Result, charts: Path | None) -> str:

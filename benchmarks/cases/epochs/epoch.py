@@ -72,7 +72,7 @@ class HeldQuery:
         self._held = threading.Semaphore(0)
         self._ends = False
         self._seconds_held: dict[int, float] = {}
-        # The first micro-batch comes when there are data, each other one after the one before it.
+        # The first micro-batch waits for data; each further one follows the previous one.
         self._started = False
         self._query = result.writeStream.foreachBatch(self._run).option("checkpointLocation", str(checkpoint)).start()
 
@@ -111,7 +111,7 @@ class HeldQuery:
                 "rows": progress.numInputRows,
                 "held_ms": self._seconds_held[progress.batchId] * 1000,
                 "steps": {name: progress.durationMs.get(name, 0) for name in STEPS},
-                # Where Spark finds out that there is nothing to be done, there is nothing observed either.
+                # If Spark skips the query because there is no work, nothing is observed.
                 "results": [value or 0 for value in progress.observedMetrics.get("results", (0, 0, 0))],
                 "states": sorted({str(task.state_sync) for task in task_reports(progress)}),
             }
@@ -240,7 +240,7 @@ def print_steps(steps: Any, cpu: Any) -> None:
     print(table(["an epoch, ms", *STEPS, "processor: Java", "Python"], rows))
 
 
-# -- what the pages show --
+# -- pages --
 
 
 def present(result: Result, charts: Path | None) -> str:

@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         for of in [*keys, *reversed(keys)]:
             running = query(subtasks, of)
             for index in range(arguments.rounds if of == keys[1] else -(-arguments.rounds // 2)):
-                # The three sizes only with the keys in the middle.
+                # Only the middle number of keys runs with all three sizes.
                 several = of == keys[1] and index < -(-arguments.rounds // 2)
                 for size in in_turn(sizes, index + 1) if several else sizes[1:2]:
                     batches[subtasks, size, of].append(running.run(size))

@@ -62,7 +62,7 @@ class Sender:
 
     def _accept(self) -> None:
         while True:
-            # Spark looks whether there is somebody, and then connects for good.
+            # Spark first probes the address, and then connects permanently.
             self._connections.append(self._server.accept()[0])
 
     def send(self, rate: int, seconds: float, keys: int) -> int:
@@ -169,7 +169,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     return Outcome("latency", ours["p50"] / theirs["p50"], figures, wrong)
 
 
-# -- what the pages show --
+# -- pages --
 
 
 def present(result: Result, charts: Path | None) -> str:

@@ -12,12 +12,12 @@ from pillarbox._reports.plan import Plan, PlanEdge, PlanOperator, PlanVertex
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Run, Snapshot
 
-# When the first epoch began (epoch ms), and how long each took.
+# The beginning of the first epoch (Unix time in ms), and the duration of each.
 _FIRST = 1_767_225_600_000
 _DURATION = 9_000
 _PROGRAM = "pillarbox"
 _MODEL: Any = QueryModel
-# The operators of a level.
+# Operators per level.
 _WIDE = 2
 
 

@@ -127,7 +127,7 @@ class Cluster(SparkSide):
         (folder / "in").mkdir(parents=True)
         rng, keys, loads = np.random.default_rng(1), 1_000_000, 8
         for epoch in range(loads + epochs):
-            if epoch < loads:  # all keys come
+            if epoch < loads:  # with all keys
                 keys_of_epoch = np.arange(keys)[epoch::loads]
             else:
                 keys_of_epoch = np.minimum(rng.zipf(1.3, 30_000) * 7919 % keys, keys - 1)

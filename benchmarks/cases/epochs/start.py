@@ -53,7 +53,7 @@ class Starts(SparkSide):
         defaults = {
             "spark__log__level": "ERROR",
             "spark__sql__shuffle__partitions": "2",
-            # Of each side: what pillarbox sets for its own queries.
+            # For both sides: pillarbox's settings for its queries.
             _STORE + "providerClass": STATE_STORE,
             _STORE + "rocksdb__changelogCheckpointing__enabled": "true",
         }
@@ -76,7 +76,7 @@ class Starts(SparkSide):
         writer = counts.writeStream.foreachBatch(collect).option("checkpointLocation", checkpoint)
         writer = writer.trigger(processingTime=trigger)
         query = pillarbox.start(writer) if self._ours else writer.start()
-        # Its first epoch is at its end as well: the doctor knows a query by its epochs.
+        # Wait for the end of the first epoch, too, because the doctor needs one.
         while not done.wait(0.2) or query.lastProgress is None:
             if query.exception() is not None:
                 raise RuntimeError(str(query.exception()))
@@ -121,7 +121,7 @@ def requests_of(directory: Path, epochs: int) -> dict[str, list[int]] | None:
         return None
     requests = {}
     try:
-        # One after the other: the store does not tell whose requests they are.
+        # One after another, because the store does not know which side sends a request.
         for side in SIDES:
             process = Side(Starts, side=side, directory=directory / f"{side} s3", settings=s3_settings(gateway.url))
             answer = process.ask("requests", log=gateway.log, checkpoint=f"s3a://{BUCKET}/{side}", epochs=epochs)

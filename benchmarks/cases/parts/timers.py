@@ -197,7 +197,7 @@ SIDES: dict[str, Callable[[Work, Fired], Phases]] = {
     "asyncio": on_asyncio,
     "heapq": on_heap,
 }
-BLOCKS: dict[str, Block] = {}  # the one of the mailbox has the figures of timers, too
+BLOCKS: dict[str, Block] = {}  # the mailbox's block also shows the timers
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     from pillarbox._runtime.spark.homes.starter_connection import StarterConnection
     from pillarbox._runtime.spark.worker import closing
 
-    # An executor is a process that lives.
+    # Any live process can be the executor.
     executor = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     keeper = StarterConnection(executor.pid, os.getpid())
     try:

@@ -83,10 +83,10 @@ from pillarbox import Function, KeyedProcessFunction, StreamExecutionEnvironment
 # Records per second.
 SLOW = 5_000
 MOST_RECORDS = 100_000
-# Of the keyed function.
+# For the keyed function.
 KEYS = 10_000
 HEADLINE = "sleep/10/100"
-# Of a run before each that counts, so that Python workers are there and have imported what they need.
+# Records of the run before each run that counts, to start Python workers and import modules.
 PRIMER = 200
 FLINK_WARM_UP = 2_000
 PEERS = ("gather", "threads", "udf", "flink")
@@ -146,7 +146,7 @@ SETTINGS = {
 }
 
 
-# -- the contenders on Spark; those in mapInArrow are in peers/lookups.py --
+# -- the contenders on Spark; peers/lookups.py has the contenders in mapInArrow --
 
 
 class Lookup(Function):

@@ -134,7 +134,7 @@ def columnar_query(source: DataFrame) -> DataFrame:
     return pairs.select("key", "ts", "ts_right", amounts)  # type: ignore[no-any-return]
 
 
-# -- Spark's own --
+# -- Spark --
 
 
 def spark_query(source: DataFrame) -> DataFrame:
@@ -167,7 +167,7 @@ def query(source: DataFrame, question: Mapping[str, Any]) -> DataFrame:
     return QUERIES[question["query"]](source)
 
 
-# -- rows, and what must come out --
+# -- rows and expected results --
 
 
 class JoinBatches(MicroBatches):

@@ -158,7 +158,7 @@ FUNCTIONS = KeyedFunctions(OUTPUT, Count, RowCount, PandasCount, count_with_stat
 query = FUNCTIONS.query
 
 
-# -- what must come out --
+# -- expected results --
 
 
 class CountBatches(KeyedBatches):
@@ -191,7 +191,7 @@ class CountBatches(KeyedBatches):
         columns = [column[np.lexsort((columns[1], columns[0]))] for column in columns]
         if not (np.array_equal(keys, columns[0]) and np.array_equal(ends, columns[1])):
             return "keys and minutes are not what they should be"
-        # What a key has until each of its minutes ends, and all that it has.
+        # A key's count at the end of each minute, and its final count.
         until = counts.cumsum()
         last = np.append(keys[1:] != keys[:-1], True)
         before = np.concatenate([[0], until[last][:-1]])
@@ -216,7 +216,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     return run_keyed(Keyed, WORK, arguments, directory)
 
 
-# -- what the pages show --
+# -- pages --
 
 
 def sizes(results: Results) -> str:

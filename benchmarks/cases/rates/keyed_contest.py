@@ -85,7 +85,7 @@ class KeyedBatches(MicroBatches):
         self._job_rows = [arguments.flink_warm_up_rows, arguments.flink_rows]
 
     def columns(self, number: int, stream: int = 0) -> dict[str, Ints]:
-        # Not from 0 on, which for Spark is the watermark before there is one.
+        # Not from 0 on, because Spark uses 0 as the initial watermark.
         key, ts, _ = draw([1, number], self.rows_of(number), self.keys, (number + 1) * SPAN, SPAN)
         return {"key": key, "ts": ts}
 
@@ -93,7 +93,7 @@ class KeyedBatches(MicroBatches):
         return int(min(self._job_rows[bool(number)], self.rows))
 
     def job_columns(self, number: int, stream: int = 0) -> dict[str, Ints]:
-        # Those of a full one: the small one has fewer rows a second.
+        # From a full micro-batch, because a small one has fewer rows per second.
         return {name: column[: self.job_length(number)] for name, column in self.columns(max(number, 1)).items()}
 
 

@@ -116,7 +116,7 @@ class RowSessions(StatefulProcessor):
         state = self.end.get()
         stored = None if state is None else state[0]
         if stored is not None and more[0] < stored:
-            # The stored session goes on: it is read only if it also ends here.
+            # The stored session continues, and is read only if it also ends here.
             sessions = split([], more)
             if len(sessions) > 1:
                 sessions[0] = [time[0] for time in self.times.get()] + sessions[0]
@@ -191,7 +191,7 @@ FUNCTIONS = KeyedFunctions(OUTPUT, Sessions, RowSessions, PandasSessions, sessio
 query = FUNCTIONS.query
 
 
-# -- what must come out --
+# -- expected results --
 
 
 class SessionBatches(KeyedBatches):
@@ -201,7 +201,7 @@ class SessionBatches(KeyedBatches):
         return np.stack([key, ts, np.ones_like(key)])
 
     def results(self, *, late: bool) -> Iterator[Columns]:
-        # Those of open sessions.
+        # Rows of open sessions.
         rows = np.empty((3, 0), np.int64)
         watermark = -1
         for number in count():

@@ -113,7 +113,7 @@ PEERS = {
     "one-hop": Contender("(identity, one hop)", "limit"),
 }
 CONTENDERS = {**OURS, **PEERS}
-# Works and sides of others, with a defect of theirs: its results are reported, and fail nothing (see
+# (work, peer) pairs with a known defect of the peer. Its wrong results are reported, but cause no failure (see
 # ``peers/flink_jobs.py``).
 KNOWN_TO_BE_WRONG = {("sessions", "thread")}
 
@@ -295,7 +295,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     return Outcome("windows", ratio, figures, contest.wrong)
 
 
-# -- what the pages show --
+# -- pages --
 
 
 def present(result: Result, charts: Path | None) -> str:

@@ -56,7 +56,7 @@ def write(path: Path, rows: int, keys: int, width: int) -> None:
         ) as writer:
             for start in range(0, rows // 2, 50_000):
                 count = min(50_000, rows // 2 - start)
-                # All the keys, also where the rows are few.
+                # All keys, even with few rows.
                 key = (np.arange(start, start + count) * 2 + part) % keys
                 text = texts.take(pa.array(random.integers(0, 100, count)))
                 columns = [pa.array(key, pa.int32()), pa.array(np.arange(start, start + count)), text]
@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         side.close()
         if after["rows"] != rows or after["given"] != rows:
             raise SystemExit(f"{after['rows']:,} rows came in and {after['given']:,} out, not {rows:,}")
-        # A worker that came later is measured from the least that another started with.
+        # A later worker's growth is measured from the smallest initial memory of the others.
         least = min(before["now"].values())
         growth = [(kib - before["now"].get(pid, least)) / 1024 for pid, kib in after["peaks"].items()]
         workers[str(rows)] = {
@@ -143,7 +143,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     return Outcome(name, large["growth_mib"][0] / max(small["growth_mib"][0], 1.0), figures)
 
 
-# -- what the pages show --
+# -- pages --
 
 
 def present(result: Result, charts: Path | None) -> str:

@@ -56,7 +56,7 @@ from benchmarks.report.words import page
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, Types, ValueStateDescriptor
 
 SIDES = {"pillarbox": "pillarbox", "spark": "transformWithState"}
-# Each with the sides that take turns.
+# Works, with the sides that take turns.
 WORKS = {
     "read": tuple(SIDES),
     "rescale": tuple(SIDES),
@@ -70,8 +70,8 @@ OUTPUT = "key LONG, n LONG"
 UID = "count"
 SMALL = {"keys": 20_000, "rounds": 1, "memory": "1g"}
 _STORE = "spark__sql__streaming__stateStore__"
-# Of Spark's own, each epoch leaves a whole copy of the state, so its reader does not have to go through the changes of
-# millions of keys first. pillarbox sets for its queries what they need.
+# Spark's side writes a complete snapshot of the state in each epoch, so its reader need not first replay the changes of
+# millions of keys. pillarbox sets its own settings.
 SETTINGS = {
     _STORE + "providerClass": STATE_STORE,
     _STORE + "rocksdb__changelogCheckpointing__enabled": "false",
@@ -155,7 +155,7 @@ def result(side: str, source: DataFrame, savepoint: str | None = None) -> DataFr
     return env.from_dataframe(source).key_by("key").process(Count()).uid(UID).to_dataframe(OUTPUT)
 
 
-# -- on Spark, in a process of its own --
+# -- on Spark, in its own process --
 
 
 class Operated(SparkSide):
@@ -249,7 +249,7 @@ class Operated(SparkSide):
                 lambda: result("pillarbox", self._source("pillarbox"), savepoint), Path(checkpoint)
             )
         shutil.rmtree(checkpoint)
-        # They would be part of the checkpoints that a later run makes.
+        # Otherwise, later runs would include these rows in their checkpoints.
         for path in (self._checkpoints / "pillarbox-in").glob("2-*"):
             path.unlink()
         expected = self._rows.started()
@@ -319,7 +319,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
             figures = f"{answer['seconds']:8.2f} s  {'WRONG' if answer.get('wrong') else ''}"
             print(f"{time.monotonic() - begun:6.0f} s  round {index:2}  {work:10}{part:12}{figures}", flush=True)
 
-    # Beside the checkpoints, so that these can be copied by links.
+    # Next to the checkpoints, which can then be copied as links.
     with tempfile.TemporaryDirectory(prefix="bench-operate-", dir=base) as scratch:
         for name in SIDES if {"read", "rescale"} & {*arguments.works} else ("pillarbox",):
             if not (checkpoints / f"{name}.made").exists():

@@ -168,7 +168,7 @@ class OnSpark(SparkSide):
     def restart(self, number: int) -> dict[str, Any]:
         """Restart the query, with a micro-batch waiting. Returns the seconds until its first rows."""
         for _ in range(number + 1):
-            # Keys differ from restart to restart; what earlier ones touched counts.
+            # Each restart has different keys, and its counts include the rows of earlier restarts.
             touched, at = self._rows.touch()
             self._rows.counts[touched] += 1
         self._rows.counts[touched] -= 1
@@ -185,7 +185,7 @@ class OnSpark(SparkSide):
         }
 
 
-# -- all of it --
+# -- the comparison --
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -254,7 +254,7 @@ def measure_spark(arguments: argparse.Namespace, path: Path, keys: int, wrong: l
     return restarts
 
 
-# -- what the pages show --
+# -- pages --
 
 
 def present(result: Result, charts: Path | None) -> str:

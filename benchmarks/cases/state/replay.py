@@ -42,7 +42,7 @@ from pillarbox._reports.failure import Failure
 KEYS = 10_000
 SMALL = {"rows": 20_000, "fails_at": 14_001, "rounds": 1}
 BLOCKS: dict[str, Block] = {}
-# What both ways have to agree in.
+# Fields that must be equal in both ways.
 AGREE = ("cause", "key", "record", "number")
 
 

@@ -237,7 +237,7 @@ def _on_spark(epochs: dict[int, list[dict[str, Any]]]) -> Result:
     }
 
 
-# -- what the pages show --
+# -- pages --
 
 
 def present(result: Result, charts: Path | None) -> str:
