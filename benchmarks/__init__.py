@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pillarbox costs beside the alternatives that a user has: ``python -m benchmarks CASE``, or ``make bench-CASE``.
+"""Compares pillarbox's costs with a user's alternatives: ``python -m benchmarks CASE``, or ``make bench-CASE``.
 
-- ``cases`` has a file for each comparison. Its docstring is the method; the file says its options, its small size, what
-  it runs, and the table and chart that show its figures. Start here.
-- ``harness`` is what all cases share: sides in processes of their own, turns, contests, rows, the machine.
-- ``peers`` are those that pillarbox is compared with, and the limits.
+- ``cases`` has a file for each comparison. Its docstring describes the method. The file defines options, a small size,
+  the run, and a table and chart of the figures. Start here.
+- ``harness`` is the code that all cases share: sides in separate processes, turns, contests, rows, the machine.
+- ``peers`` has the alternatives to pillarbox, and the limits.
 - ``report`` keeps results as JSON, and writes tables, charts and sentences into the pages.
 
-The processes of peers import this package in environments of their own, so it imports nothing by itself.
+The peers' processes import this package in their own environments, so it imports nothing itself.
 
-The weak spot: all figures are of one machine on one day. Ratios of sides that took turns carry over to others, absolute
-numbers do not.
+Weak spot: all figures are from one machine on one day. Ratios of sides that took turns apply to other machines,
+absolute numbers do not.
 """

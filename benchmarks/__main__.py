@@ -18,7 +18,7 @@ USAGE = """python -m benchmarks CASE [OPTIONS]   run a case; CASE --help says wh
 
 
 def main(argv: Sequence[str]) -> None:
-    """Do what the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", usage=USAGE, description=__doc__)
     parser.add_argument("what", choices=(*CASES, "list", "run", "report"), metavar="CASE")
     what = parser.parse_args(argv[:1]).what

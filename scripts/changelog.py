@@ -1,6 +1,6 @@
-"""Makes a release's section of CHANGELOG.md from ``changes/`` and from what is unreleased there.
+"""Writes a release's section of CHANGELOG.md from the fragments in ``changes/`` and the section ``[Unreleased]``.
 
-``changes/README.md`` says what a fragment is; ``make changelog VERSION=0.2.0`` runs this.
+``changes/README.md`` explains fragments. Run it with ``make changelog VERSION=0.2.0``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 HOME = Path(__file__).parents[1]
-# As https://keepachangelog.com has them, in its order.
+# The kinds of https://keepachangelog.com, in its order.
 KINDS = ("added", "changed", "deprecated", "removed", "fixed", "security")
 NAME = re.compile(rf"[a-z0-9]+(?:-[a-z0-9]+)*\.({'|'.join(KINDS)})\.md")
 
@@ -21,10 +21,10 @@ def release(changelog: str, fragments: Mapping[str, str], version: str, day: dat
     """Return the changelog with a section for a version.
 
     Args:
-        changelog: the text so far, which has a section ``## [Unreleased]``.
-        fragments: the texts of the fragments, by the names of their files.
+        changelog: the present text, with a section ``## [Unreleased]``.
+        fragments: the fragments' texts, by file name.
         version: such as ``0.2.0``.
-        day: on which it is released.
+        day: the release date.
     """
     before, title, rest = changelog.partition("## [Unreleased]\n")
     if not title:
@@ -49,7 +49,7 @@ def release(changelog: str, fragments: Mapping[str, str], version: str, day: dat
 
 
 def main(version: str) -> None:
-    """Write CHANGELOG.md, and remove the fragments that are in it now."""
+    """Write CHANGELOG.md, and remove its fragments from ``changes/``."""
     paths = [path for path in (HOME / "changes").glob("*.md") if path.name != "README.md"]
     changelog = HOME / "CHANGELOG.md"
     fragments = {path.name: path.read_text() for path in paths}

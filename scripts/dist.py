@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds what is published of the last commit: ``python -m scripts.dist``, into ``build/dist``.
+"""Builds the wheel and the source distribution of the last commit: ``python -m scripts.dist``, into ``build/dist``.
 
-The wheel and the source distribution are the same bytes for the same commit, whoever builds them. README is their
-description: its links lead to the repository, whose address is in ``pyproject.toml``.
+A commit always gives the same bytes. README.md is the description of both, with links to the repository, whose address
+is in ``pyproject.toml``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOMEPAGE = re.compile(r'^Homepage = "(.*)"$', re.MULTILINE)
 
 
 def absolute_links(text: str, repository: str) -> str:
-    """Return a page whose links to files of the repository lead there."""
+    """Return a page with absolute links to the repository's files."""
     return _LINK.sub(rf"\1{repository}/blob/main/\2\3", text)
 
 
@@ -53,7 +53,7 @@ def build(commit: str, target: Path) -> list[Path]:
 
 
 def _normalize(path: Path, time: int) -> None:
-    """Write an archive again, with one time and nobody as the owner."""
+    """Rewrite an archive, with a fixed time and without owners."""
     with tarfile.open(path) as old:
         members = [
             (member, file.read() if (file := old.extractfile(member)) else None)

@@ -1,6 +1,6 @@
-"""Draws the pictures of docs/architecture.md: ``python -m scripts.draw_architecture``.
+"""Draws the pictures in docs/architecture.md: ``python -m scripts.draw_architecture``.
 
-They show which processes there are and what goes between them, so nothing is run for them.
+They show processes and the data between them, so drawing them runs no program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DASHED = ' stroke-dasharray="4 3"'
 
 
 class Box(NamedTuple):
-    """A box with lines of words."""
+    """A box with lines of text."""
 
     x: float
     y: float
@@ -39,7 +39,7 @@ class Box(NamedTuple):
 
 
 def _words(canvas: Canvas, x: float, y: float, words: str) -> None:
-    """Write lines of words around a point."""
+    """Draw lines of text, centered at a point."""
     lines = words.split("\n")
     for index, line in enumerate(lines):
         canvas.text(x, y + 4 + 16 * (index - (len(lines) - 1) / 2), line, middle=True)

@@ -1,6 +1,6 @@
-"""Draws the pictures of docs/concepts.md: ``python -m scripts.draw_concepts`` writes them to docs/images/concepts.
+"""Draws the pictures in docs/concepts.md: ``python -m scripts.draw_concepts`` writes them to docs/images/concepts.
 
-Each is the outcome of a run on the local runtime, or the plan of a program.
+Each picture shows a run on the local runtime, or a program's plan.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WIDTH = 740
 
 
 class Canvas:
-    """A drawing that is put together of boxes, lines and words."""
+    """A drawing of boxes, lines and text."""
 
     def __init__(self, title: str, height: int) -> None:
         size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
@@ -103,7 +103,7 @@ class Count(KeyedProcessFunction):
 
 
 class Seen(NamedTuple):
-    """A record as it came."""
+    """A record on its arrival."""
 
     number: int
     second: int
@@ -111,7 +111,7 @@ class Seen(NamedTuple):
 
 
 class Alarm(KeyedProcessFunction):
-    """Says which records come after the watermark, and when a timer fires."""
+    """Reports records that arrive after the watermark, and timers that fire."""
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
         ctx.timer_service().register_event_time_timer(20_000)
@@ -126,7 +126,7 @@ BOUND = 5
 
 
 def event_time() -> str:
-    """Draw records in the order of their arrival, and the watermark after each epoch."""
+    """Draw records in order of arrival, and the watermark after each epoch."""
 
     def build(env: Any, events: Any) -> Any:
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{BOUND} seconds").with_timestamp_assigner("at")
@@ -172,7 +172,7 @@ def event_time() -> str:
 
 
 def epochs() -> str:
-    """Draw epochs, of which one is lost and runs again."""
+    """Draw epochs. One fails and is repeated."""
 
     def build(env: Any, events: Any) -> Any:
         return events.key_by("card").process(Count()).uid("count")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the pictures of the dashboard in docs/images: of a real query, in Chromium.
+"""Draws the dashboard of a real query, in Chromium, for docs/images.
 
-``make test-see`` installs what it takes: ``PYTHONPATH=.venvs/see:src:. .venv/bin/python -m scripts.draw_dashboard``.
+``make test-see`` installs its packages: ``PYTHONPATH=.venvs/see:src:. .venv/bin/python -m scripts.draw_dashboard``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EPOCHS, _PAYMENTS = 8, 3000
 
 
 def main() -> None:
-    """Draw them."""
+    """Draw the pictures."""
     draw = Random(7)
     spark = local_session()
     # (The history is written after the query has stopped.)

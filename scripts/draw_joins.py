@@ -1,7 +1,7 @@
-"""Draws the picture of docs/two-inputs.md: ``python scripts/draw_joins.py`` writes it to docs/images/joins.
+"""Draws the picture in docs/two-inputs.md: ``python scripts/draw_joins.py`` writes it to docs/images/joins.
 
-It is the outcome of a run on the local runtime of the very join that stands above it, in the form of the pictures of
-windows: records come one by one, each in an epoch of its own, and the bar of a left record is its interval.
+It shows a run, on the local runtime, of the join above the picture. Each record arrives in a separate epoch. A left
+record's bar is its interval.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "images" / "joins"
 LOWER, UPPER = -2, 5
 JOIN = f'left.key_by("key").interval_join(right.key_by("key")).between("{LOWER} seconds", "{UPPER} seconds")'
 TITLE = f'{JOIN}.columns("left")'
-# Side and time (seconds), in the order in which they come.
+# Side and time (seconds), in order of arrival.
 RECORDS = [
     ("left", 4),
     ("right", 6),
@@ -33,7 +33,7 @@ RECORD = Types.ROW_NAMED(["key", "at", "number"], [Types.STRING(), Types.LONG(),
 
 
 def run() -> dict[int, list[tuple[int | None, str]]]:
-    """Run the join; return what became of each left record: the number of its partner, if any, and when that was."""
+    """Run the join. Returns each left record's outcomes: (the partner's number or None, cause)."""
 
     def build(env: Any, left: Any, right: Any) -> Any:
         in_order = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
@@ -59,7 +59,7 @@ def run() -> dict[int, list[tuple[int | None, str]]]:
 
 
 def draw() -> str:
-    """Return the drawing."""
+    """Return the drawing as SVG."""
     svg, lane = WINDOWS["Svg"](), WINDOWS["Lane"]
     colors = dict(zip(("left", "right"), WINDOWS["COLORS"]))
     svg.title(TITLE)

@@ -1,7 +1,7 @@
-"""Draws the pictures of docs/windows.md: ``python scripts/draw_windows.py`` writes them to docs/images/windows.
+"""Draws the pictures in docs/windows.md: ``python scripts/draw_windows.py`` writes them to docs/images/windows.
 
-Each is the outcome of a run on the local runtime of the very windows that stand above it: records come one by one, in
-the order of their numbers, each in an epoch of its own, and what fires meanwhile is drawn as a bar.
+Each shows a run, on the local runtime, of the windows above the picture. Records arrive in the order of their numbers,
+each in a separate epoch. A bar is a window that fires.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LATE = OutputTag("late")
 
 
 class Event(NamedTuple):
-    """A record: key, number in the order of arrival, time."""
+    """A record's key, number (in order of arrival) and time."""
 
     key: str
     number: int
@@ -30,7 +30,7 @@ class Event(NamedTuple):
 
 
 class Firing(NamedTuple):
-    """A window that fired. Times are in seconds; windows without a clock have none."""
+    """A window that fired. Times are in seconds, and None for windows without a clock."""
 
     key: str
     start: int | None
@@ -41,15 +41,15 @@ class Firing(NamedTuple):
 
 @dataclass
 class Picture:
-    """What is run and drawn.
+    """The description of a picture and its program.
 
     Attributes:
-        name: of the file.
-        lanes: what divides the stream; several are drawn below each other, each with the same records.
-        records: key and time (seconds), in the order in which they come.
+        name: the file's name.
+        lanes: expressions that assign windows; drawn one below the other, with the same records.
+        records: key and time (seconds), in order of arrival.
         strategy: makes the watermarks.
-        silence: how many seconds go by without a record after the last, five at a time.
-        ends: whether the data ends after that.
+        silence: seconds without records at the end, in steps of five.
+        ends: whether the data then ends.
     """
 
     name: str
@@ -113,7 +113,7 @@ PICTURES = [
 
 
 class Contents(ProcessWindowFunction):
-    """Says which records a window has."""
+    """Emits the numbers of a window's records."""
 
     def process(self, key: str, context: Any, elements: Any) -> Iterator[Any]:
         window = context.window()
@@ -127,7 +127,7 @@ class Lane:
     Attributes:
         title: the expression that was run.
         records: number and time of each record.
-        late: the numbers of those that were too late.
+        late: the numbers of late records.
     """
 
     title: str
@@ -138,7 +138,7 @@ class Lane:
 
 
 def run(picture: Picture, expression: str) -> list[Lane]:
-    """Run one of a picture's expressions; return what came of it, by key."""
+    """Run one of a picture's expressions. Returns the outcome by key."""
 
     def build(env: Any, events: DataStream) -> dict[str, DataStream]:
         strategy = eval(f"WatermarkStrategy.{picture.strategy}", {"WatermarkStrategy": WatermarkStrategy})
@@ -172,7 +172,7 @@ def run(picture: Picture, expression: str) -> list[Lane]:
 
 # -- drawing --
 
-# These can be read on a white page and on a dark one.
+# Readable on white and dark pages.
 TEXT, LINE = "#717a84", "#8b949e"
 COLORS = ["#3b82d6", "#c8652a"]
 LATE_COLOR = "#d14b58"
@@ -183,7 +183,7 @@ ROW, RECORDS, TITLE = 21, 30, 26
 
 
 class Svg:
-    """Text of a drawing, which grows downwards."""
+    """The SVG text of a drawing, which grows downwards."""
 
     def __init__(self) -> None:
         self.width = LEFT + SECONDS * SECOND + RIGHT
@@ -255,7 +255,7 @@ class Svg:
 
 
 def draw(picture: Picture) -> str:
-    """Run a picture's windows, and return the drawing of what came of them."""
+    """Run a picture's windows, and return a drawing of the outcome."""
     lanes = [lane for expression in picture.lanes for lane in run(picture, expression)]
     svg = Svg()
     if "with_" in picture.strategy:

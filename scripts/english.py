@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count phrases and names that stop a native reader of English. No folder may have more of them than before.
+"""Counts phrases and names that make a native reader of English stop. No folder may have more of them than before.
 
 ``python -m scripts.english`` compares each folder's counts with ``docs/site/english.json`` and fails if one rises.
 ``--write`` records the counts, unless a total rises. ``--show PATTERN PATH ...`` prints every occurrence of a pattern.
@@ -21,11 +21,11 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = ROOT / "docs" / "site" / "english.json"
 CHECKED = ("*.md", "docs/**/*.md", "docs/**/*.ipynb", "changes/*.md", "*/**/*.py")
-# Generated pages: other files have their words. CHANGELOG is history.
+# Generated pages, whose text is in other files. CHANGELOG is history.
 EXEMPT = ("docs/error-index.md", "docs/api/", "docs/benchmarks/", "CHANGELOG.md", "build/", "dist/")
 
 _PREPOSITION = "of|by|from|for|to|in|under|with|at|on|into|through|after|before"
-# A pattern by its name. Case does not matter.
+# Patterns by name. They ignore case.
 PATTERNS = {
     "what": r"\bwhat (?!is (?:this|it)\b|does\b|do\b|to\b|if\b|kind\b)\w+",
     "those": r"\bthose\b|\bones\b|\bthe one\b(?! (?:hand|side|time))|\bthat of\b",
@@ -39,7 +39,7 @@ PATTERNS = {
     "where": r"\bwhere (?:there|it|they|that|this|none|no|nothing|a|an|one)\b",
     "nobody": r"\b(?:nobody|whoever|somebody|whatever|whichever)\b",
 }
-# Local names that say that there is a value, and not which one.
+# Local names that do not describe their value.
 ODD_NAMES = frozenset(
     {
         "found",
@@ -72,7 +72,7 @@ Counts = Mapping[str, Mapping[str, int]]
 
 
 class Occurrence(NamedTuple):
-    """A phrase or name to look at."""
+    """An occurrence of a phrase or name."""
 
     file: str
     line: int
@@ -110,7 +110,7 @@ def find(file: str, text: str) -> Iterator[Occurrence]:
 
 
 def odd_names(file: str, tree: ast.Module) -> Iterator[Occurrence]:
-    """Yield the variables and parameters of a module that have odd names."""
+    """Yield a module's variables and parameters with odd names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in ODD_NAMES:
             yield Occurrence(file, node.lineno, NAMES, node.id)
@@ -127,7 +127,7 @@ def count(occurrences: Iterable[Occurrence]) -> dict[str, dict[str, int]]:
 
 
 def check(occurrences: Sequence[Occurrence], recorded: Counts) -> Iterator[str]:
-    """Yield a message for each count above the recorded one, with its occurrences."""
+    """Yield a message, with the occurrences, for each count that exceeds its recorded count."""
     for folder, counts in count(occurrences).items():
         for pattern, number in counts.items():
             limit = recorded.get(folder, {}).get(pattern, 0)

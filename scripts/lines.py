@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count lines of Python: all of them, and those with code, without docstrings, comments and blank lines.
+"""Counts lines of Python: all lines, and lines of code (without docstrings, comments and blank lines).
 
-``python scripts/lines.py [FOLDER ...]`` prints a table by folder; by default of the core, the tools, ``tests``,
-``benchmarks``, ``examples`` and ``scripts``. ``--deep N`` divides them further. Below are the lines of the
+``python scripts/lines.py [FOLDER ...]`` prints a table by folder, by default of the core, the tools, ``tests``,
+``benchmarks``, ``examples`` and ``scripts``. ``--deep N`` has a row for each path of N parts. The last rows are the
 dashboard's scripts and templates.
 """
 
@@ -30,7 +30,7 @@ _NO_CODE = {
 
 
 def lines_of_code(source: str) -> int:
-    """Return how many lines of a module have code: a string that is a statement is none, as docstrings are."""
+    """Return the number of a module's lines of code. Strings that are statements, such as docstrings, are not code."""
     texts: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print the texts that users read at run time, by module: errors, log lines and help of commands.
+"""Prints the texts that users read at run time (errors, log lines, help of commands), by module.
 
 ``python -m scripts.messages`` prints all of ``src``, ``python -m scripts.messages PATH ...`` some files or folders. The
-last line counts the phrases of ``scripts/english.py`` in them, per 1,000 words.
+last line is the number of phrases from ``scripts/english.py`` in these texts, per 1,000 words.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TEXT_KEYWORDS = frozenset({"help", "description", "epilog"})
 
 
 def messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield each message of a module with its line. Expressions in it are shown as ``{}``."""
+    """Yield (line, message) for each message of a module. An expression is shown as ``{}``."""
     for node in ast.walk(tree):
         texts: list[ast.expr] = []
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
@@ -46,7 +46,7 @@ def _text_of(node: ast.expr) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the messages of files or folders, and count phrases in them."""
+    """Print the messages in files or folders, and the number of phrases."""
     words = places = 0
     roots = [Path(argument).resolve() for argument in arguments] or [ROOT / "src"]
     for path in (file for root in roots for file in ([root] if root.is_file() else sorted(root.rglob("*.py")))):

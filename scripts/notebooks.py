@@ -1,7 +1,7 @@
-"""Runs the notebooks of docs/notebooks: ``python -m scripts.notebooks [NAME ...]``, and makes pages of them.
+"""Runs the notebooks in docs/notebooks, ``python -m scripts.notebooks [NAME ...]``, and converts them to pages.
 
-A run writes ``build/notebooks/NAME.ipynb``, with the output of its cells, and a PNG for each picture. ``make docs``
-shows the output if it belongs to the notebook as it is, and the notebook without output otherwise.
+A run writes ``build/notebooks/NAME.ipynb``, with the cells' output, and a PNG for each picture. ``make docs`` shows
+this output, unless the notebook has changed since.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ def cells(notebook: Path) -> list[dict[str, Any]]:
 
 
 def text(lines: str | list[str]) -> str:
-    """Return a text of a notebook, which may be a list of lines there."""
+    """Return a text in a notebook, which may be stored as a list of lines."""
     return lines if isinstance(lines, str) else "".join(lines)
 
 
 def code(notebook: Path) -> list[str]:
-    """Return what the cells of a notebook run."""
+    """Return the code of a notebook's cells."""
     return [text(cell["source"]) for cell in cells(notebook) if cell["cell_type"] == "code"]
 
 
 def execute(notebook: Path, built: Path) -> None:
-    """Run a notebook in a process and a folder of its own, and write it with its output.
+    """Run a notebook in a new process and folder, and write it with its output.
 
-    What Spark and its workers say goes into ``NAME.log`` next to it.
+    The output of Spark and its workers is written to ``NAME.log`` next to it.
 
     Raises:
-        CellExecutionError: of nbclient: a cell has failed.
-        ValueError: the output has a path of this machine.
+        CellExecutionError: a cell has failed (nbclient's error).
+        ValueError: the output contains a path on this machine.
     """
-    import nbformat  # only those who run notebooks have these
+    import nbformat  # needed only to run notebooks
     from nbclient import NotebookClient
 
     read = nbformat.read(notebook, as_version=4)
@@ -68,7 +68,7 @@ def execute(notebook: Path, built: Path) -> None:
 
 
 def page(notebook: Path, built: Path) -> str:
-    """Return a notebook as Markdown, with its output if that is there and of the same cells."""
+    """Return a notebook as Markdown, with its output if ``built`` has the output of the same cells."""
     ran, folder = built / notebook.name, "../../build/notebooks"
     shown = cells(notebook)
     if ran.exists() and [text(cell["source"]) for cell in cells(ran)] == [text(cell["source"]) for cell in shown]:
@@ -101,13 +101,13 @@ def _pictures(notebook: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _title(cell: dict[str, Any]) -> str:
-    """Return what a picture shows, for those who do not see it: the title that its cell gives it."""
+    """Return a picture's alternative text: the title that its cell sets."""
     titles = re.findall(r"set_title\(f?\"(.+?)\"\)", text(cell["source"]))
     return re.sub(r"\{.*?\}", "...", titles[-1]) if titles else "The picture that the code draws"
 
 
 def _printed(output: dict[str, Any]) -> str:
-    """Return the text of an output: what is printed, but no warnings of Spark's; or the value of the last line."""
+    """Return the text of an output: printed text without Spark's warnings, or the value of the last line."""
     if output["output_type"] == "stream":
         return text(output["text"]).rstrip() if output["name"] == "stdout" else ""
     return text(output.get("data", {}).get("text/plain", ""))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes pages of reference: ``python -m scripts.reference``. A test checks that they are up to date.
+"""Writes the reference pages: ``python -m scripts.reference``. A test checks that they are up to date.
 
-``docs/error-index.md`` has what the wrong programs of ``tests/errors`` make pillarbox say, and ``docs/command-line.md``
-the help of each command.
+``docs/error-index.md`` contains the errors of the wrong programs in ``tests/errors``, and ``docs/command-line.md`` the
+help of each command.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PARTS = {
 
 
 def _error_of(case: Any, *, runs: bool) -> PillarboxError | None:
-    """Return pillarbox's error of a wrong program; None: the error is the function's own."""
+    """Return the error that pillarbox raises for a wrong program, or None if the function itself raises."""
     env = StreamExecutionEnvironment()
     try:
         if runs:
@@ -75,7 +75,7 @@ def error_index() -> str:
 
 
 def _line(error: str) -> str:
-    """Return an error as code, without addresses of objects."""
+    """Return an error as Markdown code, without objects' addresses."""
     first = re.sub(r" at 0x[0-9a-f]+", " at 0x...", error.splitlines()[0])
     ticks = "``" if "`" in first else "`"
     space = " " if first.startswith("`") or first.endswith("`") else ""
@@ -93,7 +93,7 @@ COMMANDS = """\
 
 
 def command_line() -> str:
-    """Return the page of commands: the help of each."""
+    """Return the page with each command's help."""
     text = [COMMANDS]
     wide: dict[str, Any] = {"resilient_parsing": True, "max_content_width": 100, "terminal_width": 100}
     group = pillarbox.make_context("pillarbox", [], **wide)

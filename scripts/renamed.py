@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites old names of modules to today's, by ``renames.csv``: in programs, tests and pages.
+"""Replaces modules' old names in programs, tests and pages with new names, from ``renames.csv``.
 
-``scripts/renamed.py FILE ...`` rewrites the files; with ``-``, standard input goes to standard output.
+``scripts/renamed.py FILE ...`` rewrites the files. With ``-``, it rewrites standard input to standard output.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TABLE = Path(__file__).with_name("renames.csv")
 
 
 def renamed(text: str, table: dict[str, str]) -> str:
-    """Return a text with new names: dotted ones, paths, and ``from package import module``."""
+    """Return a text with new names, in dotted names, paths, and ``from package import module``."""
     text = re.sub(
         r"^([ \t]*)from ([\w.]+) import ([^\n(#]+|\([^)]*\))", lambda match: _split(match, table), text, flags=re.M
     )
@@ -29,7 +29,7 @@ def renamed(text: str, table: dict[str, str]) -> str:
 
 
 def _split(statement: re.Match[str], table: dict[str, str]) -> str:
-    """Rewrite one import whose names have moved to different modules."""
+    """Rewrite an import whose names have moved to different modules."""
     indent, module, names = statement.groups()
     sources: dict[str, list[str]] = {}
     for name in re.findall(r"\w+(?: as \w+)?", re.sub(r"#[^\n]*", "", names)):
@@ -38,13 +38,13 @@ def _split(statement: re.Match[str], table: dict[str, str]) -> str:
         package, _, last = new.rpartition(".")
         alias = name.partition(" as ")[2] or plain
         sources.setdefault(package, []).append(last if last == alias else f"{last} as {alias}")
-    if not sources or list(sources) == [module]:  # nothing moves: of ``import *``, the module may, as all other names
+    if not sources or list(sources) == [module]:  # nothing moves; after ``import *``, modules are renamed as usual
         return statement[0]
     return "\n".join(f"{indent}from {package} import {', '.join(names)}" for package, names in sources.items())
 
 
 def read_table() -> dict[str, str]:
-    """Return the new name of each old one."""
+    """Return the new name of each old name."""
     with TABLE.open(newline="") as lines:
         return {row["old"]: row["new"] for row in csv.DictReader(lines)}
 

@@ -1,7 +1,7 @@
-"""Adds a site to those of all versions: ``python scripts/site_versions.py build/site SITES v0.2.0`` (or ``latest``).
+"""Adds a version's site to the published sites: ``python scripts/site_versions.py build/site SITES v0.2.0``.
 
-``SITES`` is what is published: a folder for each release, and ``latest`` for the main branch. ``versions.json`` lists
-them for the choice in the sidebar, and the first page leads to the newest release.
+The version may also be ``latest``, the main branch. ``SITES`` has a folder for each version. ``versions.json`` lists
+them for the sidebar, and the first page redirects to the newest release.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _FIRST = """\
 
 
 def add(built: Path, sites: Path, name: str) -> None:
-    """Put a site into the folder of its version, in which it replaces what was there, and list all versions.
+    """Replace the folder of a version with a site, and list all versions.
 
     Args:
-        built: the site, as ``make docs`` makes it.
+        built: the site that ``make docs`` has built.
         sites: the folder of all versions.
         name: "latest", or the tag of a release, such as "v0.2.0".
 
     Raises:
-        ValueError: the name is neither.
+        ValueError: the name is invalid.
     """
     version = name.removeprefix("v")
     if version != LATEST and _numbers(version) is None:
@@ -45,7 +45,7 @@ def add(built: Path, sites: Path, name: str) -> None:
 
 
 def _write_list(sites: Path) -> None:
-    """Write the list of versions, the newest first, and the page that leads to the newest release."""
+    """Write the list of versions, newest first, and the page that redirects to the newest release."""
     folders = [path.name for path in sites.iterdir() if (path / "index.html").exists()]
     numbered = {name: numbers for name in folders if (numbers := _numbers(name)) is not None}
     releases = sorted(numbered, key=lambda name: numbered[name], reverse=True)
@@ -57,7 +57,7 @@ def _write_list(sites: Path) -> None:
 
 
 def _numbers(version: str) -> tuple[list[int], bool, str] | None:
-    """Return what versions are ordered by (1.0rc1 comes before 1.0); None: it is no version."""
+    """Return a sort key for versions (1.0rc1 precedes 1.0), or None if the name is not a version."""
     match = re.fullmatch(rf"({_RELEASE.pattern})((?:a|b|rc)\d+)?", version)
     if match is None:
         return None

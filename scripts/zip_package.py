@@ -1,6 +1,6 @@
-"""Makes ``build/pillarbox.zip``, which ``spark-submit --py-files`` ships to workers: both packages, nothing else.
+"""Makes ``build/pillarbox.zip``, which contains both packages, for ``spark-submit --py-files``.
 
-``make zip`` runs this. The same sources make the same bytes, on any machine and at any time.
+Run it with ``make zip``. The same sources always give the same bytes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 HOME = Path(__file__).parents[1]
 PACKAGES = [HOME / "src" / name for name in ("pillarbox", "pillarbox_tools")]
 OUT = HOME / "build" / "pillarbox.zip"
-# The earliest time that a ZIP archive can have.
+# The earliest time in a ZIP archive.
 TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def write_zip(packages: Sequence[Path], out: Path) -> None:
-    """Write the files of packages into an archive, in which Python finds them by their names."""
+    """Write packages into an archive from which Python can import them."""
     files = [
         (path.relative_to(package.parent).as_posix(), path)
         for package in packages
@@ -30,7 +30,7 @@ def write_zip(packages: Sequence[Path], out: Path) -> None:
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for name, path in sorted(files):
             entry = zipfile.ZipInfo(name, TIME)
-            entry.create_system = 3  # Unix: the permissions below are its
+            entry.create_system = 3  # Unix, for the permissions below
             entry.external_attr = 0o100644 << 16
             archive.writestr(entry, path.read_bytes())
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cases, each in a file of its own; ``harness/case.py`` says what a case is.
+"""The cases, one per file. ``harness/case.py`` defines a case.
 
-- ``rates`` are rows per second beside peers.
-- ``epochs`` is what micro-batches, starts and task slots cost.
-- ``state`` is what state costs: epochs, memory, restarts, operating it.
-- ``parts`` are the mailbox and timers by themselves, without Spark.
-- ``against`` is this checkout beside another revision, by all the others.
+- ``rates`` compares rows per second with peers.
+- ``epochs`` measures the costs of micro-batches, starts and task slots.
+- ``state`` measures the costs of state: epochs, memory, restarts, operation.
+- ``parts`` measures the mailbox and timers alone, without Spark.
+- ``against`` compares this checkout with another revision, in all other cases.
 
-The weak spot: a case measures what its authors thought of; a program of yours may spend its time elsewhere.
+Weak spot: your program may spend its time on other work than the cases.
 """
 
 from __future__ import annotations

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This checkout against another revision of pillarbox, in pairs: is it slower than it was?
+"""Compares this checkout with another revision of pillarbox, in pairs, to detect slowdowns.
 
-Both sides are driven by this checkout's benchmarks; only the ``pillarbox`` package that they import differs. For each
-work there are two processes, one for each side, which take turns: a pair is a micro-batch (or a job, or a start) of
-each, and every other pair goes the other way round. Some processes are slower than others from their start to their
-end, so both are started several times. Each pair gives a ratio: the cost of this checkout over the cost of the
-revision. The figure is the median of these ratios: below 1.0 this checkout is faster. If one quartile is below 1.0
-and the other above it, the pairs show no difference.
+This checkout's benchmarks drive both sides; only the imported ``pillarbox`` package differs. For each work, there are
+two processes, one per side, which take turns. A pair is one turn of each side: a micro-batch, a job or a start. Every
+other pair is in reverse order. Some processes are slower than others from start to end, so both are started several
+times. Each pair gives a ratio: the cost of this checkout divided by the cost of the revision. The result is the median
+of these ratios. If it is less than 1.0, this checkout is faster. If one quartile is less than 1.0 and the other is
+greater, the pairs show no difference.
 
-The works come from the other benchmarks, each with pillarbox's side alone:
+The works are from the other benchmarks, each with pillarbox's side alone:
 
   keyed, sessions   a micro-batch of 1,000,000 rows
-  windows-*, join-* the same, 500,000 rows of each stream for the join; as Python functions and by columns
-  stateless, copies a job of map, filter and map over 2,000,000 rows; one that emits 1,000,000 dataclasses, also with
-                    object reuse
-  async             a job of 20,000 requests, ten milliseconds each
-  epoch, empty      a micro-batch with 1,000 rows, and one without
-  latency           the median latency of some seconds of records
+  windows-*, join-* the same, with 500,000 rows of each stream for the join; with Python functions and columnar
+  stateless, copies a job of map, filter and map over 2,000,000 rows; a job that emits 1,000,000 dataclasses, with and
+                    without object reuse
+  async             a job of 20,000 requests of ten milliseconds
+  epoch, empty      a micro-batch with 1,000 rows, and one without rows
+  latency           the median latency of records during some seconds
   recovery          a cold start of the task alone with 500,000 keys
 
-In the last line ``ratio`` is the highest median of the works.
+In the last line, ``ratio`` is the highest median of the works.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Turns:
     """One side of a work.
 
     Attributes:
-        turn: does a turn, and returns its cost, of which less is better.
+        turn: runs a turn, and returns its cost. Less is better.
         close: ends the process.
-        warm_up: how many turns do not count.
+        warm_up: number of turns that do not count.
     """
 
     turn: Callable[[], float]
@@ -70,7 +70,7 @@ class Turns:
 
 
 def micro_batch(directory: Path, source: Path, *, kind: type[Contest], case: Any, work: str, contender: str) -> Turns:
-    """Return micro-batches of a contest."""
+    """Return turns that each run a micro-batch of a contest."""
     directory.mkdir(parents=True)
     parser = argparse.ArgumentParser()
     case.options(parser)
@@ -95,7 +95,7 @@ def micro_batch(directory: Path, source: Path, *, kind: type[Contest], case: Any
 
 
 def epoch(directory: Path, source: Path, *, empty: bool) -> Turns:
-    """Return micro-batches of 1,000 rows, or of none."""
+    """Return turns that each run a micro-batch of 1,000 rows, or an empty one."""
     random = np.random.default_rng(1)
     side = Side(Epochs, source=source, side="pillarbox", directory=directory, memory=MEMORY)
     number = 0
@@ -112,7 +112,7 @@ def epoch(directory: Path, source: Path, *, empty: bool) -> Turns:
         return step(write_halves(directory / "staging" / f"{number:04}", key=keys.astype(np.int32)))
 
     def turn() -> float:
-        # The micro-batch after one with rows is another than those after it: Spark begins it by itself.
+        # The first empty micro-batch after rows differs from later ones: Spark itself begins it.
         if empty and number:
             return statistics.mean(step(None) for _ in range(4))
         return statistics.mean(rows() for _ in range(1 if empty else 4))
@@ -134,13 +134,13 @@ def asked(
     cost: Callable[[dict[str, Any]], float],
     warm_up: int = 4,
 ) -> Turns:
-    """Return turns of another case's side, each of which is one question.
+    """Return turns that each call a method of another case's side.
 
     Args:
         kind: the side's class.
         settings: its arguments, in addition to the directory.
         question: the method and its arguments.
-        cost: takes it from the answer.
+        cost: returns the cost in an answer.
     """
     directory.parent.mkdir(exist_ok=True)
     side = Side(kind, source=source, directory=directory, **settings)
@@ -216,7 +216,7 @@ WORKS: dict[str, Callable[[Path, Path], Turns]] = {
 
 
 def measure(name: str, places: dict[str, Path], pairs: int, directory: Path) -> list[float]:
-    """Return this checkout's cost over the revision's, for some pairs of two new processes."""
+    """Return the ratios of this checkout's cost to the revision's, for pairs of turns in two new processes."""
     sides: dict[str, Turns] = {}
     ratios: list[float] = []
     costs: dict[str, float] = {}

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all cases share.
+"""The code that all cases share.
 
-- ``case`` is what a case is, and how the command line runs one.
-- ``process`` puts a side into a process of its own, which answers questions.
-- ``stepped`` has queries that get their micro-batches one by one.
+- ``case`` defines cases, and runs them from the command line.
+- ``process`` runs a side in a separate process, and calls its methods.
+- ``stepped`` has queries that receive micro-batches one by one.
 - ``jobs`` has jobs over a batch DataFrame, in one Spark.
-- ``contest`` is the comparison of many contenders in rows per second; ``runners`` are its contenders at work.
-- ``turns`` has turns, medians and tables for all others.
-- ``rows`` draws rows, writes them, and says with a checksum what must come of them.
-- ``findings`` is what pillarbox's doctor finds in the queries of a case.
-- ``machine`` asks Linux for processor time and memory.
+- ``contest`` compares contenders in rows per second; ``runners`` runs them.
+- ``turns`` has turns, medians and tables.
+- ``rows`` generates rows, writes them, and computes checksums of the expected results.
+- ``findings`` collects the doctor's findings about a case's queries.
+- ``machine`` measures processor time and memory on Linux.
 
-Start with ``turns``, then ``contest``. The weak spot: processor time and memory are read from ``/proc``, so most of it
-runs on Linux only.
+Start with ``turns``, then ``contest``. Weak spot: processor time and memory are read from ``/proc``, so most cases run
+only on Linux.
 """

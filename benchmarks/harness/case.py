@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a case is, and how one is run.
+"""Defines and runs cases.
 
-A case is a module. Its docstring is the method: what is compared, how, and to whose favour. It has:
+A case is a module. Its docstring describes the method: the sides, the measurement, and which side it favours. It has:
 
-- ``options(parser)``, its own options, and ``SMALL``: their values for ``--size small``, which takes about a minute and
-  installs nothing: it is without the peers that need an environment of their own;
+- ``options(parser)``, its own options, and ``SMALL``, their values for ``--size small``. This size takes about a minute
+  and omits peers that need their own environment;
 - ``run(arguments, directory)``, which measures and returns an ``Outcome``;
-- ``present(result, charts)``, which shows the figures of an outcome as tables and charts in Markdown;
-- ``BLOCKS``, where pages show its figures: the blocks of the pages by name.
+- ``present(result, charts)``, which returns an outcome's tables and charts in Markdown;
+- ``BLOCKS``, the blocks of pages that show its figures, by name.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case has measured.
+    """The measurements of a case.
 
     Attributes:
-        figures: for the last line, beside the name and the ratio.
-        wrong: a line for each result that is not the expected one.
+        figures: further figures for the last line.
+        wrong: a line for each unexpected result.
     """
 
     name: str
@@ -43,41 +43,41 @@ class Outcome:
     wrong: Sequence[str] = field(default=())
 
     def result(self) -> Result:
-        """Return the object of the last line."""
+        """Return the last line's object."""
         agree = {"results_agree": not self.wrong}
         return {"name": self.name, "ratio": round(self.ratio, 3), **agree, **self.figures, **machine()}
 
 
 @dataclass(frozen=True)
 class Results:
-    """The results that a block is made of, by the name of their run.
+    """The results for a block, by name of the run.
 
     Attributes:
-        runs: of each run its command, date, machine and result.
-        charts: the folder into which charts are drawn; None: they are not drawn.
+        runs: the command, date, machine and result of each run.
+        charts: the folder for charts, or None to draw no charts.
     """
 
     runs: Mapping[str, dict[str, Any]]
     charts: Path | None
 
     def __getitem__(self, name: str) -> Result:
-        """Return the object with which a run ended."""
+        """Return a run's result."""
         result: Result = self.runs[name]["result"]
         return result
 
     def __contains__(self, name: object) -> bool:
-        """Whether there was such a run."""
+        """Return whether a run has a result."""
         return name in self.runs
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of a page.
+    """A generated block of a page.
 
     Attributes:
-        make: its Markdown.
-        needed: the runs that it is made of.
-        commands: whether their commands come first.
+        make: returns its Markdown.
+        needed: the runs whose results it shows.
+        commands: whether it begins with the runs' commands.
     """
 
     make: Callable[[Results], str]
@@ -86,7 +86,7 @@ class Block:
 
 
 def shown(present: Callable[[Result, Path | None], str], name: str) -> Block:
-    """Return the block with the command, the tables and the charts of one run."""
+    """Return a block with one run's command, tables and charts."""
     return Block(lambda results: present(results[name], results.charts), (name,), commands=True)
 
 
@@ -95,7 +95,7 @@ def run_case(name: str, case: Any, argv: Sequence[str]) -> None:
 
     Args:
         case: the module.
-        argv: the command line after the name.
+        argv: the command line after the case's name.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks {name}",

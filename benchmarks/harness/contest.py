@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contests of many contenders in rows per second: keyed functions, windows and joins.
 
-A contest has works, one after the other. Within a work the contenders take turns: in a turn a contender has some
-micro-batches, or a job over a share of a micro-batch's rows, and the others wait, in processes of their own. Every
-result is checked. There are two schedules:
+A contest has works, one after another. In a work, contenders take turns. In a turn, a contender runs some
+micro-batches, or a job over a share of a micro-batch's rows, and the others wait, in separate processes. Every result
+is checked. There are two schedules:
 
-- In rounds: all contenders are there from the beginning to the end, and each has a turn in each round.
-- In visits: pillarbox stays; the peers come one after the other, with a warm-up first, and after each of them pillarbox
-  has a turn. So it is measured all along the run, beside each of them, and no more than two Sparks need memory.
+- In rounds: all contenders run from beginning to end, and each has a turn in each round.
+- In visits: pillarbox runs throughout, and peers run one after another. After each peer (with a warm-up first),
+  pillarbox has a turn. So pillarbox is measured next to each peer, and at most two Sparks need memory.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from benchmarks.peers.environments import DIRECTORY, FLINK, Environment, NotInst
 from benchmarks.report.charts import draw_bars
 from benchmarks.report.words import page
 
-# A JVM goes on compiling what it runs for some time: without this, a side whose micro-batches take ten seconds would
-# come to its first round with a JVM ten times as old as that of a side whose micro-batches take one.
+# A JVM continues to compile for some time. Without this minimum, a side with micro-batches of ten seconds would begin
+# its first round with a JVM ten times as old as a side with micro-batches of one second.
 WARM_UP_SECONDS = 60
 
 
 class Contest(ABC):
-    """All works, one after the other.
+    """A contest, which runs its works one after another.
 
     Attributes:
-        module: the case's, as the sides import it.
+        module: the case's module, as the sides import it.
         contenders: by name.
-        stores: the settings of the state stores that Spark's own is tried with, by name.
-        flink: the jobs of PyFlink, as ``Side`` takes them.
-        visits: whether peers come one after the other; else all have turns in rounds.
-        of: what ``keys`` counts.
-        name: the work that is being done.
-        fastest: the store that Spark's own was the fastest with, by work.
-        busy_ms: how long the micro-batches of each process have taken so far.
+        stores: settings of the state stores to try for Spark, by name.
+        flink: PyFlink's jobs, as an argument of ``Side``.
+        visits: whether the contest is in visits. If False, it is in rounds.
+        of: the plural noun for ``keys``.
+        name: the current work's name.
+        fastest: Spark's fastest store, by work.
+        busy_ms: total duration of each process's micro-batches so far.
     """
 
     module: str
@@ -72,53 +72,53 @@ class Contest(ABC):
         self._jobs: dict[str, list[Side]] = {}
         self._batches: dict[int, Any] = {}
 
-    # -- what they differ in --
+    # -- differences between contests --
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """The words for the work that is being done."""
+        """The current work's title."""
 
     @property
     def keys(self) -> int:
-        """Its keys."""
+        """The number of keys in the current work."""
         return int(self.arguments.keys)
 
     @property
     def warm_up(self) -> int:
-        """How many of its micro-batches do not count at least: the small ones, and two full ones.
+        """The minimum number of warm-up micro-batches: the small ones, and two full ones.
 
-        After the first full one the state is as large as it will be from then on, which the second one shows.
+        The first full micro-batch brings the state to its final size, with which the second runs.
         """
         return 4
 
     @property
     def warm_up_ms(self) -> float:
-        """How long the micro-batches of a process must have taken before one counts."""
+        """The minimum total duration (ms) of a process's warm-up."""
         return 1000 * float(self.arguments.warm_up_seconds)
 
     @abstractmethod
     def new_batches(self, share: int, path: Path) -> MicroBatches:
-        """Return its micro-batches, or a share of each; their files are to be below ``path``."""
+        """Return new micro-batches, or a share of each, with files below ``path``."""
 
     def question(self, name: str) -> dict[str, Any]:
-        """Return what the query of a contender is made of."""
+        """Return the arguments of a contender's query."""
         return {"query": name, "work": self.name}
 
     def spec(self) -> dict[str, Any]:
-        """Return the work as the jobs of peers get it."""
+        """Return the work in the form that the peers' jobs expect."""
         return {}
 
     def runner(self, kind: str) -> Callable[[Any, str], Runner]:
-        """Return how contenders of a kind are run."""
+        """Return a function that creates a runner for a kind of contender."""
         if kind in ("flink", "bytewax"):
             return JobRunner
         return FastestStore if kind == "spark" and self.stores else BatchRunner
 
     def job_sources(self, runner: Runner, count: int) -> list[str]:
-        """Return what each of a number of processes reads in the next job of a runner."""
+        """Return the input of each process in a runner's next job."""
         path = runner.batches.path(runner.number, "csv")
-        # (Of two files, one reader may take both, one after the other: the rows of the second one would be late.)
+        # (With two files, one reader may read both in turn, and the second file's rows would be late.)
         parts = [str(part) for part in range(SUBTASKS)] if count == SUBTASKS else ["whole"]
         streams = range(runner.batches.streams)
         return [
@@ -127,10 +127,10 @@ class Contest(ABC):
         ]
 
     def note_wrong(self, runner: Runner, line: str) -> None:
-        """Take note of results that are not the expected ones."""
+        """Record unexpected results."""
         self.wrong.append(line)
 
-    # -- what the runners ask for --
+    # -- for runners --
 
     def batches(self, share: int) -> Any:
         """Return the work's micro-batches, or a share of each."""
@@ -139,13 +139,13 @@ class Contest(ABC):
         return self._batches[share]
 
     def rounds_of(self, contender: Contender, usual: int) -> int:
-        """Return how many micro-batches or jobs of a contender count in a turn."""
+        """Return the number of a contender's micro-batches or jobs that count in a turn."""
         if contender.rounds is None:
             return usual
         return contender.rounds if contender.kind == "ours" else self.arguments.rounds or contender.rounds
 
     def directory_of(self, environment: Environment) -> Path:
-        """Return an environment's directory."""
+        """Return the directory of a peer's environment."""
         return Path(self.arguments.environments) / environment.name
 
     def new_process(self, name: str, kind: str) -> Side:
@@ -160,14 +160,14 @@ class Contest(ABC):
         )
 
     def process(self, name: str, kind: str) -> Side:
-        """Return the process of a name."""
+        """Return the process with a name, and start it if missing."""
         if name not in self._processes:
             self._processes[name] = self.new_process(name, kind)
         return self._processes[name]
 
     def new_jobs(self, name: str, kind: str) -> list[Side]:
-        """Start the processes of a peer that runs jobs: PyFlink, in a mode."""
-        # In thread mode all subtasks of a process share Python's one lock.
+        """Start the processes of a peer that runs jobs."""
+        # In thread mode, all subtasks of a process share Python's lock.
         of_each = 1 if name == "thread" else SUBTASKS
         options = {"mode": name, "parallelism": of_each, "bundle": self.arguments.flink_bundle}
         return [FLINK.side(self.flink, self.directory_of(FLINK), **options) for _ in range(SUBTASKS // of_each)]
@@ -189,10 +189,10 @@ class Contest(ABC):
     # -- the turns --
 
     def run(self, works: Iterable[str], sides: Sequence[str], peers: Sequence[str]) -> None:
-        """Do all works.
+        """Run all works.
 
         Args:
-            sides: pillarbox's own, by name.
+            sides: names of pillarbox's sides.
         """
         try:
             for name in works:
@@ -203,7 +203,7 @@ class Contest(ABC):
             self.close()
 
     def do_work(self, sides: Sequence[str], peers: Sequence[str]) -> None:
-        """Do one work."""
+        """Run one work."""
         runners: dict[str, Runner] = {}
         try:
             (self._in_visits if self.visits else self._in_rounds)(runners, sides, peers)
@@ -247,7 +247,7 @@ class Contest(ABC):
                 runners[ours].turn()
 
     def _try(self, name: str, runners: dict[str, Runner], what: str) -> None:
-        """Have a contender do something; a peer that does not run is left out from then on."""
+        """Run a step of a contender. A peer that fails is left out from then on."""
         contender = self.contenders[name]
         try:
             if name not in runners:
@@ -269,7 +269,7 @@ class Contest(ABC):
     # -- the figures --
 
     def figures(self, work: str, sides: Sequence[str]) -> dict[str, Any]:
-        """Return the figures of a work."""
+        """Return a work's figures."""
         self.name = work
         done = self.done[work]
         rates = medians({name: [round_.rate for round_ in rounds] for name, rounds in done.items()})
@@ -294,7 +294,7 @@ class Contest(ABC):
 
 
 def _reason(error: str) -> str:
-    """Return the line of a stack trace, Python's or Java's, that says what happened."""
+    """Return the line with the message in a Python or Java stack trace."""
     lines = error.strip().splitlines()
     errors = [line.strip() for line in lines if re.match(r"\s*(Caused by: )?[\w.]+(Error|Exception)\b", line)]
     return (errors or lines or [""])[-1]
@@ -303,7 +303,7 @@ def _reason(error: str) -> str:
 def contest_page(
     charts: Path | None, name: str, title: str, contenders: Mapping[str, Contender], result: Result
 ) -> str:
-    """Return the chart and the table of a work: each contender's rates, and how many times those are ours."""
+    """Return a work's chart and table: each contender's rate, and its ratio to pillarbox's rate."""
     titles = {key: contenders[key].title.strip("()") for key in result["rows_per_s"]}
     rates = {titles[key]: float(rate) for key, rate in result["rows_per_s"].items()}
     limits = [titles[key] for key in titles if contenders[key].title.startswith("(")]
@@ -325,7 +325,7 @@ def contest_page(
 
 
 def left_out(contenders: Mapping[str, Contender], result: Result) -> list[str]:
-    """Return a sentence for each contender that did not run."""
+    """Return a sentence about each contender that did not run."""
     return [f"{contenders[name].title} is left out: {why}" for name, why in result["left_out"].items()]
 
 
@@ -333,7 +333,7 @@ def left_out(contenders: Mapping[str, Contender], result: Result) -> list[str]:
 
 
 def names_of(choices: Mapping[str, Any]) -> Any:
-    """Return what makes a list of some of the known names of an argument."""
+    """Return a function that parses a list of known names."""
 
     def parse(text: str) -> list[str]:
         names = [name for name in text.split(",") if name]
@@ -345,16 +345,16 @@ def names_of(choices: Mapping[str, Any]) -> Any:
 
 
 def add_names(parser: argparse.ArgumentParser, option: str, choices: Mapping[str, Any], **more: Any) -> None:
-    """Add an option that takes some of the known names, by default all."""
+    """Add an option for a list of known names, by default all names."""
     some = f"some of {','.join(choices)}; all by default"
     parser.add_argument(option, **{"type": names_of(choices), "default": list(choices), "help": some, **more})
 
 
 def add_options(parser: argparse.ArgumentParser, *, rows: int, keys: int, rounds: int, warm_up_seconds: int) -> None:
-    """Add the options that all contests have.
+    """Add the options of all contests.
 
     Args:
-        rows: of a micro-batch, by default; so are the others.
+        rows: default number of rows in a micro-batch. The other arguments are also defaults.
     """
     parser.add_argument("--rows", type=int, default=rows, help="rows of a micro-batch, of each stream")
     parser.add_argument("--keys", type=int, default=keys, help="0: each work's own number")

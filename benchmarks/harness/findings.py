@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pillarbox's doctor finds in the queries of a case, which it looks at when they have ended.
+"""The findings of pillarbox's doctor about a case's queries after their end.
 
-Only with ``--size small``: who tries a case learns whether a rule cries wrongly, and nobody looks while it measures.
+Collected only with ``--size small``, to detect false alarms without disturbing measurements.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# The file of this process and of its sides; it is set where findings are wanted.
+# The variable with the findings' file, for this process and its sides. Set only if findings are requested.
 _FILE = "BENCHMARKS_FINDINGS"
 _noticed: list[Any] = []
 
 
 class Findings(NamedTuple):
-    """What was found.
+    """The doctor's findings.
 
     Attributes:
-        queries: how many queries were looked at, of those that have had epochs.
-        wrong: for each finding the query, the rule and the message.
+        queries: number of examined queries that have had epochs.
+        wrong: query, rule and message of each finding.
     """
 
     queries: int
@@ -34,7 +34,7 @@ class Findings(NamedTuple):
 
 @contextmanager
 def findings_in(file: Path) -> Iterator[None]:
-    """Let this process, and the sides that it starts meanwhile, write what is found into a file."""
+    """Within the block, make this process and the sides that it starts write findings to a file."""
     os.environ[_FILE] = str(file)
     try:
         yield
@@ -43,7 +43,7 @@ def findings_in(file: Path) -> Iterator[None]:
 
 
 def read_findings(file: Path) -> Findings:
-    """Return what is in a file; a case without queries of pillarbox has none."""
+    """Return the findings in a file, if any."""
     lines = file.read_text().splitlines() if file.exists() else []
     looked = [json.loads(line) for line in lines]
     return Findings(
@@ -53,7 +53,7 @@ def read_findings(file: Path) -> Findings:
 
 
 def notice_queries() -> None:
-    """Notice each query of pillarbox that starts in this process, if findings are wanted."""
+    """Register each query of pillarbox that starts in this process, if findings are requested."""
     if _FILE not in os.environ:
         return
     try:
@@ -73,7 +73,7 @@ def notice_queries() -> None:
 
 
 def examine_queries() -> None:
-    """Let the doctor look at the queries that were noticed; call it when they have ended, and before Spark does."""
+    """Examine the registered queries. Call this after the queries' end and before Spark's end."""
     if not _noticed:
         return
     from pillarbox._runtime.spark.running.progress_reader import ProgressReader

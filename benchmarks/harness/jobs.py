@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs over a batch DataFrame, side by side in one Spark, in turn.
 
-Time is what a user sees: from building the query to the end of the job, whose sink is ``noop``. The sides share warm
-Python workers.
+The time is from building the query to the end of the job, whose sink is ``noop``. The sides share warm Python workers.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from benchmarks.harness.turns import medians, rounded, turns
 
 
 class Jobs:
-    """What the rounds of some jobs have told.
+    """The measurements of jobs, in rounds.
 
     Args:
-        sides: by name, what builds the query.
-        sums: what is added up over a side's results.
-        expected: what they have to be, by side; of sides that are not in it, anything.
-        rows: what each side reads.
+        sides: functions that build the queries, by name.
+        sums: sums over a side's results.
+        expected: the expected sums, by side. Other sides' sums are not checked.
+        rows: number of rows that each side reads.
 
     Attributes:
-        rates: rows per second of each side, of each round that counts.
-        wrong: a line for each job whose results are not the expected ones.
+        rates: rows per second of each side in each round that counts.
+        wrong: a line for each job with unexpected results.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Jobs:
         self.wrong: list[str] = []
 
     def run(self, rounds: int) -> None:
-        """Let all sides have their turns: in a first round, which does not count, and in ``rounds`` more."""
+        """Run all sides in turn, in a first round, which does not count, and in ``rounds`` more."""
         for index, side in turns(self._sides, rounds):
             observation, before, started = Observation(), cpu_seconds(os.getpid()), time.perf_counter()
             first, *more = self._sums(side)
@@ -64,7 +63,7 @@ class Jobs:
                 self._used[side].append(used / self._rows * 1e6)
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures for the last line."""
+        """Return figures for the last line."""
         return {
             "rows_per_s": rounded(medians(self.rates)),
             "cpu_s_per_1m_rows": rounded(medians(self._used), 2),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine, and the processor time and memory of processes as ``/proc`` tells of them (Linux)."""
+"""The machine, and the processor time and memory of processes, from Linux's ``/proc``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-# A load before the start that is worth a word.
+# An initial load of more than this is reported.
 BUSY = 0.7
 
 
 def machine() -> dict[str, Any]:
-    """Describe what the numbers were taken on."""
+    """Describe this machine."""
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -28,7 +28,7 @@ def machine() -> dict[str, Any]:
 
 
 def load_before() -> float:
-    """Return the machine's load, with a note where something else is running."""
+    """Return the machine's load. Prints a note if something else is running."""
     load = os.getloadavg()[0]
     if load > BUSY:
         print(f"NOTE: the machine is busy with other things (load {load:.1f})", flush=True)
@@ -36,7 +36,7 @@ def load_before() -> float:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes below one."""
+    """Return a process's descendants."""
     pids: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -49,7 +49,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _ticks(pid: int, *, ended: bool = False) -> int:
-    """Return a process's processor time in ticks; ``ended``: and that of its children that have ended."""
+    """Return a process's processor time in ticks. With ``ended``, include its ended children."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -58,17 +58,17 @@ def _ticks(pid: int, *, ended: bool = False) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the processor time that a process and all below it have used, also those that have ended."""
+    """Return the processor time of a process and all its descendants, including ended processes."""
     return sum(_ticks(process, ended=True) for process in (pid, *descendants(pid))) / _TICKS
 
 
 def cpu_seconds_of(pids: Iterable[int]) -> float:
-    """Return the processor time that some processes have used by themselves."""
+    """Return the processor time of some processes, without their descendants."""
     return sum(map(_ticks, pids)) / _TICKS
 
 
 def cpu_by_program(pid: int) -> dict[str, float]:
-    """Return the processor time (ms) of the processes below one that live: Spark's Java, and its Python workers."""
+    """Return the processor time (ms) of a process's live descendants, by program: Spark's Java, and Python workers."""
     times = {"java": 0.0, "python": 0.0}
     for child in descendants(pid):
         try:
@@ -80,7 +80,7 @@ def cpu_by_program(pid: int) -> dict[str, float]:
 
 
 def memory_kib(pid: int, *names: str) -> list[int]:
-    """Return lines of ``/proc/pid/status`` such as ``VmHWM``; nothing when the process has ended."""
+    """Return values in ``/proc/pid/status``, such as ``VmHWM``, or [] if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -90,7 +90,7 @@ def memory_kib(pid: int, *names: str) -> list[int]:
 
 
 def memory_mb(pid: int, kind: str) -> float:
-    """Return the memory of a process: ``Pss:``, its proportional share; ``Private_``, what it shares with nobody."""
+    """Return a process's memory: ``Pss:`` for its proportional share, ``Private_`` for memory that is not shared."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -103,9 +103,9 @@ def _parent(pid: int) -> int:
 
 
 def kind_of_python(pid: int) -> str | None:
-    """Return what a Python process of Spark's or pillarbox's is; None: something else.
+    """Return the kind of a Python process of Spark or pillarbox, or None for another process.
 
-    That is a ``worker`` of PySpark's, its ``daemon``, a ``home`` of pillarbox's, or the ``starter`` of homes.
+    Kinds are PySpark's ``worker`` and ``daemon``, and pillarbox's ``home`` and ``starter``.
     """
     try:
         parent = _parent(pid)
@@ -127,7 +127,7 @@ def kind_of_python(pid: int) -> str | None:
         if program in command and is_python(command):
             if not (program in above and is_python(above)):
                 return alone
-            # A daemon that has imported what homes need forks their starter, too.
+            # A daemon that has imported the homes' modules also forks the starter.
             if is_leader:
                 return "starter"
             return "home" if program in root and is_python(root) else child
@@ -135,17 +135,17 @@ def kind_of_python(pid: int) -> str | None:
 
 
 def is_python_worker(pid: int) -> bool:
-    """Return whether tasks live in a process, or pass through it."""
+    """Return whether a process runs tasks or relays them."""
     return kind_of_python(pid) in ("worker", "home")
 
 
 class Measured:
-    """What is done meanwhile, by this process and all below it; memory is looked at ten times a second.
+    """The use of processors and memory within a block, by this process and its descendants. Polls memory each 0.1 s.
 
     Attributes:
-        seconds: of the wall clock.
-        processor_s: of processors.
-        peak_mib: the largest memory of Java, of all Python processes below this one, and of any one of these.
+        seconds: wall-clock time.
+        processor_s: processor time.
+        peak_mib: the largest memory of Java, of all Python descendants together, and of any one of them.
     """
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ class Measured:
             now = dict.fromkeys(self._kib, 0)
             for pid in descendants(os.getpid()):
                 try:
-                    # A command that Java is about to run is Java itself, in the same memory, under a name of its own.
+                    # Before it executes a command, a child of Java is a copy of Java with a different name.
                     program = os.readlink(f"/proc/{pid}/exe").rpartition("/")[2]
                 except OSError:
                     continue

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A side of a comparison: an object in a process of its own, whose methods are asked by name.
+"""A side of a comparison: an object in a separate process, whose methods are called by name.
 
-Each side has its own Spark and its own Python workers, so that neither lives on what the other has warmed up; while one
-is asked the others wait. Peers run in environments of their own, so this file imports nothing but Python's own modules.
+Each side has its own Spark and Python workers, so that no side profits from another's warm-up. While one runs, the
+others wait. Peers run in their own environments, so this file imports only Python's own modules.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class SideFailed(SystemExit):
-    """A side that raised an error, or whose process has ended; what it said is the message."""
+    """A side has raised an error, or its process has ended. The message is its output."""
 
 
 class Side:
-    """A process with an object in it.
+    """A process that contains an object.
 
     Args:
-        kind: the object's class, or where it is, as ``module:name``, if it cannot be imported here.
+        kind: the object's class or, if it cannot be imported here, ``module:name``.
         python: another environment's Python.
-        source: the source tree whose pillarbox it imports; by default the one that this process imports.
-        env: more environment variables.
-        arguments: of the class; JSON carries them.
+        source: the source tree from which it imports pillarbox, by default the same as this process.
+        env: additional environment variables.
+        arguments: the class's arguments, which JSON can express.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Side:
     ) -> None:
         class_name = kind if isinstance(kind, str) else f"{kind.__module__}:{kind.__name__}"
         path = filter(None, [str(source or ""), str(ROOT), os.environ.get("PYTHONPATH")])
-        # Spark's workers tell much on their standard error; it is of interest when something fails.
+        # Spark's workers write much to standard error, which is shown only after a failure.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [str(python or sys.executable), "-m", "benchmarks.harness.process"],
@@ -68,15 +68,15 @@ class Side:
 
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # whoever waits for the answer hears that the process has ended
+        with suppress(BrokenPipeError):  # the caller of ask() learns that the process has ended
             self._process.stdin.write(json.dumps(message, default=str) + "\n")
             self._process.stdin.flush()
 
     def ask(self, method: str, **arguments: Any) -> dict[str, Any]:
-        """Call a method of the object, and return what it returned.
+        """Call a method of the object, and return its result.
 
         Raises:
-            SideFailed: it raised an error, or the process ended.
+            SideFailed: the method raised an error, or the process ended.
         """
         self._send({"method": method, "arguments": arguments})
         assert self._process.stdout is not None
@@ -92,13 +92,13 @@ class Side:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process's pid."""
         return self._process.pid
 
     def close(self) -> None:
-        """Let the process end."""
+        """End the process."""
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended already
+        with suppress(BrokenPipeError):  # already ended
             self._process.stdin.close()
         try:
             self._process.wait(60)
@@ -110,7 +110,7 @@ class Side:
 
 
 def find_pillarbox() -> None:
-    """Let this process and Spark's workers import the benchmarks, and pillarbox also where it is not installed."""
+    """Make the benchmarks and pillarbox importable in this process and Spark's workers, even if not installed."""
     places = [str(ROOT)]
     if importlib.util.find_spec("pillarbox") is None:
         sys.path.insert(0, str(SOURCE))
@@ -120,7 +120,7 @@ def find_pillarbox() -> None:
 
 @contextmanager
 def revision_source(revision: str) -> Iterator[Path]:
-    """Make the source tree of another revision of this repository available for a while."""
+    """Extract another revision of this repository for the block, and yield its source tree."""
     with tempfile.TemporaryDirectory(prefix="bench-revision-") as directory:
         archive = ["git", "-C", str(ROOT), "archive", revision, "src"]
         with subprocess.Popen(archive, stdout=subprocess.PIPE) as tree:
@@ -131,7 +131,7 @@ def revision_source(revision: str) -> Iterator[Path]:
 
 
 def adopt_orphans() -> None:
-    """Let processes below this one whose parents have ended stay below it: else they would be nobody's."""
+    """Make orphaned descendants children of this process, so that they are still counted."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -140,7 +140,7 @@ def adopt_orphans() -> None:
 
 
 def carry_whole(module: Any) -> None:
-    """Have Spark's workers get the functions of a module as they are, so that they need not import it."""
+    """Pickle a module's functions by value, so that Spark's workers need not import it."""
     if importlib.util.find_spec("pyspark") is not None:
         from pyspark import cloudpickle
 
@@ -148,7 +148,7 @@ def carry_whole(module: Any) -> None:
 
 
 def main() -> None:
-    """Make the object that the first line asks for, and answer each other line."""
+    """Create the object that the first line describes, and answer each further line."""
     adopt_orphans()
     request = json.loads(sys.stdin.readline())
     module, _, name = request["kind"].partition(":")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows: drawn by seeds, written as files, and what must come of them."""
+"""Generates rows from seeds, writes them to files, and computes the expected results."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Columns = Sequence[Ints]
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
-# A full hour. Not near 0, which for Spark is the watermark before there is one.
+# A full hour. Not near 0, because Spark uses 0 as the initial watermark.
 EPOCH = 1_767_225_600_000
 FOR_EVER = 2**62
-# How many run at a time.
+# Concurrent subtasks.
 SUBTASKS = 2
 _WEIGHTS = (1_000_003, 7_919, 31, 101)
 _MODULUS = 2_147_483_647
@@ -42,7 +42,7 @@ def summary(columns: Columns) -> list[int]:
 
 
 def checksums(names: Sequence[str]) -> list[Any]:
-    """Return what a query has to observe to tell the same of columns."""
+    """Return Spark expressions for the values of :func:`summary`."""
     from pyspark.sql import functions as F
 
     columns = [F.col(name).cast("long") for name in names]
@@ -50,7 +50,7 @@ def checksums(names: Sequence[str]) -> list[Any]:
 
 
 def observed(df: DataFrame) -> DataFrame:
-    """Have a query tell the same of what it emits."""
+    """Make a query observe the values of :func:`summary` for its output."""
     return df.observe("results", *checksums(df.columns))
 
 
@@ -59,12 +59,12 @@ def _weigh(columns: Sequence[Any]) -> Any:
     for weight, column in zip(_WEIGHTS, columns):
         total = column * weight + total
     total = total % _MODULUS
-    # Squared, as sums of sums would be the same where values of a column have changed places.
+    # Squared, because plain sums would not change if two rows exchanged a column's values.
     return total * total % _MODULUS
 
 
 def read_rows(targets: Iterable[Path]) -> list[Ints]:
-    """Return the columns that jobs wrote: rows as text, as they are or as PyFlink shows them."""
+    """Return the columns that jobs wrote, as rows of plain text or in PyFlink's format."""
     lines: list[str] = []
     for target in targets:
         for path in [target] if target.is_file() else target.rglob("*"):
@@ -78,7 +78,7 @@ def read_rows(targets: Iterable[Path]) -> list[Ints]:
 
 
 def write_halves(path: Path, **columns: npt.NDArray[Any]) -> Path:
-    """Write columns as Parquet, every other row into the other of two files; return their directory."""
+    """Write columns as Parquet, alternating rows between two files. Returns their directory."""
     path.mkdir(parents=True, exist_ok=True)
     for part in range(SUBTASKS):
         halves = {name: column[part::SUBTASKS] for name, column in columns.items()}
@@ -87,42 +87,42 @@ def write_halves(path: Path, **columns: npt.NDArray[Any]) -> Path:
 
 
 def _as_schema(name: str, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a column as the schemas of all cases have it: times and amounts are LONG, keys and sides INT."""
+    """Convert a column to its type in all cases' schemas: LONG for times and amounts, INT for keys and sides."""
     return column.astype(np.int32) if name in ("key", "side") else column
 
 
 def draw(
     seed: Sequence[int], rows: int, keys: int, begin: int, span: int, *, disorder: int = 0, grid: int = 1
 ) -> tuple[Ints, Ints, np.random.Generator]:
-    """Return keys at random, and times that go up evenly; and the generator, for more columns.
+    """Return random keys, evenly increasing times, and the generator, for more columns.
 
     Args:
-        span: of all rows, in milliseconds.
-        disorder: by how much, in milliseconds, a row may come too late.
-        grid: times are multiples of it.
+        span: time span of all rows, in milliseconds.
+        disorder: maximum delay of a row, in milliseconds.
+        grid: times are multiples of this number.
     """
     random = np.random.default_rng(seed)
     key = random.integers(0, keys, rows)
     ts = begin + np.arange(rows) * span // rows
     if disorder:
         ts -= random.integers(0, disorder, rows)
-    # Both halves end at the same time, and so have the same watermark.
+    # Both halves end at the same time, for equal watermarks.
     key[-SUBTASKS:] = range(SUBTASKS)
     ts[-SUBTASKS:] = begin + span - 1
     return key, ts // grid * grid, random
 
 
 class MicroBatches(ABC):
-    """The micro-batches of a work, drawn from seeds, and what must come of each.
+    """The micro-batches of a work, generated from seeds, and their expected results.
 
     Attributes:
-        small_ones: how many at the beginning have fewer rows.
-        streams: of how many streams a micro-batch has rows, each with ``rows`` of them.
+        small_ones: number of small micro-batches at the beginning.
+        streams: number of streams in a micro-batch, each with ``rows`` rows.
 
     Args:
-        rows: of a full micro-batch, of each stream.
-        small: the same of the first ones.
-        directory: for their files.
+        rows: rows per stream in a full micro-batch.
+        small: rows per stream in a small micro-batch.
+        directory: the folder for their files.
     """
 
     small_ones = 2
@@ -142,26 +142,26 @@ class MicroBatches(ABC):
 
     @abstractmethod
     def results(self, *, late: bool) -> Iterator[Columns]:
-        """For each micro-batch return the columns that it must emit.
+        """Yield the columns that each micro-batch must emit.
 
         Args:
-            late: whether timers and windows come one micro-batch after the watermark, as Spark's do.
+            late: whether timers and windows fire one micro-batch after the watermark, as in Spark.
         """
 
     @abstractmethod
     def of_job(self, number: int) -> Columns:
-        """Return what must come of a job over a micro-batch's rows by themselves."""
+        """Return the expected result of a job over one micro-batch's rows alone."""
 
     def rows_of(self, number: int) -> int:
-        """Return how many rows a stream has in a micro-batch."""
+        """Return the number of rows of one stream in a micro-batch."""
         return self.small if number < self.small_ones else self.rows
 
     def length(self, number: int) -> int:
-        """Return how many rows a micro-batch has."""
+        """Return the number of rows in a micro-batch."""
         return self.streams * self.rows_of(number)
 
     def job_length(self, number: int) -> int:
-        """Return how many rows a job over a micro-batch has."""
+        """Return the number of rows in a job over a micro-batch."""
         return self.length(number)
 
     def job_columns(self, number: int, stream: int = 0) -> dict[str, Ints]:
@@ -169,7 +169,7 @@ class MicroBatches(ABC):
         return self.columns(number, stream)
 
     def expected(self, number: int, kind: str) -> list[int]:
-        """Return the summary of what a contender of a kind must emit in a micro-batch."""
+        """Return the summary of a micro-batch's expected output for a kind of contender."""
         if kind == "limit":
             return summary(list(self.columns(number).values()))
         late = kind in ("spark", "own")  # on pillarbox, Spark's programs keep Spark's time
@@ -179,16 +179,17 @@ class MicroBatches(ABC):
         return summaries[number]
 
     def wrong_job(self, number: int, columns: list[Ints]) -> str:
-        """Return how the results of a job differ from what they must be; empty: they do not."""
+        """Return how a job's results differ from the expected results, or ""."""
         results, expected = summary(columns), summary(self.of_job(number))
         return "" if results == expected else f"{results}, not {expected}"
 
     def path(self, number: int, form: str) -> Path:
-        """Return the directory with a micro-batch's files, which are written when they are missing.
+        """Return the directory with a micro-batch's files. Writes missing files.
 
         Args:
-            form: ``parquet``: a file for each half of the keys; ``csv``, for jobs: a directory for each half, and
-                ``whole``; ``csv-whole``: one file, with names. Of two streams each has a directory of its own.
+            form: ``parquet`` (a file for each half of the keys), ``csv`` (for jobs: a directory for each half, and
+                ``whole``), or ``csv-whole`` (one file, with column names). If there are two streams, each has a
+                directory.
         """
         path = self._directory / form / f"{number:03}"
         if not path.exists():

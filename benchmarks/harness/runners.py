@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contenders of a contest at work: how each is run, measured and checked."""
+"""Runs, measures and checks the contenders of a contest."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from benchmarks.harness.rows import read_rows
 if TYPE_CHECKING:
     from benchmarks.harness.contest import Contest
 
-# After this many seconds Spark may have ended idle Python workers, or will before the next micro-batch is through.
+# After this many seconds, Spark may end idle Python workers before the end of the next micro-batch.
 _IDLE = 45
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Something that is measured.
+    """A contender: a program to measure.
 
     Attributes:
-        kind: ``ours``, ``own`` (Spark's on pillarbox), ``spark``, ``limit``, ``bare``, or the peer's environment.
-        share: it gets one in so many rows and keys; a dictionary: by work.
-        warm_up: how many of its micro-batches or jobs do not count, where it is not as in the contest.
-        rounds: how many count in a turn, where it is not as in the contest.
+        kind: ``ours``, ``own`` (Spark's program on pillarbox), ``spark``, ``limit``, ``bare``, or the peer's
+            environment.
+        share: it receives one in ``share`` rows and keys. A dictionary has shares by work.
+        warm_up: number of its micro-batches or jobs that do not count, if not the contest's number.
+        rounds: number that count in a turn, if not the contest's number.
     """
 
     title: str
@@ -42,13 +43,13 @@ class Contender:
     rounds: int | None = None
 
     def share_of(self, work: str) -> int:
-        """Return its share of a work."""
+        """Return the contender's share of a work."""
         return self.share if isinstance(self.share, int) else self.share.get(work, 1)
 
 
 @dataclass
 class Round:
-    """What was measured."""
+    """The measurement of a micro-batch or job."""
 
     rows: int
     ms: float
@@ -61,7 +62,7 @@ class Round:
 
 
 class Runner(ABC):
-    """A contender in a work."""
+    """Runs a contender in a work."""
 
     def __init__(self, contest: Contest, name: str, title: str = "") -> None:
         self.contest = contest
@@ -76,7 +77,7 @@ class Runner(ABC):
 
     @abstractmethod
     def measure(self) -> tuple[Round, str, str]:
-        """Run the next micro-batch or job; return also a word on it, and what is wrong with its results."""
+        """Run the next micro-batch or job. Returns (measurement, note, message about wrong results or "")."""
 
     def run(self, *, counts: bool) -> Round:
         """Run the next micro-batch or job, and check its results."""
@@ -94,37 +95,37 @@ class Runner(ABC):
         return done
 
     def is_warm(self) -> bool:
-        """Return whether what comes next counts."""
+        """Return whether the next micro-batch or job counts."""
         minimum = self.contender.warm_up
         return self.number >= (self.contest.warm_up if minimum is None else minimum)
 
     def warm_up(self) -> None:
-        """Run what does not count."""
+        """Run the micro-batches or jobs that do not count."""
         while not self.is_warm():
             self.run(counts=False)
 
     def turn(self) -> None:
-        """Do a turn."""
+        """Run a turn."""
         for _ in range(self.contest.rounds_of(self.contender, 1)):
             self.run(counts=True)
 
     def close(self) -> None:
-        """End, and remove what there is on the disk."""
+        """End the contender, and remove its files."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 class BatchRunner(Runner):
-    """A query over micro-batches that come when they are asked for.
+    """Runs a query that receives micro-batches on request.
 
     Args:
-        store: by whose settings it runs; empty: none of its own.
+        store: the state store whose settings it uses, or "" for the default store.
     """
 
     def __init__(self, contest: Contest, name: str, store: str = "") -> None:
         super().__init__(contest, name, f"{contest.contenders[name].title}, {store}" if store else "")
         self.store = store
         self.query = f"{name} {store}"
-        # All limits share a process: they are no contenders of each other.
+        # All limits share a process, because they do not compete with each other.
         self.process = "limits" if self.contender.kind == "limit" else name
         self.side = contest.process(self.process, self.contender.kind)
         self.side.ask(
@@ -152,7 +153,7 @@ class BatchRunner(Runner):
         return super().is_warm() and self.contest.busy_ms[self.process] >= self.contest.warm_up_ms
 
     def turn(self) -> None:
-        # Python workers that have waited for so long are new ones: what they do first does not count.
+        # After so long a wait, Python workers are new, and their first micro-batch does not count.
         if self.contender.kind != "spark" and time.monotonic() - self.last > _IDLE:
             self.run(counts=False)
         for _ in range(self.contest.rounds_of(self.contender, self.contest.arguments.batches)):
@@ -164,7 +165,7 @@ class BatchRunner(Runner):
 
 
 class FastestStore(Runner):
-    """Spark's own, with the state store that is the fastest one in the last micro-batch of the warm-up."""
+    """Runs Spark with the state store that was fastest in the last warm-up micro-batch."""
 
     def __init__(self, contest: Contest, name: str) -> None:
         super().__init__(contest, name)
@@ -174,7 +175,7 @@ class FastestStore(Runner):
         return self.runners[0].measure()
 
     def warm_up(self) -> None:
-        # In turns, so that none has a JVM that the others have warmed up.
+        # In turns, so that no store profits from a JVM that the others have warmed up.
         rates = [0.0]
         while not all(runner.is_warm() for runner in self.runners):
             rates = [runner.run(counts=False).rate for runner in self.runners]
@@ -195,7 +196,7 @@ class FastestStore(Runner):
 
 
 class JobRunner(Runner):
-    """PyFlink or Bytewax: a round is a job over the rows of a micro-batch by themselves."""
+    """Runs PyFlink or Bytewax. A round is a job over one micro-batch's rows alone."""
 
     def __init__(self, contest: Contest, name: str) -> None:
         super().__init__(contest, name)
@@ -211,7 +212,7 @@ class JobRunner(Runner):
                 for side, source, target in zip(self.sides, sources, targets)
             ]
             seconds = max(future.result()["seconds"] for future in asked)
-        # PyFlink's time does not include the start of a job, which most of its processor time is.
+        # PyFlink's time does not include the start of a job, which uses most of its processor time.
         cpu = None if self.contender.kind == "flink" else cpu_seconds(os.getpid()) - before
         columns = read_rows(targets)
         word = f"{len(columns[0]) if columns else 0:,} emitted"
@@ -220,5 +221,5 @@ class JobRunner(Runner):
 
     def warm_up(self) -> None:
         self.run(counts=False)
-        # The other small ones are not needed: a job has no state.
+        # The other small micro-batches are not needed, because a job begins without state.
         self.number = self.batches.small_ones

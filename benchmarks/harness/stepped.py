@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streaming queries that get their micro-batches one by one."""
+"""Streaming queries that receive micro-batches one by one."""
 
 from __future__ import annotations
 
@@ -30,17 +30,16 @@ TASK_METRICS = ("busy_ms", "state_ms", "back_pressured_ms", "idle_ms", "state_sy
 
 
 class SteppedQuery:
-    """A streaming query over Parquet files: each directory that is moved in is one micro-batch.
+    """A streaming query over Parquet files. Each directory that is moved in is one micro-batch.
 
-    It is removed afterwards: a query that waits while another side is asked looks for files all the time, and the more
-    there are, the more it takes from that side.
+    The directory is then removed, because a waiting query keeps listing files, which would slow down other sides.
     """
 
     def __init__(self, spark: SparkSession, directory: Path, schema: str) -> None:
         self._directory = directory
         self._arrived = directory / "in"
-        # Spark looks up the files of a pattern anew each time; a directory comes in one piece. The pattern must
-        # match something from the start.
+        # Spark evaluates a glob again each time, and a directory appears atomically. The glob must match something from
+        # the start.
         (self._arrived / "nothing").mkdir(parents=True, exist_ok=True)
         self._number = 0
         self.source = spark.readStream.schema(schema).parquet(str(self._arrived / "*"))
@@ -48,17 +47,17 @@ class SteppedQuery:
     def start(
         self, result: DataFrame, start: Callable[[DataStreamWriter], StreamingQuery] = methodcaller("start")
     ) -> StreamingQuery:
-        """Start to consume ``result`` as cheaply as it can be.
+        """Start to consume ``result`` as cheaply as possible.
 
         Args:
-            start: how to start the writer; by default by its own method.
+            start: starts the writer, by default with its own method.
         """
         checkpoint = str(self._directory / "checkpoint")
         self._query = start(result.writeStream.format("noop").option("checkpointLocation", checkpoint))
         return self._query
 
     def step(self, batch: str | Path) -> StreamingQueryProgress:
-        """Run the micro-batch whose files are in the directory ``batch``, which is moved."""
+        """Run a micro-batch of the files in the directory ``batch``, which is moved."""
         shutil.move(batch, self._arrived / Path(batch).name)
         self._query.processAllAvailable()
         number, self._number = self._number, self._number + 1
@@ -77,10 +76,10 @@ class SteppedQuery:
 
 
 def run_to_the_end(result: Callable[[], DataFrame], checkpoint: Path) -> tuple[float, list[Row], StreamingQuery]:
-    """Start a query that finds rows waiting, and let it run until none are left.
+    """Run a query from its start, with rows waiting, until all rows are processed.
 
     Returns:
-        the seconds from building it to its first rows at the sink; all rows; and the query, which has ended.
+        the seconds from building the query to its first rows at the sink, all rows, and the ended query.
     """
     out: list[Row] = []
     seconds = 0.0
@@ -99,17 +98,17 @@ def run_to_the_end(result: Callable[[], DataFrame], checkpoint: Path) -> tuple[f
     return seconds, out, query
 
 
-# For the sides of others: `local_session` lets workers begin with what pillarbox's need.
+# For other sides, because `local_session` makes workers start with pillarbox's modules.
 AS_SPARK_COMES = {"spark__python__daemon__module": "pyspark.daemon"}
 
 
 def step_settings(memory: str) -> dict[str, str]:
-    """Return the settings for a session with a stepped query, with ``__`` for dots."""
+    """Return a session's settings for stepped queries, with ``__`` for dots."""
     return {
         "spark__driver__memory": memory,
         "spark__sql__streaming__noDataMicroBatches__enabled": "false",
-        "spark__sql__streaming__pollingDelay": "250ms",  # a side that waits takes next to nothing from others
-        # Of each side: what pillarbox sets for its own queries (on Spark 4.3).
+        "spark__sql__streaming__pollingDelay": "250ms",  # so that a waiting side hardly slows down others
+        # For all sides: pillarbox's settings for its queries (on Spark 4.3).
         "spark__sql__streaming__stateStore__providerClass": STATE_STORE,
         "spark__sql__streaming__stateStore__rocksdb__changelogCheckpointing__enabled": "true",
         "spark__sql__streaming__stateStore__checkpointFormatVersion": "2",
@@ -118,20 +117,20 @@ def step_settings(memory: str) -> dict[str, str]:
 
 
 def task_reports(progress: StreamingQueryProgress, level: int = 1) -> list[TaskReport]:
-    """Return pillarbox's metrics of the subtasks of a level in a micro-batch: 0 for sources, 1 for keyed ones."""
+    """Return the task reports of a level in a micro-batch: 0 for sources, 1 for keyed subtasks."""
     from pillarbox import metrics  # sides without pillarbox do not load it
 
     return [task for task in metrics(progress) if task.level == level]
 
 
 class SparkSide:
-    """A side with a Spark of its own.
+    """A side with its own Spark.
 
     Args:
-        directory: for what Spark and the side write.
-        settings: Spark's, with ``__`` for dots.
-        slots: how many tasks run at a time.
-        ours: whether its queries are pillarbox's; if not, Spark is as it comes.
+        directory: the folder for files of Spark and the side.
+        settings: Spark's settings, with ``__`` for dots.
+        slots: number of concurrent tasks.
+        ours: whether its queries use pillarbox. If False, Spark has its default settings.
     """
 
     def __init__(
@@ -152,11 +151,11 @@ class SparkSide:
 
 
 class Stepped(SparkSide):
-    """A side with queries, each of which gets its micro-batches when it is asked.
+    """A side with queries that receive micro-batches on request.
 
     Args:
-        module: the case's, with ``SCHEMA``, the columns of the rows, and ``query``, which makes the query that a
-            question asks for of a streaming DataFrame.
+        module: the case's module, with ``SCHEMA`` (the rows' columns) and ``query``, which creates a query over a
+            streaming DataFrame.
     """
 
     def __init__(self, module: str, directory: str, memory: str, *, ours: bool) -> None:
@@ -166,7 +165,7 @@ class Stepped(SparkSide):
         self._queries: dict[str, SteppedQuery] = {}
 
     def begin(self, name: str, directory: str, settings: Mapping[str, str], question: Mapping[str, Any]) -> None:
-        """Start a query with settings of its own."""
+        """Start a query with its own settings."""
         for setting, value in settings.items():
             self.spark.conf.set(setting, value)
         self._queries[name] = query = SteppedQuery(self.spark, Path(directory), self._case.SCHEMA)

@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 def in_turn(sides: Iterable[T], index: int) -> list[T]:
-    """Return the sides in the order of a round: every other one goes backwards, so that none gains by its place."""
+    """Return the sides in a round's order: every other round is in reverse, so that no position is favoured."""
     order = list(sides)
     return order if index % 2 else order[::-1]
 
 
 def turns(sides: Iterable[T], rounds: int, warm_up: int = 1) -> Iterator[tuple[int, T]]:
-    """Return the number of each round, with each side in turn; the numbers of rounds that warm up are below 0."""
+    """Yield (round, side) for each side in each round. Warm-up rounds have negative numbers."""
     order = list(sides)
     for index in range(-warm_up, rounds):
         for side in in_turn(order, index):
@@ -31,7 +31,7 @@ def medians(values: Mapping[K, Sequence[float]]) -> dict[K, float]:
 
 
 def rounded(values: Any, digits: int = 0) -> Any:
-    """Return numbers rounded, in dictionaries and lists of any depth; what is no number stays as it is."""
+    """Round numbers in nested dictionaries and lists. Other values are unchanged."""
     if isinstance(values, Mapping):
         return {key: rounded(value, digits) for key, value in values.items()}
     if isinstance(values, list | tuple):
@@ -45,12 +45,12 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], *, words: Se
     """Return a table in Markdown.
 
     Args:
-        words: the columns that have words in them; the others have numbers.
+        words: indexes of the columns with text. Other columns have numbers.
     """
     lines = [head, ["---" if column in words else "---:" for column in range(len(head))], *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
 def extent(values: Sequence[float], digits: int = 0) -> str:
-    """Return lowest and highest as one cell of a table."""
+    """Return the lowest and the highest value as one cell of a table."""
     return f"{min(values):,.{digits}f} to {max(values):,.{digits}f}"

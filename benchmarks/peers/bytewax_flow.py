@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: disable-error-code="import-not-found, misc, untyped-decorator"
-"""Bytewax's side of the windows; runs in a virtual environment of its own, without pillarbox and Spark.
+"""Bytewax's side of the windows. Runs in its own virtual environment, without pillarbox and Spark.
 
-A dataflow over rows of a Parquet file: ``key_on``, ``fold_window`` with an ``EventClock``, and a sink that keeps the
-results. One process has one worker, as threads would share Python's one lock; the benchmark runs two of them, each with
-half of the keys, so there is no exchange between them. There is no recovery store. The watermark goes by the rows'
-times alone (a clock that stands still), windows need not be in order, and nothing is woken up by the system's time: all
-that is to Bytewax's favour. Windows that are open when the input ends are closed then.
+A dataflow over rows of a Parquet file: ``key_on``, ``fold_window`` with an ``EventClock``, and a sink that collects the
+results. One process has one worker, because threads would share Python's lock. The benchmark runs two processes, each
+with half of the keys, so no data is exchanged. There is no recovery store. The watermark depends only on the rows'
+times (the system clock stands still), windows may be out of order, and the system's time wakes nothing up. All of this
+favours Bytewax. Windows that are open at the end of the input are then closed.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def merge_sessions(a, b):
 
 
 class Windows:
-    """A dataflow for each question."""
+    """A side that runs a dataflow for each call."""
 
     def run(self, source: str, target: str, **spec: Any) -> dict[str, Any]:
-        """Run a dataflow to its end; it writes its results into a file."""
+        """Run a dataflow to its end. It writes its results to a file."""
         results: list[Any] = []
         clock = EventClock(
             ts_getter=lambda row: row[1],
@@ -88,7 +88,7 @@ class Windows:
             now_getter=lambda: ZERO,
             to_system_utc=lambda _: None,
         )
-        # A session does not tell when it began: its accumulator does.
+        # A session has no start time, so its accumulator stores it.
         empty, folder, merger = (
             ((None, 0, 0), fold_session, merge_sessions) if spec["session"] else ((0, 0), fold, merge)
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A keyed count: pillarbox's functions, and the same in Spark's own APIs."""
+"""Keyed counts in pillarbox's and Spark's APIs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from benchmarks.harness.process import carry_whole
 from pillarbox import KeyedProcessFunction, RuntimeExecutionMode, StreamExecutionEnvironment, ValueStateDescriptor
 
-# Python workers do not import what only Spark's own APIs need.
+# Python workers do not import modules that only Spark's APIs need.
 carry_whole(sys.modules[__name__])
 
 
 class Count(KeyedProcessFunction):
-    """Each row gives its key's count.
+    """Emits a key's count for each row.
 
     Args:
-        carries: a column of the row that comes out as well.
+        carries: a further column to emit.
     """
 
     def __init__(self, carries: str = "") -> None:
@@ -37,11 +37,11 @@ class Count(KeyedProcessFunction):
 
 
 class CountWithTimer(KeyedProcessFunction):
-    """A count, and a timer that each row (key, time) moves ahead; when it fires, the count comes out.
+    """A count, and a timer that each row (key, time) moves ahead. When the timer fires, the count is emitted.
 
     Args:
         ahead: milliseconds between a row's time and the timer.
-        at_once: whether each row gives its key's count instead.
+        at_once: whether to emit a key's count for each row instead.
     """
 
     def __init__(self, ahead: int, *, at_once: bool = False) -> None:
@@ -113,12 +113,12 @@ def count(
     mode: RuntimeExecutionMode = RuntimeExecutionMode.STREAMING,
     **more: Any,
 ) -> DataFrame:
-    """Return pillarbox's query: a keyed function over rows with a ``key``, in two partitions.
+    """Return a pillarbox query: a keyed function over rows with a ``key``, in two partitions.
 
     Args:
-        output: its columns.
-        subtasks: 0: as many as pillarbox has by default.
-        more: for ``process``.
+        output: its output columns.
+        subtasks: number of subtasks, or 0 for pillarbox's default.
+        more: further arguments of ``process``.
     """
     env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession).set_parallelism(2)
     env.set_runtime_mode(mode)

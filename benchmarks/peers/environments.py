@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers that are not on Spark: each has an environment of its own, made when it is missing, and sides in it."""
+"""Environments of peers that do not use Spark. Missing environments are created."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ DIRECTORY = ROOT / ".bench"
 
 
 class NotInstalled(Exception):
-    """A peer that cannot be had on this machine, and why."""
+    """A peer cannot be installed on this machine."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment with exactly one peer in it.
+    """A virtual environment for one peer.
 
     Attributes:
         title: the peer's name.
-        name: of its directory.
-        packages: what pip installs, with the peer's own version.
-        size: how much that is, in words.
-        pythons: the versions of Python that the peer has wheels for, best first.
-        build: what pip installs first, to build the others from source.
-        variables: of the environment of its processes.
+        name: its directory's name.
+        packages: pip's requirements, with the peer's version.
+        size: the download's size, as text.
+        pythons: the Python versions for which the peer has wheels, best first.
+        build: packages that pip installs first, to build the others from source.
+        variables: environment variables of its processes.
     """
 
     title: str
@@ -42,13 +42,13 @@ class Environment:
     variables: tuple[tuple[str, str], ...] = ()
 
     def make(self, directory: Path | None = None) -> Path:
-        """Return the environment's Python; the environment is made when it is missing.
+        """Return the environment's Python. Creates a missing environment.
 
         Args:
-            directory: its place; by default ``.bench`` and its name.
+            directory: its directory, by default ``.bench/NAME``.
 
         Raises:
-            NotInstalled: there is no Python for it, or pip cannot install it.
+            NotInstalled: a suitable Python is missing, or pip fails.
         """
         directory = directory or DIRECTORY / self.name
         python = directory / "bin" / "python"
@@ -72,15 +72,15 @@ class Environment:
         return python
 
     def side(self, kind: str, directory: Path | None = None, **arguments: Any) -> Side:
-        """Start a side in the environment, which is made when it is missing.
+        """Start a side in the environment. Creates a missing environment.
 
         Args:
-            kind: where its class is, as ``module:name``.
+            kind: its class, as ``module:name``.
             directory: the environment's directory.
-            arguments: of the class.
+            arguments: the class's arguments.
         """
         python = self.make(directory)
-        # For PyFlink's thread mode, which runs Python within the JVM: it is told where the packages are.
+        # PyFlink's thread mode, which runs Python in the JVM, needs the path of the packages.
         packages = [str(path) for path in python.parent.parent.glob("lib/python3*/site-packages")]
         env = {"PYTHONPATH": os.pathsep.join([str(ROOT), *packages]), **dict(self.variables)}
         return Side(kind, python=python, env=env, **arguments)
@@ -91,13 +91,13 @@ FLINK = Environment(
     "pyflink",
     ("apache-flink==2.3.0", "aiohttp", "uvloop"),
     "900 MB",
-    # Some of its requirements are built from source, with what newer setuptools no longer have.
+    # Some of its requirements are built from source, and need older setuptools.
     build=("setuptools<80", "wheel"),
-    # Where nothing else is said, PyFlink runs the Python workers of a local job as threads of the script's process, all
-    # under one interpreter lock. Here they are processes, as on a cluster.
+    # By default, PyFlink runs the Python workers of a local job as threads of the script's process, which share an
+    # interpreter lock. Here they are processes, as on a cluster.
     variables=(("_python_worker_execution_mode", "process"),),
 )
 PATHWAY = Environment("Pathway", "pathway", ("pathway==0.33.0",), "600 MB", variables=(("PATHWAY_THREADS", "2"),))
 BYTEWAX = Environment("Bytewax", "bytewax", ("bytewax==0.21.1", "pyarrow"), "200 MB")
-# Waitress, as moto's own server answers "Expect: 100-continue" in a way that Amazon's client does not take.
+# Waitress, because Amazon's client rejects the answer of moto's own server to "Expect: 100-continue".
 MOTO = Environment("moto", "moto", ("moto[server,s3]==5.2.5", "waitress==3.0.2"), "150 MB")

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: disable-error-code="import-not-found, misc"
-"""PyFlink's sides; they run in an environment of their own, without pillarbox and Spark.
+"""PyFlink's sides. They run in their own environment, without pillarbox and Spark.
 
-A job reads rows from CSV files and writes what its function emits into others. It is made so that only two hops go
-through Python, which cannot be avoided: the key selector and the keyed function. Files, timestamps and watermarks are
-the JVM's affair (a table's; a timestamp assigner in Python would be a third hop). Bundles are large, the state cache of
-the Python workers holds all keys and windows, metrics are off, objects are reused, the state is on the JVM's heap, and
-there are no checkpoints. States and accumulators have declared types, so that they are not pickled.
+A job reads rows from CSV files and writes its function's output to other files. Only two hops go through Python, which
+cannot be avoided: the key selector and the keyed function. Files, timestamps and watermarks are processed in the JVM
+(by a table; a timestamp assigner in Python would be a third hop). Bundles are large, the Python workers' state cache
+holds all keys and windows, metrics are off, objects are reused, the state is on the JVM's heap, and there are no
+checkpoints. States and accumulators have declared types, so that they are not pickled.
 
-The time of a job goes from the first record that its function sees to the last record or timer, so the start-up of a
-job and of its Python workers does not count. What Flink's SQL computes in the JVM alone is not here: it has no Python
-to compare.
+A job's time is from the first record that its function receives to the last record or timer, so the start of the job
+and its Python workers does not count. Flink's SQL, which runs in the JVM alone, is not included, because it uses no
+Python.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ SOURCE = """
 
 
 class Jobs(ABC):
-    """A job for each question.
+    """A side that runs a job for each call.
 
     Args:
         mode: ``process`` or ``thread``.
-        bundle: elements of a bundle.
+        bundle: number of elements in a bundle.
     """
 
-    # How many numbers follow the key in what comes out, and whether rows have an amount.
+    # How many numbers follow the key in the output, and whether rows have an amount.
     numbers = 3
     amount = True
-    # Of the Python operators.
+    # Metrics of the Python operators.
     metrics = False
 
     def __init__(self, mode: str = "process", parallelism: int = 2, bundle: int = 10_000) -> None:
@@ -65,7 +65,7 @@ class Jobs(ABC):
         self._bundle = bundle
 
     def environment(self, **settings: Any) -> Any:
-        """Return an environment."""
+        """Return a PyFlink execution environment."""
         configuration = Configuration()
         for name, value in {
             "python.execution-mode": self.mode,
@@ -83,7 +83,7 @@ class Jobs(ABC):
         return env
 
     def streams(self, env: Any, source: str) -> list[Any]:
-        """Return the keyed streams of rows in some files, with timestamps and watermarks."""
+        """Return keyed streams of the rows in some files, with timestamps and watermarks."""
         tables = StreamTableEnvironment.create(env)
         streams = []
         for number, path in enumerate(source.split(",")):
@@ -94,7 +94,7 @@ class Jobs(ABC):
         return streams
 
     def run(self, source: str, target: str, **spec: Any) -> dict[str, Any]:
-        """Run a job; return its seconds."""
+        """Run a job. Returns its duration (seconds)."""
         with tempfile.TemporaryDirectory(prefix="bench-flink-") as times:
             env = self.environment()
             row = Types.ROW([Types.INT(), *[Types.LONG()] * self.numbers])
@@ -104,17 +104,17 @@ class Jobs(ABC):
 
     @abstractmethod
     def result(self, streams: list[Any], times: str, row: Any, **spec: Any) -> Any:
-        """Return the stream of what comes out.
+        """Return the output stream.
 
         Args:
-            times: the directory for what stopwatches say.
-            row: the type of what comes out.
+            times: the directory for the stopwatches' files.
+            row: the output's type.
             spec: the work.
         """
 
 
 def write(result: Any, target: str) -> None:
-    """Have a stream written as lines of text."""
+    """Write a stream as lines of text."""
     result.sink_to(FileSink.for_row_format(target, Encoder.simple_string_encoder("UTF-8")).build())
 
 
@@ -122,7 +122,7 @@ def write(result: Any, target: str) -> None:
 
 
 class Count(KeyedProcessFunction):
-    """Counts the rows of a key; emits the count at the end of each minute that had one."""
+    """Counts the rows of a key. Emits the count at the end of each minute with rows."""
 
     def __init__(self, times: str) -> None:
         self.times = times
@@ -143,7 +143,7 @@ class Count(KeyedProcessFunction):
 
 
 class Sessions(KeyedProcessFunction):
-    """Gathers the rows of a key until none has come for a while; then emits first, last and number."""
+    """Collects a key's rows until a gap without rows. Then emits the first time, the last time and the number."""
 
     def __init__(self, times: str) -> None:
         self.times = times
@@ -208,7 +208,7 @@ class Totals(AggregateFunction):
         self.watch: Stopwatch | None = None
 
     def create_accumulator(self):
-        # There is no ``open`` for it.
+        # PyFlink does not call ``open`` here.
         if self.watch is None:
             self.watch = Stopwatch(self.times)
             self.watch.begin()
@@ -225,7 +225,7 @@ class Totals(AggregateFunction):
 
 
 class WithWindow(WindowFunction):
-    """Puts key and window to the one result of ``Totals``."""
+    """Adds key and window to the result of ``Totals``."""
 
     def __init__(self, times: str) -> None:
         self.times = times
@@ -242,7 +242,7 @@ class WithWindow(WindowFunction):
 class Windows(Jobs):
     """Windows of the DataStream API, with the same functions in Python that pillarbox's Python side has.
 
-    In thread mode sums of sessions are wrong (PyFlink 2.3.0): where a record joins two of them, ``merge_namespaces`` of
+    In thread mode, sums of sessions are wrong (PyFlink 2.3.0): if a record joins two sessions, ``merge_namespaces`` of
     its ``AggregatingStateImpl`` writes the accumulator of one over that of the other. The functions here do not change
     their accumulators, and in process mode the sums are right.
     """
@@ -268,9 +268,9 @@ class Windows(Jobs):
 
 
 class Pairs(KeyedCoProcessFunction):
-    """Pairs of rows that are near enough: does what Flink's own operator does in Java.
+    """Joins rows within an interval, like Flink's own Java operator.
 
-    Rows of each side are in a map state by time, and a timer for each row removes it when its last partner has passed.
+    Each side's rows are in a map state by time. A timer removes a row after the end of its interval.
     """
 
     def __init__(self, times: str, bound: int) -> None:
@@ -337,7 +337,7 @@ class Lookup(AsyncFunction):
         try:
             import uvloop
 
-            # The loop that PyFlink makes after this is uvloop's.
+            # The loop that PyFlink then creates is uvloop's.
             asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
         except ImportError:
             pass
@@ -345,7 +345,7 @@ class Lookup(AsyncFunction):
         self.opening = None
 
     async def async_invoke(self, value):
-        # There is no hook of PyFlink's on the event loop's thread, where clients want to be made.
+        # PyFlink has no hook in the event loop's thread, in which clients must be created.
         if self.opening is None:
             self.watch.begin()
             self.client = self.work.client()
@@ -360,7 +360,7 @@ class Lookup(AsyncFunction):
 
 
 class Lookups(Jobs):
-    """A sequence, ``AsyncDataStream.unordered_wait`` (the faster of the two) and a file sink."""
+    """A sequence, ``AsyncDataStream.unordered_wait`` (faster than ``ordered_wait``) and a file sink."""
 
     def result(self, streams: list[Any], times: str, row: Any, **spec: Any) -> Any:
         lookup = Lookup(Work(**spec["work"], times=times))
@@ -379,7 +379,7 @@ class Lookups(Jobs):
         )
 
     def look_up(self, work: dict[str, Any], records: int, form: str) -> dict[str, Any]:
-        """Run a job over some records; return its seconds and the sums of its results."""
+        """Run a job over some records. Returns its duration (seconds) and the sums of its results."""
         from benchmarks.peers.lookups import sums
 
         target = Path(tempfile.mkdtemp(prefix="bench-async-flink-"))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: disable-error-code="import-not-found"
-"""The service that lookups ask: HTTP on loopback, each answer a latency later.
+"""The lookups' service: HTTP on loopback. Each answer is delayed by a fixed latency.
 
-``GET /<id>`` gives ``{"id": <id>, "score": <number>}``. Connections are kept alive. It prints the port that it got,
-and ends when its standard input does, so that it never outlives who started it.
+``GET /<id>`` returns ``{"id": <id>, "score": <number>}``. Connections are kept alive. The service prints its port, and
+ends with its standard input, so that it never outlives its parent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aiohttp import web
 
 from benchmarks.peers.lookups import new_event_loop, score
 
-# Thousands of clients connect at once: a shorter queue would make some of them try again a second later.
+# Thousands of clients connect at once. With a shorter queue, some would retry a second later.
 BACKLOG = 4096
 
 
@@ -27,7 +27,7 @@ async def serve(latency: float) -> None:
         await asyncio.sleep(latency)
         return web.Response(text=f'{{"id": {key}, "score": {score(key)}}}', content_type="application/json")
 
-    # Without routes and middlewares: what the service costs, its clients do not get.
+    # Without routes and middlewares, because the service competes with its clients for processors.
     runner = web.ServerRunner(web.Server(handle, access_log=None))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, backlog=BACKLOG).start()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits that nothing can beat: the rows with no work done, and a function in a bare Python loop."""
+"""Limits that nothing can beat: rows without any work, and a function in a bare Python loop."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from benchmarks.harness.rows import SUBTASKS, summary
 
 
 def one_hop(source: DataFrame) -> DataFrame:
-    """All rows through Python once, behind a shuffle, with no work done."""
+    """Pass all rows through Python once, after a shuffle, without any work."""
     return source.repartition(SUBTASKS, "key").mapInArrow(lambda batches: batches, source.schema)
 
 
 def two_hops(source: DataFrame) -> DataFrame:
-    """All rows through Python twice, with a shuffle between, and no work done."""
+    """Pass all rows through Python twice, with a shuffle in between, without any work."""
     return one_hop(source.mapInArrow(lambda batches: batches, source.schema))
 
 
@@ -64,7 +64,7 @@ class BareState:
 
 
 class Bare:
-    """The least that runs a keyed function; it is the function's context and timer service as well."""
+    """A minimal runner of a keyed function, which is also the function's context and timer service."""
 
     def __init__(self, function: Any) -> None:
         self.key = -1
@@ -128,10 +128,10 @@ def _run_bare(module: str, batch: str, part: int) -> tuple[float, list[int]]:
 
 
 class BareLoop:
-    """A side like ``Stepped``, with the bare loop in two processes, each of which has half of the keys.
+    """A side like ``Stepped``, with the bare loop in two processes. Each has half of the keys.
 
     Args:
-        module: the case's, with its ``FUNCTIONS``, and the ``DELAY`` of its watermark.
+        module: the case's module, with ``FUNCTIONS`` and the watermark's ``DELAY``.
     """
 
     def __init__(self, module: str) -> None:
@@ -139,7 +139,7 @@ class BareLoop:
         self._pools = [ProcessPoolExecutor(1) for _ in range(SUBTASKS)]
 
     def begin(self, name: str, directory: str, settings: Mapping[str, str], question: Mapping[str, Any]) -> None:
-        """Do nothing: there is one work in a process."""
+        """Do nothing, because a process has only one work."""
 
     def step(self, name: str, batch: str) -> dict[str, Any]:
         """Run a micro-batch."""
@@ -154,7 +154,7 @@ class BareLoop:
         }
 
     def end(self, name: str) -> None:
-        """Do nothing either."""
+        """Do nothing."""
 
     def close(self) -> None:
         """End the processes."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: disable-error-code="import-not-found"
-"""Requests to a service, one for each record, and how that is written by hand today.
+"""Requests to a service, one per record, as written by hand today.
 
-Spark's and Flink's workers import this, so it imports nothing of either.
+The workers of Spark and Flink import this module, so it imports neither.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA = "id LONG, score LONG"
-# How many Arrow batches the thread pool has at once: it finds work in the next while the last of one are awaited.
+# Arrow batches in the thread pool at once: it works on the next batch while the last requests of one are pending.
 AHEAD = 2
 
 _connections = threading.local()
 
 
 def score(key: int) -> int:
-    """Return the answer of the service for a key."""
+    """Return the service's answer for a key."""
     return key * 7_919 % 1_009
 
 
@@ -48,7 +48,7 @@ def sums(rows: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop: uvloop's, where it is installed."""
+    """Return an event loop, from uvloop if installed."""
     try:
         import uvloop
     except ImportError:
@@ -64,12 +64,12 @@ class Work:
     latency: float
     capacity: int
     port: int | None = None
-    # The directory for what stopwatches say.
+    # The directory for the stopwatches' files.
     times: str | None = None
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Callable[[int], Awaitable[int]]]:
-        """Return a coroutine function for lookups. The HTTP client has ``capacity`` connections, which it keeps."""
+        """Yield a coroutine function for lookups. The HTTP client keeps ``capacity`` connections."""
         if self.port is None:
             latency = self.latency
 
@@ -81,7 +81,7 @@ class Work:
             return
         import aiohttp
 
-        # Its own timeout is left out: it costs a tenth, and what users of it want is a timeout for the record.
+        # Without aiohttp's own timeout, which costs a tenth; users want a timeout for the record.
         async with aiohttp.ClientSession(
             f"http://127.0.0.1:{self.port}",
             connector=aiohttp.TCPConnector(limit=self.capacity),
@@ -96,7 +96,7 @@ class Work:
             yield request
 
     def blocking(self, key: int) -> int:
-        """Look one key up, in this thread. Each thread has a connection, which it keeps."""
+        """Look up a key in this thread. Each thread keeps a connection."""
         if self.port is None:
             time.sleep(self.latency)
             return score(key)
@@ -110,9 +110,9 @@ class Work:
 
 
 class Stopwatch:
-    """From the first request of a task to its last result, as the user's function sees them.
+    """Measures the time from a task's first request to its last result, in the user's function.
 
-    It shows what it says at any time, in a file of the work's directory: a task of pillarbox goes on after the job.
+    It writes each reading to a file in the work's directory, because a pillarbox task outlives its job.
     """
 
     def __init__(self, directory: str | None) -> None:
@@ -123,24 +123,24 @@ class Stopwatch:
             self._shown = memoryview(mmap.mmap(file.fileno(), 16)).cast("d")
 
     def begin(self) -> None:
-        """Say that there is a request."""
+        """Record a request."""
         if not self._shown[0]:
             self._shown[0] = time.monotonic()
 
     def end(self) -> None:
-        """Say that there is a result."""
+        """Record a result."""
         self._shown[1] = time.monotonic()
 
     @staticmethod
     def reset_all(directory: str | Path) -> None:
-        """Set the stopwatches of all tasks back."""
+        """Reset the stopwatches of all tasks."""
         for path in Path(directory).iterdir():
             with open(path, "r+b") as file:
                 file.write(bytes(16))
 
     @staticmethod
     def read_all(directory: str | Path) -> float | None:
-        """Return the seconds from the first request of all tasks to their last result."""
+        """Return the seconds from all tasks' first request to their last result."""
         spans = [struct.unpack("dd", path.read_bytes()) for path in Path(directory).iterdir()]
         first = [first for first, _ in spans if first]
         last = [last for _, last in spans if last]
@@ -171,7 +171,7 @@ LookUpAll = Callable[[LookUp, list[int]], Awaitable[Sequence[int]]]
 
 
 def gather(work: Work, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``asyncio.gather`` for each Arrow batch, which has as many rows as there may be requests."""
+    """Run ``asyncio.gather`` for each Arrow batch, which has at most ``capacity`` rows."""
 
     async def look_up_all(look_up: LookUp, keys: list[int]) -> Sequence[int]:
         return await asyncio.gather(*map(look_up, keys))
@@ -180,7 +180,7 @@ def gather(work: Work, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 
 def semaphore(work: Work, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``asyncio.gather`` for each Arrow batch of any size, with a semaphore that lets ``capacity`` requests pass."""
+    """Run ``asyncio.gather`` for each Arrow batch of any size, with a semaphore for ``capacity`` requests."""
 
     async def look_up_all(look_up: LookUp, keys: list[int]) -> Sequence[int]:
         permits = asyncio.Semaphore(work.capacity)
@@ -195,7 +195,7 @@ def semaphore(work: Work, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 
 
 def bare(work: Work, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """As little as an event loop can do: ``capacity`` coroutines, each of which takes one key after the other."""
+    """Run ``capacity`` coroutines that look up one key after another, the least work for an event loop."""
 
     async def look_up_all(look_up: LookUp, keys: list[int]) -> Sequence[int]:
         scores = [0] * len(keys)
@@ -214,7 +214,7 @@ def bare(work: Work, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def threads(work: Work, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A pool of ``capacity`` threads, which has the next Arrow batch before it is done with the one before."""
+    """Run lookups in ``capacity`` threads, which receive the next Arrow batch before they finish the previous one."""
     waiting: deque[tuple[pa.Array, list[Future[int]]]] = deque()
     with ThreadPoolExecutor(work.capacity) as pool:
         for batch in batches:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An object store on this machine that counts its requests: moto's server, in an environment of its own.
+"""A local object store that counts requests: moto's server, in its own environment.
 
-Spark talks to it with Hadoop's S3A, whose jars Spark brings from Maven Central when a session asks for them.
+Spark accesses it with Hadoop's S3A, whose jars Spark downloads from Maven Central.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def counted(environ, start_response):
 waitress.serve(counted, listen=f"127.0.0.1:{sys.argv[1]}", threads=8)
 """
 
-# The versions that the Hadoop of each PySpark names in its own build.
+# The SDK versions in the builds of each PySpark's Hadoop version.
 _HADOOP = {"3.5.0": "2.35.4", "3.4.2": "2.29.52", "3.4.1": "2.24.6"}
 
 
 class Gateway:
-    """The store, which has a bucket and writes a line for each request.
+    """An object store with a bucket, which logs a line for each request.
 
     Attributes:
-        url: where clients reach it.
-        log: the file with the lines.
+        url: its address for clients.
+        log: the log file.
 
     Raises:
-        NotInstalled: pip cannot install it.
+        NotInstalled: pip cannot install moto.
     """
 
     def __init__(self, home: Path) -> None:
@@ -71,18 +71,18 @@ class Gateway:
                 time.sleep(0.1)
 
     def close(self) -> None:
-        """End it."""
+        """Stop the store."""
         self._process.kill()
         self._process.wait()
 
 
 def requests_in(log: Path) -> int:
-    """Return how many requests there have been."""
+    """Return the number of requests so far."""
     return len(_REQUEST.findall(log.read_bytes()))
 
 
 def s3_settings(url: str) -> dict[str, str]:
-    """Return the settings of a session that knows the store, with ``__`` for dots."""
+    """Return a session's settings for access to the store, with ``__`` for dots."""
     import pyspark
 
     jars = next(Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar"))
@@ -94,7 +94,7 @@ def s3_settings(url: str) -> dict[str, str]:
     packages = [f"org.apache.hadoop:hadoop-aws:{hadoop}", *(f"software.amazon.awssdk:{part}:{sdk}" for part in parts)]
     return {
         "spark__jars__packages": ",".join(packages),
-        # The bundle has all of Amazon's services: 700 MB.
+        # The bundle contains all of Amazon's services (700 MB).
         "spark__jars__excludes": "software.amazon.awssdk:bundle,org.apache.hadoop:hadoop-common,"
         "software.amazon.encryption.s3:amazon-s3-encryption-client-java",
         "spark__hadoop__fs__s3a__endpoint": url,

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: disable-error-code="import-not-found, misc, valid-type"
-"""Pathway's side of the windows; runs in a virtual environment of its own, without pillarbox and Spark.
+"""Pathway's side of the windows. Runs in its own virtual environment, without pillarbox and Spark.
 
-A graph in streaming mode over a directory into which micro-batches are moved, as CSV files, with two workers (threads
-of Rust). Windows that tumble and slide have ``exactly_once_behavior``: each comes out once, when the time has passed
-its end by the delay of the watermark. Sessions have no such behaviour in Pathway: they come out with their first row
-and change with each one more, and all rows are kept for ever.
+A graph in streaming mode over a directory into which micro-batches are moved, as CSV files, with two workers (Rust
+threads). Tumbling and sliding windows have ``exactly_once_behavior``: each is emitted once, when the time is past its
+end by the watermark's delay. Pathway's sessions have no such behavior: they are emitted with their first row and
+updated with each further row, and all rows are kept forever.
 
-Results are counted and summed by Pathway itself, and only these numbers get to Python. A micro-batch is over when they
-are what they must be; the time begins when the file is moved in, and so has the poll of the directory in it. Nothing is
+Pathway itself counts and sums the results, and only these numbers reach Python. A micro-batch ends when they have the
+expected values. Its time begins when the file is moved in, and so includes the polling of the directory. Nothing is
 persisted.
 """
 
@@ -35,7 +35,7 @@ class Rows(pw.Schema):
 
 
 class Numbers:
-    """What has come out so far: number of rows and sum of their totals."""
+    """The output so far: number of rows and sum of their totals."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -54,7 +54,7 @@ class Numbers:
             self._changed.notify_all()
 
     def wait_for(self, expected: list[int]) -> list[int]:
-        """Wait for certain numbers, as long as there is something new from time to time; return those there are."""
+        """Wait for the expected numbers while output continues. Returns the current numbers."""
         with self._changed:
             while self._last != expected and not self.error:
                 if not self._changed.wait(PATIENCE):
@@ -89,7 +89,7 @@ def run(spec: dict[str, Any], source: str, numbers: Numbers, commit: int) -> Non
 
 
 class Windows:
-    """A graph that runs from the beginning to the end of the process.
+    """A graph that runs as long as the process.
 
     Args:
         spec: the windows.
@@ -104,7 +104,7 @@ class Windows:
         threading.Thread(target=run, args=(spec, folder, self._numbers, commit), daemon=True).start()
 
     def step(self, batch: str, expected: list[int]) -> dict[str, Any]:
-        """Move a micro-batch's file in, and wait until the numbers are what they must be."""
+        """Move a micro-batch's file in, and wait for the expected numbers."""
         before, begun = cpu_seconds(os.getpid()), time.perf_counter()
         os.rename(batch, self._folder / f"{self._batches:03}.csv")
         self._batches += 1
@@ -115,5 +115,5 @@ class Windows:
         return {"ms": 1000 * seconds, "cpu": cpu_seconds(os.getpid()) - before, "results": results}
 
     def close(self) -> None:
-        """End the process: the graph runs for ever."""
+        """End the process, because the graph runs forever."""
         os._exit(0)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results, and the pages that show them.
 
-- ``results`` has the runs, keeps their results in ``docs/benchmarks``, and reads them.
-- ``pages`` fills in the blocks of README.md and of the pages of ``docs``; each case has its own blocks.
-- ``first_page`` is the block of README.md, made of several cases, and the machines.
-- ``charts`` draws, ``words`` writes figures in sentences; cases use both.
+- ``results`` lists the runs, and writes and reads their results in ``docs/benchmarks``.
+- ``pages`` fills the blocks in README.md and in the pages of ``docs``. Each case has its own blocks.
+- ``first_page`` makes the block in README.md, from several cases, and describes the machines.
+- ``charts`` draws charts, and ``words`` formats figures in sentences.
 
-Start with ``pages``. The weak spot: sentences are made of figures, so a figure that turns out quite differently can
-make a sentence wrong that nobody reads again.
+Start with ``pages``. Weak spot: a very different figure can make a generated sentence wrong, and nothing checks that.
 """

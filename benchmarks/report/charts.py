@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The charts of ``docs/benchmarks``, as SVG. Without a folder nothing is drawn."""
+"""Draws the charts in ``docs/benchmarks``, as SVG. Without a folder, nothing is drawn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _save(figure: Any, folder: Path, name: str) -> str:
 def draw_bars(
     folder: Path | None, name: str, title: str, values: Mapping[str, float], unit: str, *, limits: Sequence[str] = ()
 ) -> str:
-    """Draw a bar for each value, pillarbox and limits in colors of their own; give the Markdown that shows it."""
+    """Draw a bar for each value, with separate colors for pillarbox and limits. Returns the chart's Markdown."""
     if folder is None:
         return ""
     figure, axes = _figure(title, 7.2, 0.6 + 0.32 * len(values))
@@ -48,7 +48,7 @@ def draw_bars(
 def draw_groups(
     folder: Path | None, name: str, title: str, groups: Mapping[str, Mapping[str, float]], unit: str
 ) -> str:
-    """Draw a group of bars for each outer key, a color for each inner one."""
+    """Draw a group of bars for each outer key, with a color for each inner key."""
     if folder is None:
         return ""
     figure, axes = _figure(title, 7.2, 3.2)
@@ -67,7 +67,7 @@ def draw_groups(
 def draw_lines(
     folder: Path | None, name: str, title: str, lines: Mapping[str, Mapping[int, float]], unit: str, across: str
 ) -> str:
-    """Draw a line for each outer key, over the inner ones."""
+    """Draw a line for each outer key, over the inner keys."""
     if folder is None:
         return ""
     figure, axes = _figure(title, 7.2, 2.8)

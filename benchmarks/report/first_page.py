@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The block of README.md, and what the benchmarks were run on."""
+"""The block in README.md, and the machines of the benchmarks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _dates(results: Results, names: Sequence[str]) -> str:
 
 
 def machines(results: Results) -> str:
-    """Say on which machines the benchmarks were run, and when."""
+    """Return a list of the machines, with versions, dates and runs."""
     of: dict[str, list[str]] = {}
     for name in results.runs:
         of.setdefault(f"{_processor(results, name)}, {_size(results, name)}", []).append(name)
@@ -49,7 +49,7 @@ def machines(results: Results) -> str:
 
 
 def first_page(results: Results) -> str:
-    """Show a stranger what is fast, what is slower, and how to try it."""
+    """Return the block of README.md: fast cases, slow cases, and how to run a benchmark."""
     from benchmarks.cases.rates.keyed_contest import CONTENDERS
 
     rows: list[tuple[float, list[str]]] = []
@@ -77,7 +77,7 @@ def first_page(results: Results) -> str:
     what = f"99th percentile of the latency, at {results['latency']['rate']:,} rows/s"
     case(what, f"{ours:,} ms", "`transformWithState`", f"{theirs:,} ms", theirs / ours, "latency")
 
-    rows.sort(key=lambda row: row[0] < 1)  # What is slower comes last.
+    rows.sort(key=lambda row: row[0] < 1)  # Slower cases last.
     names = ("keyed", "windows", "join", "latency")
     processors, sizes = (sorted({of(results, name) for name in names}) for of in (_processor, _size))
     moved = [f"`bench-{RUNS[name][0]}`" for name in names if results.runs[name]["command"].startswith("TMPDIR=")]

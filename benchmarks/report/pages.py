@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocks of README.md and ``docs``, which are filled with what the benchmarks said.
+"""Fills the blocks in README.md and ``docs`` with the results of benchmarks.
 
-What stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` is written here, all else is by hand. Every figure
-that was measured stands in such a block, so the pages show what the last run said.
+A block is the text between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``. All measured figures are in blocks, so
+the pages show the results of the last run.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def pages(home: Path = ROOT) -> list[Path]:
 
 
 def fill(page: str, results: Results, notes: list[str] | None = None) -> str:
-    """Fill in a page's blocks.
+    """Fill a page's blocks.
 
     Args:
-        notes: is given a line for each block that stays as it is.
+        notes: receives a line for each unchanged block.
     """
 
     named = blocks()
@@ -60,12 +60,12 @@ def fill(page: str, results: Results, notes: list[str] | None = None) -> str:
 
 
 def filled(results: Results, home: Path = ROOT, notes: list[str] | None = None) -> Mapping[Path, str]:
-    """Return what each page is to be."""
+    """Return the new text of each page."""
     return {page: fill(page.read_text(), results, notes) for page in pages(home)}
 
 
 def write() -> None:
-    """Draw the charts, and fill in the blocks whose results exist."""
+    """Draw the charts, and fill the blocks whose results exist."""
     notes: list[str] = []
     for page, text in filled(read_results(), notes=notes).items():
         page.write_text(text)

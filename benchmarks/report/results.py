@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runs of which the pages show figures, and their results in ``docs/benchmarks``."""
+"""The runs whose figures the pages show, and their results in ``docs/benchmarks``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.harness.machine import machine
 from benchmarks.harness.process import ROOT
 
 RESULTS = ROOT / "docs" / "benchmarks"
-# What to run under each name: a case, and its arguments.
+# (case, arguments) of each run, by name.
 RUNS: dict[str, tuple[str, str]] = {
     "keyed": ("keyed", ""),
     "keyed-10k-keys": ("keyed", "--keys 10000 --peers rows,identity"),
@@ -45,27 +45,26 @@ RUNS: dict[str, tuple[str, str]] = {
     "mailbox": ("mailbox", ""),
     "timers": ("timers", ""),
 }
-# Their checkpoints are in memory: what they measure is small compared with what a slow disk takes, and how much that
-# varies.
+# Runs with checkpoints in memory, because the times of a slow disk would be larger and vary more than the results.
 IN_MEMORY = {"epoch", "latency", "growth", "windows", "join", "operate", "slots"}
 MEMORY = Path("/dev/shm")
 
 
 def read_results(folder: Path = RESULTS, charts: Path | None = RESULTS) -> Results:
-    """Read the results of a folder, in the order of their names in ``RUNS``."""
+    """Read the results in a folder, in the order of ``RUNS``."""
     paths = {name: folder / f"{name}.json" for name in RUNS}
     return Results({name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}, charts)
 
 
 def command(name: str) -> str:
-    """Return the command of a run."""
+    """Return a run's command."""
     case, arguments = RUNS[name]
     in_memory = f"TMPDIR={MEMORY} " if name in IN_MEMORY and MEMORY.is_dir() else ""
     return f'{in_memory}make bench-{case} ARGS="{arguments}"' if arguments else f"{in_memory}make bench-{case}"
 
 
 def describe_machine() -> dict[str, Any]:
-    """Describe the machine, with what Linux tells of it."""
+    """Describe the machine, including details that Linux provides."""
     facts = machine()
     try:
         model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
@@ -77,7 +76,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def run(names: Sequence[str]) -> None:
-    """Run benchmarks, and keep what they say."""
+    """Run benchmarks, and store their results."""
     RESULTS.mkdir(exist_ok=True)
     failed = []
     for name in names:

@@ -98,7 +98,7 @@ class StandaloneCluster:
         """Start a Spark Connect server, an application of this cluster, and return its address.
 
         Args:
-                python: the Python of its workers.
+            python: the Python of its workers.
         """
         words = ["--master", self.master, *words_of({**settings, **_CONNECT}), "--class", _SERVER, "spark-internal"]
         env = {"PYSPARK_PYTHON": str(python), "SPARK_DAEMON_MEMORY": "1g"}

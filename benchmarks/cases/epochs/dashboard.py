@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the dashboard costs a query that is looked at, and how quickly a large page is served and drawn.
+"""The cost of an open dashboard for its query, and the time to serve and draw a large page.
 
-- The query counts keys with timers, as in the case ``keyed``: 100,000 keys, micro-batches of 1,000,000 rows, two
-  cores, started by ``pillarbox.start``. Micro-batches with and without a reader take turns: a pair is one of each, and
-  every other pair goes the other way round. The reader is a process of its own that stands for a browser: it reads the
-  page and what the page loads, and then asks for changes each second up to the end of the micro-batch. Without it no
-  dashboard is open. Processes differ from their start to their end, so the query is started several times. Each pair
-  gives the speed of the query with the reader over its speed without; what counts is the median. The reader draws
-  nothing, and what it takes of the two cores counts.
-- The page is of a query that was made up: 20 operators, each in a chain of its own, with 128 subtasks each, and a
-  history of 60 epochs. Before each turn another epoch ends, so nothing of the page was made before. Served: the page,
-  its scripts and style, the list of queries, and the data that is drawn, one after the other over one connection.
-  Drawn: from the start of the navigation in Chromium until the first frame with the page in it. That takes Playwright
-  and Chromium, which ``make test-see`` installs; without them it is left out.
+- The query counts keys with timers, as in the case ``keyed``: 100,000 keys, micro-batches of 1,000,000 rows, two cores,
+  started by ``pillarbox.start``. Micro-batches with and without a reader take turns: a pair has one of each, and every
+  other pair is in reverse order. The reader is a separate process that acts like a browser. It reads the page and its
+  files, and then requests changes each second until the end of the micro-batch. Without a reader, no dashboard is open.
+  Processes differ in speed from start to end, so the query is started several times. The result is the median, over all
+  pairs, of the query's speed with the reader divided by its speed without. The reader draws nothing, but its use of the
+  two cores counts.
+- The page shows a made-up query: 20 unchained operators with 128 subtasks each, and a history of 60 epochs. Each turn
+  begins with a new epoch, so nothing is precomputed. The page is served: the page, its scripts and style, the list of
+  queries, and the data, one after another over one connection. The page is drawn: the time from the start of the
+  navigation in Chromium until the first frame with the page. Drawing needs Playwright and Chromium, which ``make
+  test-see`` installs, and is otherwise left out.
 
-In the last line ``ratio`` is the median speed with a reader over that without; its goal is 0.98. ``served_ms`` (goal
-50) and ``drawn_ms`` (goal 200) are medians.
+In the last line, ``ratio`` is the median speed with a reader divided by the speed without; the goal is 0.98.
+``served_ms`` (goal 50) and ``drawn_ms`` (goal 200) are medians.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ SIDES = {"read": "with a reader", "alone": "without"}
 SMALL = {"rows": 20_000, "keys": 2_000, "starts": 1, "pairs": 2, "warm_up": 1, "turns": 3}
 BLOCKS: dict[str, Any] = {}
 _STATIC = ("style.css", "draw.js", "follow.js", "page.js")
-# How often a page asks for changes (seconds), as static/follow.js has it.
+# Interval at which a page requests changes (seconds), as in static/follow.js.
 _ASK_EVERY = 1.0
-# Set by the page when it has been drawn.
+# The page sets this after it has been drawn.
 _DRAWN = "document.body.dataset.drawn"
 
 
-# -- the sides, in processes of their own --
+# -- the sides, in their own processes --
 
 
 class Shown(Stepped):
-    """A query by ``pillarbox.start``, which can be shown."""
+    """A query that ``pillarbox.start`` has started, and its dashboard."""
 
     query: Any = None
     dashboard: Any = None
@@ -73,7 +73,7 @@ class Shown(Stepped):
         return {"url": self.dashboard.url, "query": str(self.query.id)}
 
     def hide(self) -> None:
-        """Close it."""
+        """Close the dashboard."""
         self.dashboard.close()
 
 
@@ -88,7 +88,7 @@ class Reader:
         self._connection: http.client.HTTPConnection | None = None
 
     def read(self, url: str, query: str) -> dict[str, Any]:
-        """Read the page and its data; return the milliseconds that it took."""
+        """Read the page and its data. Returns the duration (ms)."""
         began = time.perf_counter()
         self._connection = connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
         read_page(connection, query)
@@ -107,7 +107,7 @@ class Reader:
             seen = answer
 
     def leave(self) -> dict[str, Any]:
-        """Stop reading; return how many answers had changes after the first one, and the bytes of all."""
+        """Stop reading. Returns the number of answers with changes after the first answer, and all answers' bytes."""
         assert self._thread is not None and self._connection is not None
         self._leaves.set()
         self._thread.join()
@@ -116,7 +116,7 @@ class Reader:
 
 
 class Page:
-    """A dashboard with a query that was made up."""
+    """A dashboard with a made-up query."""
 
     def __init__(self, subtasks: int, operators: int, epochs: int) -> None:
         from pillarbox_tools.dashboard.server import Dashboard
@@ -126,7 +126,7 @@ class Page:
         self._dashboard.show(cast("Any", self._query))
 
     def change(self) -> dict[str, Any]:
-        """Let another epoch end."""
+        """Add an epoch."""
         self._query.run_epoch()
         return {"url": self._dashboard.url, "query": self._query.id}
 
@@ -136,7 +136,7 @@ class Page:
 
 
 def read_page(connection: http.client.HTTPConnection, query: str) -> None:
-    """Read a page and what it loads, except its data."""
+    """Read a page and its files, except its data."""
     for path in (f"/query/{query}", *(f"/static/{name}" for name in _STATIC), "/api/queries"):
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -145,7 +145,7 @@ def read_page(connection: http.client.HTTPConnection, query: str) -> None:
 
 
 def read_changes(connection: http.client.HTTPConnection, query: str, change: str) -> bytes:
-    """Read the data of a page that has changed since a change."""
+    """Read the changes of a page's data since ``change``."""
     connection.request("GET", f"/api/queries/{query}?since={change}")
     answer = connection.getresponse()
     if answer.status != 200:
@@ -195,7 +195,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
 def measure(
     arguments: argparse.Namespace, directory: Path, times: dict[str, list[float]], ratios: list[float], wrong: list[str]
 ) -> int:
-    """Start the query, and run its pairs; return how many answers had changes in the micro-batches that count."""
+    """Start the query, and run its pairs. Returns how many answers had changes in the micro-batches that count."""
     batches = keyed.CountBatches(arguments, 1, directory / "batches")
     side = Side(Shown, module=keyed.__name__, directory=directory / "spark", memory=arguments.memory, ours=True)
     reader = Side(Reader)
@@ -243,7 +243,7 @@ def measure(
 
 
 def page_times(arguments: argparse.Namespace) -> tuple[list[float], list[float]]:
-    """Return the milliseconds in which the page was served in each turn, and drawn; nothing: there is no browser."""
+    """Return the durations (ms) of serving and of drawing the page, by turn. Without a browser, it is not drawn."""
     with ExitStack() as stack:
         side = Side(Page, subtasks=128, operators=20, epochs=60)
         stack.callback(side.close)
@@ -259,7 +259,7 @@ def page_times(arguments: argparse.Namespace) -> tuple[list[float], list[float]]
 
 
 def serve(url: str, query: str) -> float:
-    """Read the page once, as a browser does; return the milliseconds that it took."""
+    """Read the page once, as a browser does. Returns the duration (ms)."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     connection.connect()
     began = time.perf_counter()
@@ -272,7 +272,7 @@ def serve(url: str, query: str) -> float:
 
 
 def draw(side: Side, count: int) -> list[float]:
-    """Return the milliseconds in which Chromium drew the page in each turn."""
+    """Return the duration (ms) of drawing the page in Chromium, by turn."""
     installed = ROOT / ".venvs" / "see"
     if installed.is_dir():
         sys.path.append(str(installed))
@@ -309,7 +309,7 @@ def draw(side: Side, count: int) -> list[float]:
     return milliseconds
 
 
-# -- what is shown --
+# -- pages --
 
 
 def present(result: Result, charts: Path | None) -> str:

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an epoch costs by itself: one without data and one with 1,000 rows, beside Spark's own ``transformWithState``.
+"""The cost of an epoch without data and of an epoch with 1,000 rows, compared with Spark's ``transformWithState``.
 
-A count per key: each row gives its key's count, of 10,000 keys. Both queries are in processing-time mode, in which
-Spark runs one micro-batch after the other, whether or not there are data: what timers and idleness need. No timer is
-set, which spares Spark's side a call to the Java side for each.
+The program counts 10,000 keys, and emits a key's count for each row. Both queries are in processing-time mode, in which
+Spark runs one micro-batch after another, even without data, as timers and idleness require. No timer is set, which
+spares Spark's side a call to Java for each timer.
 
-Each side has a Spark of its own, with two cores and two partitions, the same state store and as good as no sink.
-pillarbox has 4 subtasks in them, as it has by default; and, on sides of their own, 2 and 64 (``--sides`` leaves some
-out), which are compared by processor time.
-While one runs a micro-batch the other is held, in its ``foreachBatch`` function once the work is done; that time is
-taken off. Micro-batches without data and with 1,000 rows of different keys take turns, and so do the sides; what
-counts is the median of Spark's ``triggerExecution`` after the warm-up. Beside it stands the processor time that Java
-and the Python workers take for an epoch, which depends less on other work of the machine.
+Each side has its own Spark with two cores, two partitions, the same state store, and a sink that does almost nothing.
+pillarbox has 4 subtasks in the partitions (the default) and, on separate sides, 2 and 64. These sides are compared by
+processor time; ``--sides`` leaves some out. While one side runs a micro-batch, the other is held in its
+``foreachBatch`` function after its work. The time for which it is held is subtracted. Micro-batches without data and
+micro-batches with 1,000 rows of different keys take turns, and so do the sides. The result is the median of Spark's
+``triggerExecution`` after the warm-up. The processor time that Java and the Python workers use for an epoch is also
+shown, because it depends less on other work of the machine.
 
-Spark's side is its row flavour. The results are checked: every micro-batch must give exactly the counts of its keys.
+Spark's side uses Spark's row API. The results are checked: every micro-batch must emit exactly the counts of its keys.
 
-In the last line ``ratio`` is the time of pillarbox's epoch over the time of Spark's epoch, without data or with, the
-larger; ``over_two_subtasks`` the processor time of an epoch with 4 and 64 subtasks over its processor time with 2.
+In the last line, ``ratio`` is the time of pillarbox's epoch divided by the time of Spark's epoch, without data or with
+data, whichever is larger. ``over_two_subtasks`` is the processor time of an epoch with 4 and with 64 subtasks, divided
+by the processor time with 2.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ def result(side: str, source: DataFrame) -> DataFrame:
 
 
 class HeldQuery:
-    """A query that runs a micro-batch when it is told to, although its trigger is the default one."""
+    """A query that runs micro-batches on request, although its trigger is the default trigger."""
 
     def __init__(self, result: DataFrame, checkpoint: Path) -> None:
         self._go = threading.Semaphore(0)
         self._held = threading.Semaphore(0)
         self._ends = False
         self._seconds_held: dict[int, float] = {}
-        # The first micro-batch comes when there are data, each other one after the one before it.
+        # The first micro-batch waits for data; each further one follows the previous one.
         self._started = False
         self._query = result.writeStream.foreachBatch(self._run).option("checkpointLocation", str(checkpoint)).start()
 
@@ -89,14 +90,14 @@ class HeldQuery:
                 raise SystemExit(f"the query ended: {self._query.exception()}")
 
     def step(self) -> None:
-        """Run the next micro-batch up to its end, and hold it there."""
+        """Run the next micro-batch to its end, and hold it there."""
         if self._started:
             self._go.release()
         self._started = True
         self._wait()
 
     def finish(self) -> list[dict[str, Any]]:
-        """Stop the query; tell of all micro-batches but the last, which is not at its end."""
+        """Stop the query. Returns reports of all micro-batches except the last, which has not ended."""
         last = max(self._seconds_held, default=-1) + 1
         self._ends = True
         self._go.release()
@@ -110,7 +111,7 @@ class HeldQuery:
                 "rows": progress.numInputRows,
                 "held_ms": self._seconds_held[progress.batchId] * 1000,
                 "steps": {name: progress.durationMs.get(name, 0) for name in STEPS},
-                # Where Spark finds out that there is nothing to be done, there is nothing observed either.
+                # If Spark skips the query because there is no work, nothing is observed.
                 "results": [value or 0 for value in progress.observedMetrics.get("results", (0, 0, 0))],
                 "states": sorted({str(task.state_sync) for task in task_reports(progress)}),
             }
@@ -133,13 +134,13 @@ class Epochs(SparkSide):
         self._query = HeldQuery(observed(result(side, source)), self.directory / "checkpoint")
 
     def step(self, batch: str | None = None) -> None:
-        """Run a micro-batch, with the rows of a directory or without any."""
+        """Run a micro-batch, with the rows in a directory or without rows."""
         if batch is not None:
             shutil.move(batch, self._arrived / Path(batch).name)
         self._query.step()
 
     def finish(self) -> dict[str, Any]:
-        """Stop the query, and tell of its micro-batches."""
+        """Stop the query. Returns the reports of its micro-batches."""
         return {"batches": self._query.finish()}
 
 
@@ -208,7 +209,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
 def steps_of(
     side: str, process: Side, expected: list[list[int]], first: int, wrong: list[str]
 ) -> dict[str, list[dict[str, float]]]:
-    """Return how long each micro-batch of a side took, and its steps, less the time for which it was held."""
+    """Return the durations of a side's micro-batches and their steps, without the time for which they were held."""
     batches = {batch["number"]: batch for batch in process.ask("finish")["batches"]}
     process.close()
     samples: dict[str, list[dict[str, float]]] = {"rows": [], "empty": []}
@@ -226,7 +227,7 @@ def steps_of(
 
 
 def print_steps(steps: Any, cpu: Any) -> None:
-    """Print Spark's steps in an epoch, and which programs took the processor's time."""
+    """Print Spark's steps in an epoch, and the programs' processor time."""
     rows = [
         [
             f"{what}, {SIDES[side]}",
@@ -239,7 +240,7 @@ def print_steps(steps: Any, cpu: Any) -> None:
     print(table(["an epoch, ms", *STEPS, "processor: Java", "Python"], rows))
 
 
-# -- what the pages show --
+# -- pages --
 
 
 def present(result: Result, charts: Path | None) -> str:

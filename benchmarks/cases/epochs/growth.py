@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row costs as rows and keys grow, with one subtask and with two, on Spark.
+"""The cost of a row as rows and keys grow, with one subtask and with two, on Spark.
 
-A count per key with an event-time timer: each row changes its key's count and moves its key's timer half an hour ahead,
-so every row costs the same work whatever the number of keys; when a timer fires, the count is emitted.
+The program counts keys, with an event-time timer. Each row changes its key's count and moves its key's timer half an
+hour ahead, so every row costs the same work for any number of keys. When a timer fires, the count is emitted.
 
   rows   250,000, 1,000,000 and 4,000,000 rows in one micro-batch, of 10,000 keys
-  keys   1,000, 10,000 and 100,000 keys, with 1,000,000 rows a micro-batch
+  keys   1,000, 10,000 and 100,000 keys, with 1,000,000 rows per micro-batch
 
-Micro-batches of the three sizes take turns in one query. Queries with more keys come one after the other, and once
-more in the opposite order. A query first gets a row of each key, and a micro-batch to warm up; before all that, there
-is one query to warm up Java. What counts is the median.
+Micro-batches of the three sizes take turns in one query. Queries with more keys run one after another, and then again
+in reverse order. A query first receives a row of each key, and a warm-up micro-batch; the first query of all warms up
+Java. The results are medians.
 
-A micro-batch also costs what it costs without rows, which would make few rows look dear and so growth look good: the
-median of micro-batches with 100 rows is taken off.
+A micro-batch also has a cost without rows, which would make few rows look expensive, and growth therefore look good. So
+the median of micro-batches with 100 rows is subtracted.
 
-The results are checked: rows in, and the number of keys in state.
+The number of input rows and the number of keys in state are checked.
 
-In the last line ``ratio`` is the cost of a row at 16 times the rows over that at once the rows, ``keys_ratio`` at 100
-times the keys over that at once the keys, each the larger of one and two subtasks.
+In the last line, ``ratio`` is the cost of a row at the most rows divided by its cost at the fewest (a sixteenth), and
+``keys_ratio`` its cost at the most keys divided by its cost at the fewest (a hundredth). Each is the larger of the
+ratios with one and two subtasks.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ SMALL = {"rows": 20_000, "keys": 100, "rounds": 1, "memory": "1g"}
 
 
 class Query:
-    """The program in a query of its own."""
+    """A query with the program."""
 
     def __init__(self, spark: SparkSession, directory: Path, subtasks: int, keys: int) -> None:
         self._directory = directory
@@ -61,7 +62,7 @@ class Query:
         self._stepped.start(counts.to_dataframe("key INT, n LONG"))
 
     def run(self, rows: int) -> float:
-        """Run a micro-batch whose rows are a millisecond apart; return its milliseconds."""
+        """Run a micro-batch whose rows are a millisecond apart. Returns its duration (ms)."""
         key = self._random.integers(0, self._keys, rows) if self._number else np.arange(self._keys)
         rows = len(key)
         path = self._directory / "staging" / f"{self._number:03}"
@@ -76,7 +77,7 @@ class Query:
         return float(progress.durationMs["triggerExecution"])
 
     def stop(self) -> None:
-        """End it."""
+        """End the query."""
         self._stepped.stop()
 
 
@@ -109,7 +110,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         for of in [*keys, *reversed(keys)]:
             running = query(subtasks, of)
             for index in range(arguments.rounds if of == keys[1] else -(-arguments.rounds // 2)):
-                # The three sizes only with the keys in the middle.
+                # Only the middle number of keys runs with all three sizes.
                 several = of == keys[1] and index < -(-arguments.rounds // 2)
                 for size in in_turn(sizes, index + 1) if several else sizes[1:2]:
                     batches[subtasks, size, of].append(running.run(size))

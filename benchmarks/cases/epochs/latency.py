@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a record takes from the source to the sink, at 500 records a second, beside ``transformWithState``.
+"""The latency of a record from source to sink, at 500 records per second, compared with ``transformWithState``.
 
-A count per key, of 1,000 keys: each row gives its key's count. The source is Spark's socket source, the trigger is the
-default one, the sink a ``foreachBatch`` function that collects its rows. A record carries the time at which it was
-written to the socket, ten at a time; its latency ends when the sink has it.
+The program counts 1,000 keys, and emits a key's count for each row. The source is Spark's socket source, the trigger is
+the default trigger, and the sink is a ``foreachBatch`` function that collects its rows. A record contains the time when
+it was written to the socket (ten at a time). Its latency ends when it reaches the sink.
 
-Each side has a Spark of its own, with two cores and two subtasks. They take turns of some seconds, in which one is
-sent records and the other is idle; the first turn of each warms up. What counts is the median over all records of the
-turns that count. Spark's side is its row flavour. The results are checked: each key's rows must come out with the
-counts 1, 2, 3 and so on.
+Each side has its own Spark, with two cores and two subtasks. The sides take turns of some seconds, in which one
+receives records and the other is idle. The first turn of each side warms up. The result is the median over all records
+of the other turns. Spark's side uses Spark's row API. The results are checked: the sink must receive each key's counts
+1, 2, 3 and so on.
 
-In the last line ``ratio`` is the median latency of pillarbox over that of ``transformWithState``.
+In the last line, ``ratio`` is the median latency of pillarbox divided by the median latency of ``transformWithState``.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Sender:
 
     def _accept(self) -> None:
         while True:
-            # Spark looks whether there is somebody, and then connects for good.
+            # Spark first probes the address, and then connects permanently.
             self._connections.append(self._server.accept()[0])
 
     def send(self, rate: int, seconds: float, keys: int) -> int:
-        """Send records at a rate, evenly; give their number."""
+        """Send records evenly, at a rate. Returns their number."""
         while not self._connections:
             time.sleep(0.05)
         started = time.perf_counter()
@@ -106,7 +106,7 @@ class Latencies(SparkSide):
             self._seen[row.key].append(row.n)
 
     def turn(self, rate: int, seconds: float, keys: int) -> dict[str, Any]:
-        """Send records for some time; return their latencies (ms)."""
+        """Send records for some time. Returns their latencies (ms)."""
         self._latencies.clear()
         self._batches.clear()
         sent = self._sender.send(rate, seconds, keys)
@@ -169,7 +169,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     return Outcome("latency", ours["p50"] / theirs["p50"], figures, wrong)
 
 
-# -- what the pages show --
+# -- pages --
 
 
 def present(result: Result, charts: Path | None) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A query with many tasks that never ran: its model is fed with progress as Spark reports it, made of seeds."""
+"""A made-up query with many tasks. Its model receives generated progress reports in Spark's form."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pillarbox._reports.plan import Plan, PlanEdge, PlanOperator, PlanVertex
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Run, Snapshot
 
-# When the first epoch began (epoch ms), and how long each took.
+# The beginning of the first epoch (Unix time in ms), and the duration of each.
 _FIRST = 1_767_225_600_000
 _DURATION = 9_000
 _PROGRAM = "pillarbox"
 _MODEL: Any = QueryModel
-# The operators of a level.
+# Operators per level.
 _WIDE = 2
 
 
 class MadeQuery:
-    """A query of operators in chains of their own, two to a level, each with the same number of subtasks.
+    """A query of unchained operators, two per level, all with the same number of subtasks.
 
     Args:
-        subtasks: of each operator.
-        operators: how many there are.
-        epochs: how many have ended.
+        subtasks: number of each operator's subtasks.
+        operators: number of operators.
+        epochs: number of epochs that have ended.
     """
 
     id = "made"
@@ -48,7 +48,7 @@ class MadeQuery:
             self.run_epoch()
 
     def refresh(self) -> int:
-        """Return the version of the model."""
+        """Return the model's version."""
         model: Any = self.model
         version: int = model.refresh() if hasattr(model, "refresh") else model.look()
         return version
@@ -57,18 +57,18 @@ class MadeQuery:
     look = refresh
 
     def snapshot(self) -> Snapshot:
-        """Return what is known."""
+        """Return the model's snapshot."""
         return self.model.snapshot()
 
     # There is no driver.
     heartbeat = None
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
-        """Refuse: there is no state."""
+        """Refuse, because there is no state."""
         raise NotImplementedError
 
     def run_epoch(self) -> None:
-        """Let the next epoch end: some minutes after the one before, so that the history is long."""
+        """Add an epoch that ends some minutes after the previous epoch, so that the history is long."""
         levels: dict[str, list[str]] = {}
         for number in range(self._operators):
             level = number // _WIDE

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a budget a query uses, and whether it ever exceeds it.
+"""The share of a budget that a query uses, and whether the query ever exceeds the budget.
 
-A keyed stream asks a service that answers at once, with a budget of 1,000 requests a second. Once on one executor, with
-eight partitions that take turns on two task slots and have equal work; once on four executors of two slots, with nine
-tenths of the work in one partition. The time of each request is taken in the function, and is a column of its result.
-The first epoch starts all processes and does not count.
+A keyed stream sends requests to a service that answers at once, with a budget of 1,000 requests per second. It runs on
+one executor, whose eight partitions take turns on two task slots and have equal work, and then on four executors with
+two slots each, with 90% of the work in one partition. The function measures the time of each request, and emits it as a
+column. The first epoch starts all processes and does not count.
 
-In the last line ``ratio`` is the average of requests a second over the budget, the lower of both; ``second_ratio`` is
-the highest number in any one second over 1.05 times the budget, the higher of both.
+In the last line, ``ratio`` is the average number of requests per second divided by the budget, the lower of both runs.
+``second_ratio`` is the highest number of requests in any one second divided by 1.05 times the budget, the higher of
+both runs.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Requests(SparkSide):
         super().__init__(directory, {} if master is None else {"spark__master": master}, slots=2)
 
     def ask(self, limit: int, seconds: int, skew: float) -> dict[str, Any]:
-        """Run the query; return the times of its requests, and the longest wait of a task for the budget (seconds)."""
+        """Run the query. Returns the times of its requests, and a task's longest wait for the budget (seconds)."""
         records = limit * seconds
         heavy = f"IF(id >= {WARM} AND id % 1000 < {1000 * skew}, 0, id)"
         for first, last in ((0, WARM), (WARM, WARM + records)):

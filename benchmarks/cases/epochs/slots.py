@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What task slots cost: the same work with 8 partitions on 2, 8 and 16 of them.
+"""The cost of task slots: the same work, with 8 partitions, on 2, 8 and 16 slots.
 
-A keyed count over 400,000 keys works off 24 micro-batches of 100,000 rows. Each side is a Spark of its own, one after
-the other, and then once more in reverse order; the mean counts. Python processes are all that Spark and pillarbox
-start: workers, which are relays; homes; and the process that makes homes. Their processor time per micro-batch is
-taken over the second half. Their memory is the proportional one (``Pss``), at the end, less the memory of the same
-query whose function keeps no state.
+A keyed count over 400,000 keys processes 24 micro-batches of 100,000 rows. Each side has its own Spark. The sides run
+one after another, and then again in reverse order; the results are means. The measured Python processes are all that
+Spark and pillarbox start: workers (which are relays), homes, and the process that starts homes. Their processor time
+per micro-batch is measured over the second half of the run. Their memory is the proportional memory (``Pss``) at the
+end, minus the memory of the same query with a function without state.
 
-``--works many`` runs 64 partitions with three keyed levels on two slots, with homes and without: ``ratio`` is
-their memory. ``--works broadcast`` has 200,000 broadcast rules at the default max parallelism and at two. ``--works
-cluster --revision REVISION`` compares this checkout with another revision on two executors with four slots each, with
-1,000,000 keys and an uneven load: ``ratio`` divides the 99th percentiles of epochs' times, and ``moves`` how often a
-key was on another executor than in the epoch before.
+``--works many`` runs 64 partitions with three keyed levels on two slots, with and without homes; ``ratio`` compares
+their memory. ``--works broadcast`` has 200,000 broadcast rules, at the default max parallelism and at two. ``--works
+cluster --revision REVISION`` compares this checkout with another revision on two executors with four slots each,
+1,000,000 keys and an uneven load; ``ratio`` divides the 99th percentiles of the epochs' times, and ``moves`` is how
+often a key was on another executor than in the previous epoch.
 
-It needs Linux: it reads /proc. In the last line ``ratio`` is the processor time with 8 slots over that with 2,
-``memory_ratio`` the memory; ``in_step`` is the share of subtasks' epochs with 8 slots, in the second half, that read
-nothing but the head of their log.
+Requires Linux, because it reads /proc. In the last line, ``ratio`` is the processor time with 8 slots divided by the
+processor time with 2, and ``memory_ratio`` the same for memory. ``in_step`` is the share of subtasks' epochs with 8
+slots, in the second half, that read only the head of their log.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Count(KeyedProcessFunction):
 
 
 class Pass(KeyedProcessFunction):
-    """Hands rows on, and counts them."""
+    """Emits its rows, and counts them."""
 
     def open(self, ctx):
         self.n = ctx.get_state(ValueStateDescriptor("n"))
@@ -83,7 +83,7 @@ class Pass(KeyedProcessFunction):
 
 
 class Where(KeyedProcessFunction):
-    """Counts the rows of a key, and says of some on which executor: each has a folder of its own."""
+    """Counts the rows of a key, and emits the executor (its folder) of some rows."""
 
     def open(self, ctx):
         self.n = ctx.get_state(ValueStateDescriptor("n"))
@@ -95,7 +95,7 @@ class Where(KeyedProcessFunction):
 
 
 class Rule(KeyedBroadcastProcessFunction):
-    """Keeps all rules."""
+    """Stores all rules."""
 
     def process_element(self, row, ctx):
         yield row.key, os.getpid()
@@ -105,7 +105,7 @@ class Rule(KeyedBroadcastProcessFunction):
 
 
 def pythons() -> dict[int, str]:
-    """Return the Python processes below this one, each with what it is."""
+    """Return the kinds of Python processes that descend from this process, by pid."""
     kinds = ((pid, kind_of_python(pid)) for pid in descendants(os.getpid()))
     return {pid: kind for pid, kind in kinds if kind is not None}
 
@@ -122,12 +122,12 @@ class Cluster(SparkSide):
         super().__init__(directory, settings, slots=8)
 
     def run(self, epochs: int) -> dict[str, Any]:
-        """Run one query; return its epochs' times (ms), and how often keys moved."""
+        """Run a query. Returns its epochs' durations (ms), and how often keys moved."""
         folder, spark = self.directory, self.spark
         (folder / "in").mkdir(parents=True)
         rng, keys, loads = np.random.default_rng(1), 1_000_000, 8
         for epoch in range(loads + epochs):
-            if epoch < loads:  # all keys come
+            if epoch < loads:  # with all keys
                 keys_of_epoch = np.arange(keys)[epoch::loads]
             else:
                 keys_of_epoch = np.minimum(rng.zipf(1.3, 30_000) * 7919 % keys, keys - 1)
@@ -164,7 +164,7 @@ class Slots(SparkSide):
         super().__init__(directory, settings, slots=slots)
 
     def run(self, epochs: int, keys: int, rows: int, rules: int) -> dict[str, Any]:
-        """Run one query, and return what its Python processes took."""
+        """Run a query. Returns its Python processes' processor time and memory."""
         folder, spark, work, parts = self.directory, self.spark, self._work, self._parts
         (folder / "in").mkdir(parents=True)
         rng = np.random.default_rng(1)
@@ -269,7 +269,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
 
 
 def compare_on_cluster(arguments: argparse.Namespace, directory: Path) -> Outcome:
-    """Compare this checkout with a revision on two executors, twice each, in turns."""
+    """Compare this checkout with a revision on two executors. Each runs twice, in turn."""
     if arguments.revision is None:
         raise SystemExit("--works cluster compares with a --revision")
     times: dict[str, list[int]] = {"this": [], "revision": []}

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a start costs, and an epoch on an object store, compared with Spark's own ``transformWithStateInPandas``.
+"""The cost of a start, and of an epoch on an object store, compared with ``transformWithStateInPandas``.
 
-A count per key with two partitions, whose rows a ``foreachBatch`` function collects. Each side has a Spark of its own,
-in a session in which only the parallelism is set, and the sides take turns.
+The program counts keys in two partitions, and a ``foreachBatch`` function collects its rows. Each side has its own
+Spark, in a session in which only the parallelism is set. The sides take turns.
 
 - A start: each round starts a query on a new checkpoint on the local disk, with rows waiting, and ends with the first
-  rows at the sink. ``pillarbox.start`` is called on pillarbox's side, and the writer's own ``start`` on the other one.
-  The first rounds do not count, as Java compiles meanwhile.
-- An epoch: each side runs one query with its checkpoint in an object store on this machine, which counts requests. What
-  counts is the median from the third epoch on.
+  rows at the sink. pillarbox's side calls ``pillarbox.start``, the other side the writer's own ``start``. The first
+  rounds do not count, because Java is still compiling.
+- An epoch: each side runs one query, with its checkpoint in an object store on this machine, which counts requests. The
+  result is the median from the third epoch on.
 
-The object store and the jars for it are installed where they are missing (170 MB). Where they cannot be had, requests
-are left out.
+A missing object store and its jars are installed (170 MB). If that fails, requests are left out.
 
-In the last line ``ratio`` is the time of a start over the time of a start of ``transformWithStateInPandas``, and
-``requests_ratio`` the requests of an epoch over the requests of its epoch.
+In the last line, ``ratio`` is the time of a start divided by the time of a start of ``transformWithStateInPandas``, and
+``requests_ratio`` the number of requests in an epoch divided by its number.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ class Starts(SparkSide):
         defaults = {
             "spark__log__level": "ERROR",
             "spark__sql__shuffle__partitions": "2",
-            # Of each side: what pillarbox sets for its own queries.
+            # For both sides: pillarbox's settings for its queries.
             _STORE + "providerClass": STATE_STORE,
             _STORE + "rocksdb__changelogCheckpointing__enabled": "true",
         }
         super().__init__(directory, {**defaults, **settings}, ours=self._ours)
 
     def _run_until(self, take: Callable[[DataFrame], bool], checkpoint: str, trigger: str) -> None:
-        """Start a query, and stop it when ``take`` has what it wants of a micro-batch."""
+        """Start a query, and stop it when ``take`` returns True for a micro-batch."""
         done = threading.Event()
 
         def collect(batch: DataFrame, _: int) -> None:
@@ -77,7 +76,7 @@ class Starts(SparkSide):
         writer = counts.writeStream.foreachBatch(collect).option("checkpointLocation", checkpoint)
         writer = writer.trigger(processingTime=trigger)
         query = pillarbox.start(writer) if self._ours else writer.start()
-        # Its first epoch is at its end as well: the doctor knows a query by its epochs.
+        # Wait for the end of the first epoch, too, because the doctor needs one.
         while not done.wait(0.2) or query.lastProgress is None:
             if query.exception() is not None:
                 raise RuntimeError(str(query.exception()))
@@ -85,7 +84,7 @@ class Starts(SparkSide):
         query.stop()
 
     def start(self) -> dict[str, Any]:
-        """Start a query on a new checkpoint; return the seconds to its first rows."""
+        """Start a query on a new checkpoint. Returns the seconds until its first rows."""
         came: list[float] = []
         results: list[tuple[int, int]] = []
 
@@ -101,7 +100,7 @@ class Starts(SparkSide):
         return {"seconds": came[0] - began, "wrong": f"{sorted(results)[:20]}" if wrong else ""}
 
     def requests(self, log: str, checkpoint: str, epochs: int) -> dict[str, Any]:
-        """Run a query on the object store; return the requests of each epoch."""
+        """Run a query on the object store. Returns the number of requests of each epoch."""
         seen: list[int] = []
 
         def take(batch: DataFrame) -> bool:
@@ -114,7 +113,7 @@ class Starts(SparkSide):
 
 
 def requests_of(directory: Path, epochs: int) -> dict[str, list[int]] | None:
-    """Return each side's requests of each epoch; None: there is no object store to be had."""
+    """Return the number of requests of each epoch, by side, or None if no object store can be installed."""
     try:
         gateway = Gateway(directory)
     except NotInstalled as error:
@@ -122,7 +121,7 @@ def requests_of(directory: Path, epochs: int) -> dict[str, list[int]] | None:
         return None
     requests = {}
     try:
-        # One after the other: the store does not tell whose requests they are.
+        # One after another, because the store does not know which side sends a request.
         for side in SIDES:
             process = Side(Starts, side=side, directory=directory / f"{side} s3", settings=s3_settings(gateway.url))
             answer = process.ask("requests", log=gateway.log, checkpoint=f"s3a://{BUCKET}/{side}", epochs=epochs)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mailbox and timers by themselves, without Spark."""
+"""The mailbox and timers alone, without Spark."""

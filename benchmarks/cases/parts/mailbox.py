@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the mailbox costs: mails from another thread.
+"""The cost of the mailbox: mails from another thread.
 
-The yardstick for mails is asyncio: N callbacks posted by one other thread with
-``loop.call_soon_threadsafe``, measured from before the first is posted until the last has run. Both
-sides do the same work, in the same process, in alternating rounds; what counts is the median.
+Mails are compared with asyncio: N callbacks that another thread posts with ``loop.call_soon_threadsafe``. The time is
+measured from before the first post until the last callback has run. Both sides do the same work, in the same process,
+in alternating rounds. The results are medians.
 
-In the last line ``ratio`` is mails per second through :meth:`MailboxExecutor.execute` over callbacks per second through
-asyncio.
+In the last line, ``ratio`` is mails per second through :meth:`MailboxExecutor.execute` divided by callbacks per second
+through asyncio.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SMALL = {"mails": 10_000, "rounds": 3}
 
 
 class Countdown:
-    """The trivial work of a mail: count, and say when all have come."""
+    """The work of a mail, which counts mails and signals the last."""
 
     def __init__(self, count: int, done: Callable[[], None]) -> None:
         self.left = count
@@ -41,11 +41,11 @@ class Countdown:
 
 
 def posted(count: int, post_all: Callable[[], None], loop: Callable[[], None], go: threading.Event) -> float:
-    """Return how many of the calls that one other thread posts into a loop run per second.
+    """Return how many calls per second a loop runs if another thread posts them.
 
     Args:
-        post_all: posts all calls; it runs in that thread.
-        loop: runs until all calls have run; it sets ``go`` when it is there.
+        post_all: posts all calls, in that thread.
+        loop: runs until all calls have run. Sets ``go`` when it begins.
     """
     started = 0.0
 

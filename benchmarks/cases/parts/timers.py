@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What timers cost: registered, moved and fired per second, beside asyncio's and beside a heap with lazy deletion.
+"""The cost of timers: registered, moved and fired per second, compared with asyncio and a heap with lazy deletion.
 
-Each of 200,000 keys registers a timer, in random order; then each moves its own: deletes it and registers another; then
-time goes on in 60 steps, and all fire. Once with times spread over an hour by the millisecond, so that hardly two are
-equal, and once at full minutes, as the ends of windows are.
+Each of 200,000 keys registers a timer, in random order. Then each key moves its timer (deletes it and registers
+another). Then time advances in 60 steps, and all timers fire. One run has times spread over an hour in milliseconds, so
+that hardly any two are equal. The other run has times at full minutes, like the ends of windows.
 
   pillarbox     the internal timer service over keyed state: a timer is part of its key's row, without duplicates,
-                and marks the row as one that the epoch has to write
-  asyncio       ``loop.call_at``, ``handle.cancel`` with a dictionary of handles by key, and a loop whose clock is set
-  heapq         a heap of (time, key), and a set of those that are live: what is deleted stays in the heap
+                and marks the row as changed in the epoch
+  asyncio       ``loop.call_at``, ``handle.cancel`` with a dictionary of handles by key, and a loop with a manual clock
+  heapq         a heap of (time, key), and a set of live timers: deleted timers stay in the heap
 
-All in one process, in alternating rounds, with the garbage collector off while the clock runs; what counts is the
-median. Each round's results are checked: all timers that were not deleted, each once, in the order of time.
+All run in one process, in alternating rounds, without garbage collection during measurements. The results are medians.
+Each round's timers are checked: all timers that were not deleted must fire once, in order of time.
 
-In the last line ``ratio`` is operations per second of pillarbox over those of asyncio, of both kinds of times the
-lower; ``heapq_ratio`` the same over heapq.
+In the last line, ``ratio`` is operations per second of pillarbox divided by asyncio's, the lower of both runs.
+``heapq_ratio`` is the same for heapq.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Fired = list[tuple[int, int]]
 
 
 class Work:
-    """The keys in the order in which they register and move, and the times."""
+    """The keys, in the order in which they register and move timers, and the timers' times."""
 
     def __init__(self, keys: int, times: str) -> None:
         random = np.random.default_rng(1)
@@ -67,7 +67,7 @@ class Work:
 
 
 class Phases:
-    """Stops the time of each phase."""
+    """Measures the duration of each phase."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -83,7 +83,7 @@ class Phases:
 
 
 class Record:
-    """The operator that is called."""
+    """The operator that timers call."""
 
     def __init__(self, backend: KeyedStateBackend, fired: Fired) -> None:
         self.backend = backend
@@ -127,7 +127,7 @@ def service(work: Work, fired: Fired) -> Phases:
 
 
 class SetLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock is set, in milliseconds."""
+    """A loop with a manual clock, in milliseconds."""
 
     now = 0
 
@@ -197,7 +197,7 @@ SIDES: dict[str, Callable[[Work, Fired], Phases]] = {
     "asyncio": on_asyncio,
     "heapq": on_heap,
 }
-BLOCKS: dict[str, Block] = {}  # the one of the mailbox has the figures of timers, too
+BLOCKS: dict[str, Block] = {}  # the mailbox's block also shows the timers
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a visit to a home costs: the processor time of a Spark task that brings four rows to a home, and of one whose
-task lives in the worker.
+"""The cost of a home: processor time of a Spark task that sends four rows to a home process, or processes them itself.
 
-A keyed program counts four rows per epoch in two state partitions. Spark is made of dictionaries, so nothing else is
-measured. The sides:
+A keyed program counts four rows per epoch in two state partitions. Spark is replaced with dictionaries, so nothing else
+is measured. The sides:
 
-  home      each partition has a home; the worker is a relay
-  worker    ``spark.pillarbox.homes=off``: tasks live in the worker
+  home      each partition has a home process; the worker is a relay
+  worker    ``spark.pillarbox.homes=off``: tasks run in the worker
 
-The same number of epochs on each side, in turn, every other round backwards. Compared is the user and system time of
-this process, of the homes and of the starter, for each visit: a partition in an epoch. The results are compared, too.
+The sides run the same number of epochs, in turn, with every other round in reverse order. The user and system time of
+this process, of the homes and of the starter are compared, per visit (a partition in an epoch). The results are
+compared, too.
 
-In the last line ``ratio`` is ``worker`` over ``home``, in processor time; ``visit_ms`` is the additional processor time
-of a visit (milliseconds), and ``wall_ms`` the additional time by the clock.
+In the last line, ``ratio`` is the processor time of ``worker`` divided by that of ``home``. ``visit_ms`` is the
+additional processor time of a visit (milliseconds), and ``wall_ms`` the additional wall-clock time.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def query(mode: str) -> Any:
 
 
 def processor_s(pids: set[int]) -> float:
-    """Return the processor time of these processes and of this one so far (seconds)."""
+    """Return the processor time of these processes and of this process so far (seconds)."""
     total = 0
     for pid in {*pids, os.getpid()}:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     from pillarbox._runtime.spark.homes.starter_connection import StarterConnection
     from pillarbox._runtime.spark.worker import closing
 
-    # An executor is a process that lives.
+    # Any live process can be the executor.
     executor = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     keeper = StarterConnection(executor.pid, os.getpid())
     try:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows per second beside peers: keyed functions, windows, joins, stateless chains and requests."""
+"""Rows per second, compared with peers: keyed functions, windows, joins, stateless chains and requests."""

@@ -1,48 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Async enrichment on Spark: pillarbox's ``map_async`` against what is written by hand today, records per second.
+"""Async enrichment on Spark: pillarbox's ``map_async`` compared with handwritten alternatives, in records per second.
 
-The work: for each of 100,000 records one request to a service that answers after 10 ms or 100 ms, with at most 100 or
+The work: for each of 100,000 records, one request to a service that answers after 10 ms or 100 ms, with at most 100 or
 1,000 requests in flight per subtask, in two subtasks. The service is a sleep, or real HTTP: an aiohttp service on
-loopback in a process of its own. What that can give at best is ``subtasks * capacity / latency``, the ideal; what
-counts is the share of it, and pillarbox over the best of four others:
+loopback in a separate process. The ideal rate is ``subtasks * capacity / latency``. The results are pillarbox's share
+of the ideal, and its rate divided by the rate of the best of four others:
 
   gather     ``asyncio.gather`` in ``mapInArrow``: per Arrow batch of ``capacity`` rows, or per large Arrow batch with
-             a semaphore; of these two forms the one that is faster in a setting's first round
-  threads    a pool of ``capacity`` threads in ``mapInArrow``, which is handed the next Arrow batch in good time
+             a semaphore, whichever is faster in a setting's first round
+  threads    a pool of ``capacity`` threads in ``mapInArrow``, which receives the next Arrow batch in good time
   udf        Spark's Arrow UDF with ``spark.sql.execution.pythonUDF.arrow.concurrency.level`` at ``capacity``, and a
-             partition in one Arrow batch, since each batch of a UDF waits for its last row
-  flink      PyFlink's ``AsyncDataStream.unordered_wait``, in a virtual environment of its own, which is made when it
-             is missing; where that does not work it is left out
+             partition in one Arrow batch, because each batch of a UDF waits for its last row
+  flink      PyFlink's ``AsyncDataStream.unordered_wait``, in its own virtual environment, which is created if missing;
+             left out if that fails
 
-and of no weight in the ratio:
+These do not count in the ratio:
 
   keyed      pillarbox's ``process`` with ``async def``, 10,000 keys and a count per key in state: batch mode sorts the
              records by key first
   called     the same with ``ctx.call`` for each request
-  recorded   the same, and each answer is recorded
+  recorded   the same with recorded answers
 
-and, to know what is possible at all, once per setting and of no weight in the ratio:
+This shows the limit, once per setting, and does not count in the ratio either:
 
-  bare       ``capacity`` coroutines in ``mapInArrow`` that take one record after the other, and nothing else: no
-             timeouts, no retries, no metrics, and an error of one record is an error of all
+  bare       ``capacity`` coroutines in ``mapInArrow`` that process one record after another, without timeouts, retries
+             and metrics; an error of one record fails all
 
-pillarbox is used as it comes: results in order, a timeout of 5 seconds for each record. Whoever has an event loop has
-uvloop's where that is installed, asyncio clients are aiohttp's with ``capacity`` connections, those of threads are
-``http.client``'s, one connection a thread: the cheapest there is.
+pillarbox has its default settings: results in order, and a timeout of 5 seconds for each record. Event loops are
+uvloop's if it is installed. Asyncio clients are aiohttp's with ``capacity`` connections; threads use ``http.client``,
+the cheapest client, with one connection per thread.
 
-Each side has a Spark of its own with two cores, a range of records in two partitions, and the sink ``noop``. Time is
-what a user sees, from building the query to the end of the job, with warm Python workers: each run comes after a tiny
-one that is not counted. Of PyFlink, whose jobs take seconds to start, it is the time from the first request to the last
-result only, with fewer records; to compare with it, pillarbox is timed in the same way too. Sides take turns, medians
-of the rounds count, and each run's results are checked: number, and two sums over the answers.
+Each side has its own Spark with two cores, a range of records in two partitions, and the sink ``noop``. The time is
+from building the query to the end of the job, with warm Python workers: each run follows a tiny run that does not
+count. PyFlink's jobs take seconds to start, so its time is only from the first request to the last result, with fewer
+records; for this comparison, pillarbox is timed in the same way, too. Sides take turns, and the results are medians of
+the rounds. Each run's output is checked: its number, and two sums over the answers.
 
-At the longer latency 100,000 records would take a minute per run, so a run has what takes the ideal ``--seconds``
-(twice that where the ideal is slow, as all come near it, and what a job costs in itself should weigh little), and over
-HTTP at most ``--http-records``, as two cores that serve and ask at once are far from any ideal; ``--records 100000``
-has so many everywhere (most of an hour).
+At the longer latency, 100,000 records would take a minute per run. So a run has as many records as take ``--seconds``
+at the ideal rate (twice that if the ideal is slow, because all sides come near it, and a job's fixed cost should weigh
+little). Over HTTP, it has at most ``--http-records``, because two cores that both serve and send requests are far from
+any ideal. With ``--records 100000``, all runs have that number (this takes most of an hour).
 
-In the last line ``ratio`` is pillarbox's records per second over the rate of the best of the four, the lowest of all
-settings; ``share_of_ideal`` is pillarbox's at 10 ms and capacity 100 with a sleep.
+In the last line, ``ratio`` is pillarbox's records per second divided by the rate of the best of the four, the lowest of
+all settings. ``share_of_ideal`` is pillarbox's at 10 ms and capacity 100 with a sleep.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ from pillarbox import Function, KeyedProcessFunction, StreamExecutionEnvironment
 # Records per second.
 SLOW = 5_000
 MOST_RECORDS = 100_000
-# Of the keyed function.
+# For the keyed function.
 KEYS = 10_000
 HEADLINE = "sleep/10/100"
-# Of a run before each that counts, so that Python workers are there and have imported what they need.
+# Records of the run before each run that counts, to start Python workers and import modules.
 PRIMER = 200
 FLINK_WARM_UP = 2_000
 PEERS = ("gather", "threads", "udf", "flink")
@@ -113,7 +113,7 @@ SMALL = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A service, its latency, and how many requests may be in flight."""
+    """A service, its latency, and the maximum number of requests in flight."""
 
     service: str
     latency_ms: int
@@ -146,11 +146,11 @@ SETTINGS = {
 }
 
 
-# -- the contenders on Spark; those in mapInArrow are in peers/lookups.py --
+# -- the contenders on Spark; peers/lookups.py has the contenders in mapInArrow --
 
 
 class Lookup(Function):
-    """For pillarbox, with a stopwatch. The HTTP client lives as long as the task."""
+    """Pillarbox's lookup, with a stopwatch. The HTTP client lives as long as the task."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -176,7 +176,7 @@ def pillarbox_query(source: DataFrame, work: Work) -> DataFrame:
 
 
 class KeyedLookup(KeyedProcessFunction):
-    """The same with keyed state: numbers the records of a key."""
+    """The lookup with keyed state, which numbers the records of a key."""
 
     def __init__(self, work: Work) -> None:
         self.look_up = Lookup(work)
@@ -194,7 +194,7 @@ class KeyedLookup(KeyedProcessFunction):
 
 
 class CalledLookup(KeyedLookup):
-    """The same with ``ctx.call``."""
+    """The keyed lookup with ``ctx.call``."""
 
     async def process_element(self, row, ctx):
         self.count.update(self.count.value() + 1)
@@ -246,14 +246,14 @@ QUERIES: dict[str, Callable[[DataFrame, Work], DataFrame]] = {
 
 
 class Lookups(SparkSide):
-    """A side that runs the jobs that are asked for."""
+    """A side that runs jobs on request."""
 
     def __init__(self, directory: str, memory: str, *, ours: bool) -> None:
         super().__init__(directory, {"spark__driver__memory": memory}, ours=ours)
         self._times = tempfile.TemporaryDirectory(prefix="bench-async-")
 
     def look_up(self, work: Mapping[str, Any], records: int, form: str) -> dict[str, Any]:
-        """Run a job after a tiny one that does not count; return how long it took and what came out."""
+        """Run a job, after a tiny job that does not count. Returns its duration and output."""
         settings = Work(**work, times=self._times.name)
         self._run(form, settings, PRIMER)
         return self._run(form, settings, records)
@@ -286,7 +286,7 @@ class Lookups(SparkSide):
 
 @contextmanager
 def service(setting: Setting) -> Iterator[int | None]:
-    """While it lasts there is the service; gives its port."""
+    """Run the service within the block. Yields its port."""
     if setting.service != "http":
         yield None
         return
@@ -301,7 +301,7 @@ def service(setting: Setting) -> Iterator[int | None]:
 
 
 class LookupRunner(Runner):
-    """A contender in a setting. The two forms of ``gather`` both run in the first round, then only the faster one."""
+    """A contender in a setting. Both forms of ``gather`` run in the first round, then only the faster form."""
 
     contest: LookupContest
 
@@ -356,7 +356,7 @@ class LookupRunner(Runner):
 
 
 class LookupContest(Contest):
-    """All settings."""
+    """A contest in all settings."""
 
     contenders = CONTENDERS
     of = "records"
@@ -369,7 +369,7 @@ class LookupContest(Contest):
 
     @property
     def setting(self) -> Setting:
-        """The setting that is compared."""
+        """The setting of the current comparison."""
         return SETTINGS[self.name]
 
     @property
@@ -381,7 +381,7 @@ class LookupContest(Contest):
         return self.setting.records(self.arguments)
 
     def new_batches(self, share: int, path: Path) -> Any:
-        """Return nothing: records are numbers."""
+        """Return nothing, because records are numbers."""
 
     def runner(self, kind: str) -> Callable[[Any, str], Runner]:
         return LookupRunner

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A keyed count over history: a batch DataFrame in both of pillarbox's modes, and in Spark's own Python functions.
 
-500,000 rows in two files; for each row its key and how many rows of the key have come so far, counted by a Python
-function. With 1,000 keys and with 100,000:
+500,000 rows in two files. For each row, a Python function emits its key and the number of the key's rows so far. With
+1,000 keys and with 100,000 keys:
 
-  pillarbox BATCH       ``KeyedProcessFunction`` with a value state; records come key by key
-  pillarbox STREAMING   the same program: records come as they are read, and the state of all keys is in memory
-  applyInPandas         a function that gets all rows of a key at once, so it has no state: all of them have to fit into
-                        memory
+  pillarbox BATCH       ``KeyedProcessFunction`` with a value state; records arrive key by key
+  pillarbox STREAMING   the same program; records arrive as they are read, and the state of all keys is in memory
+  applyInPandas         a function that receives all rows of a key at once, without state; the rows must fit into memory
   transformWithState    ``transformWithStateInPandas`` with a value state
 
-and, to know what Spark and Arrow alone take, the rows through the same two hops of PySpark with no work done. The
-jobs are run as ``harness/jobs.py`` says, in one Spark with two cores, in turn, every other round backwards. The results
-of each job are checked against numpy, by their number and checksums.
+To show the time of Spark and Arrow alone, the rows also pass through the same two hops of PySpark without any work.
+``harness/jobs.py`` runs the jobs, in one Spark with two cores, in turn, with every other round in reverse order. The
+number and checksums of each job's results are compared with numpy's.
 
-In the last line ``ratio`` is the rate of BATCH over that of the faster of Spark's two, with the most keys;
-``over_streaming`` is BATCH over STREAMING, by keys.
+In the last line, ``ratio`` is the rate of BATCH divided by the rate of the faster of Spark's two, with the most keys.
+``over_streaming`` is BATCH divided by STREAMING, by number of keys.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def sides(source: DataFrame) -> Mapping[str, Callable[[], DataFrame]]:
 
 
 def counted(key: np.ndarray[Any, np.dtype[np.int64]]) -> Columns:
-    """Return what has to come out: each key, with all numbers up to that of its rows."""
+    """Return the expected output: each key with the numbers from 1 to its number of rows."""
     counts = np.bincount(key)
     ends = counts.cumsum()
     return [np.repeat(np.arange(len(counts)), counts), np.arange(len(key)) - np.repeat(ends - counts, counts) + 1]
@@ -80,7 +79,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def works(arguments: argparse.Namespace, directory: Path) -> Iterator[tuple[int, Jobs]]:
-    """Run the jobs with each number of keys."""
+    """Run the jobs for each number of keys."""
     settings = {name.replace(".", "__"): value for name, value in STORES["rocksdb"].items()}
     settings |= {"spark__driver__memory": arguments.memory, "spark__sql__shuffle__partitions": str(SUBTASKS)}
     spark = local_session(SUBTASKS, spark__local__dir=str(directory / "local"), **settings)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What copies of emitted values cost: a dataclass of eight fields per record, with copies and without.
+"""The cost of copying emitted values: a dataclass of eight fields per record, with and without copies.
 
 1,000,000 payments in two partitions become dataclasses of eight plain fields, which become typed columns. The function
-keeps the dataclass that it has emitted, as one that updates its state does, so each is copied. The sides:
+keeps the dataclass that it has emitted, like a function that updates its state, so each dataclass is copied. The sides:
 
-  copied          as programs run by default
-  new             the function keeps nothing: new objects are emitted themselves
+  copied          the default
+  new             the function keeps nothing, so new objects are emitted without copies
   object reuse    with ``env.enable_object_reuse()``
-  immutable       the class is declared by ``pillarbox.immutable``
+  immutable       the class is declared with ``pillarbox.immutable``
 
-The jobs are run as ``harness/jobs.py`` says, in one Spark with two cores, in turn, every other round backwards.
+``harness/jobs.py`` runs the jobs, in one Spark with two cores, in turn, with every other round in reverse order.
 
-In the last line ``ratio`` is the rate of ``copied`` over the rate of ``object reuse``, ``new_ratio`` the same of
-``new``. ``bench-against`` with ``--works copies,copies-reuse,stateless`` compares with another revision.
+In the last line, ``ratio`` is the rate of ``copied`` divided by the rate of ``object reuse``, and ``new_ratio`` is the
+same for ``new``. ``bench-against`` with ``--works copies,copies-reuse,stateless`` compares with another revision.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Score:
 
 @dataclass
 class Declared(Score):
-    """The same as a class of its own, which can be declared."""
+    """A subclass of ``Score``, to declare it immutable."""
 
 
 class Scores:
-    """Makes a score of a payment."""
+    """Converts a payment to a score."""
 
     def __init__(self, kind: type[Score] = Score, *, keeps: bool = True) -> None:
         self.kind, self.keeps = kind, keeps
@@ -113,7 +113,7 @@ class BatchJobs(SparkSide):
         super().__init__(directory, {"spark__driver__memory": memory}, ours=True)
 
     def job(self, name: str, rows: int) -> dict[str, Any]:
-        """Run a job; return how long it took (seconds)."""
+        """Run a job. Returns its duration (seconds)."""
         source = stateless.payments(self.spark, rows)
         started = time.perf_counter()
         df = stateless.pillarbox(source) if name == "stateless" else SIDES[name](source)

@@ -1,46 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interval join of two streams: pillarbox beside Spark's own stream-stream join and PyFlink, rows per second.
+"""Interval join of two streams: pillarbox compared with Spark's stream-stream join and PyFlink, in rows per second.
 
-Rows of two streams with the same key, whose times are at most five seconds apart; 100,000 keys, micro-batches of
-500,000 rows a side, which cover five minutes of event time, the watermark is 5 seconds behind.
-All emit (key, both times, sum of both amounts), in append mode.
+The join matches rows of two streams with the same key whose times are at most five seconds apart. There are 100,000
+keys, and micro-batches of 500,000 rows per side, which cover five minutes of event time. The watermark is 5 seconds
+behind. All emit (key, both times, sum of both amounts), in append mode.
 
-pillarbox has two sides, both of them or those in ``--sides``: ``columnar``, ``interval_join(...).columns()``, and
-``python``, a ``ProcessJoinFunction``. The peers, all of them or those in ``--peers``:
+pillarbox has two sides (``--sides`` selects some): ``columnar``, ``interval_join(...).columns()``, and ``python``, a
+``ProcessJoinFunction``. The peers (``--peers`` selects some):
 
-  spark     Spark's own join with a watermark, which has no Python in it: with the fastest of its state formats and
-            stores, those in ``--formats``: ``hdfs-2`` (in the JVM's memory), ``rocksdb-2``, ``rocksdb-3`` and
-            ``rocksdb-4`` (with changelog checkpoints, and rows not counted); all warm up, and the last micro-batch of
-            that tells
-  thread    PyFlink's ``KeyedCoProcessFunction`` that keeps the rows of each side in a map state, in thread mode
+  spark     Spark's join with a watermark, without any Python, with the fastest of its state formats and stores
+            (``--formats`` selects some): ``hdfs-2`` (in the JVM's memory), ``rocksdb-2``, ``rocksdb-3`` and
+            ``rocksdb-4`` (with changelog checkpoints, and without counting rows); all of them warm up, and their last
+            warm-up micro-batch decides
+  thread    PyFlink's ``KeyedCoProcessFunction`` that stores the rows of each side in a map state, in thread mode
   process   the same in process mode
 
-and the limit ``one-hop``: the same rows through Python once, behind a shuffle, with no work done. PyFlink gets an
-environment of its own, made when it is missing; when it cannot be had here it is left out, and the result says why.
+There is one limit, ``one-hop``: the same rows through Python once, after a shuffle, without any work. PyFlink has its
+own environment, which is created if missing. If that fails, PyFlink is left out, and the result contains the reason.
 
-The sides go in rounds. In each of them every side on Spark in turn has three micro-batches, and each other one a job;
-the others wait, in processes of their own. What counts is a side's median over five rounds. The warm-up is two small
-micro-batches and two full ones: Spark drops the rows of one at the end of the next, so its buffers are full from the
-second full one on. A JVM goes on compiling for longer than that: it gets micro-batches until they have taken a minute
-(the state formats of Spark's own share one). Spark ends Python workers that were idle for a minute: a side with Python
-that has waited for as long gets a micro-batch more, which does not count.
+In each round, every side on Spark in turn runs three micro-batches, and every other side one job, while the others
+wait, in separate processes. The results are a side's medians over five rounds. The warm-up is two small micro-batches
+and two full ones: Spark drops the rows of a micro-batch at the end of the next, so its buffers are full from the second
+full micro-batch on. A JVM continues to compile for longer, so it runs micro-batches until they have taken a minute
+(Spark's state formats share one JVM). Spark ends Python workers that have been idle for a minute. A side with Python
+that has waited for so long runs an additional micro-batch, which does not count.
 
-- On Spark the cores are two, shuffle partitions two, output goes into the sink ``noop``. Both
-  streams are halves of one source, so that a micro-batch has all of its rows. A micro-batch's throughput is the rows of
-  both sides over its ``triggerExecution``.
+- On Spark, there are two cores and two shuffle partitions, and the sink is ``noop``. Both streams are halves of one
+  source, so that a micro-batch has all of its rows. A micro-batch's throughput is the rows of both sides divided by its
+  ``triggerExecution``.
 - PyFlink takes many times as long, so its round is a job over a share of a micro-batch's rows with the same share of
-  its keys, so as many rows a key. A job begins without state, and has no checkpoints; its start does not count. All
-  that is to its favour. In thread mode two processes with half of the keys each run side by side, as threads would
-  share Python's one lock. See ``peers/flink_jobs.py``.
+  its keys, and therefore as many rows per key. A job begins without state and has no checkpoints, and its start does
+  not count. All of this favours PyFlink. In thread mode, two concurrent processes have half of the keys each, because
+  threads would share Python's lock. See ``peers/flink_jobs.py``.
 
-Every result is checked, against pairs that numpy finds: number of rows, sum of amounts, and a checksum of all columns,
-of each micro-batch or job.
+Every result is compared with the pairs that numpy finds: the number of rows, the sum of amounts, and a checksum of all
+columns, of each micro-batch or job.
 
-In the last line ``ratio`` is rows per second of pillarbox's columnar side over those of Spark's own.
+In the last line, ``ratio`` is the rows per second of pillarbox's columnar side divided by Spark's.
 
-Rows have a side (0: left, 1: right), a key, a time (milliseconds) and an amount. A micro-batch has five minutes of
-event time, and as many rows of each side; they come in order but for two seconds of disorder, in two files of each side
-of which each has half of the keys. The watermark is five seconds behind, so no row is late.
+Rows have a side (0: left, 1: right), a key, a time (milliseconds) and an amount. Each side has the same number of rows
+in a micro-batch's five minutes. They are in order except for two seconds of disorder, in two files per side, each with
+half of the keys. The watermark is five seconds behind, so no row is late.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ FORMATS: Mapping[str, Mapping[str, str]] = {
 
 
 class Sum(ProcessJoinFunction[Any, Any, Any]):
-    """Both times, and the sum of the amounts."""
+    """Emits both times and the sum of the amounts."""
 
     def process_element(self, left, right, ctx):
         return [(left.key, left.ts, right.ts, left.amount + right.amount)]
@@ -123,22 +123,22 @@ def _joined(source: DataFrame) -> Any:
 
 
 def python_query(source: DataFrame) -> DataFrame:
-    """A function in Python for each pair."""
+    """Return the join with a Python function that is called for each pair."""
     return _joined(source).process(Sum()).to_dataframe(OUTPUT)  # type: ignore[no-any-return]
 
 
 def columnar_query(source: DataFrame) -> DataFrame:
-    """By columns."""
+    """Return the columnar join."""
     pairs = _joined(source).columns(suffixes=("", "_right")).to_dataframe()
     amounts = (F.col("amount") + F.col("amount_right")).alias("amounts")
     return pairs.select("key", "ts", "ts_right", amounts)  # type: ignore[no-any-return]
 
 
-# -- Spark's own --
+# -- Spark --
 
 
 def spark_query(source: DataFrame) -> DataFrame:
-    """Spark's own stream-stream join, in the JVM."""
+    """Return Spark's stream-stream join, which runs in the JVM."""
     timed = source.withColumn("time", F.timestamp_millis("ts")).withWatermark("time", f"{DELAY} milliseconds")
     left = timed.where("side = 0").select("key", "ts", "amount", "time")
     right = timed.where("side = 1").select(
@@ -167,11 +167,11 @@ def query(source: DataFrame, question: Mapping[str, Any]) -> DataFrame:
     return QUERIES[question["query"]](source)
 
 
-# -- rows, and what must come out --
+# -- rows and expected results --
 
 
 class JoinBatches(MicroBatches):
-    """The rows of both sides, and their pairs."""
+    """Micro-batches with the rows of both sides, and their pairs."""
 
     streams = 2
 
@@ -200,7 +200,7 @@ class JoinBatches(MicroBatches):
         return list(self._pairs(number, number))
 
     def _pairs(self, left: int, right: int) -> Any:
-        """Return the pairs of the rows of two micro-batches: key, both times, and the sum of the amounts."""
+        """Return the pairs of two micro-batches' rows: key, both times, and the sum of the amounts."""
         _, key, ts, amount = self.columns(left, 0).values()
         _, keys, times, amounts = self.columns(right, 1).values()
         origin = EPOCH - SPAN
@@ -215,7 +215,7 @@ class JoinBatches(MicroBatches):
 
 
 class JoinContest(Contest):
-    """One join."""
+    """The contest of joins."""
 
     module = __name__
     contenders = CONTENDERS

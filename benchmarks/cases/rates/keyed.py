@@ -1,36 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keyed state and timers: pillarbox beside Spark's own stateful Python APIs and PyFlink, rows per second.
+"""Keyed state and timers: pillarbox compared with Spark's stateful Python APIs and PyFlink, in rows per second.
 
-The work: for each row add 1 to its key's count and set an event-time timer at the end of the row's minute; when the
-timer fires emit (key, minute, count), and keep the count. 100,000 keys, micro-batches of 1,000,000 rows that cover
-five minutes each, a watermark 5 seconds behind. ``--keys`` and ``--rows`` are for other sizes.
+The work: for each row, add 1 to its key's count, and set an event-time timer at the end of the row's minute. When the
+timer fires, emit (key, minute, count), and keep the count. There are 100,000 keys, and micro-batches of 1,000,000 rows
+that cover five minutes each, with a watermark 5 seconds behind. ``--keys`` and ``--rows`` set other sizes.
 
-The peers, all of them or those in ``--peers``:
+The peers (``--peers`` selects some):
 
   rows      Spark's ``transformWithState``
   pandas    Spark's ``transformWithStateInPandas``
   apply     Spark's ``applyInPandasWithState``
   own-rows, own-pandas, own-apply
             the same programs, unchanged, on pillarbox (``pillarbox.group_by``), with Spark's watermark
-  process   PyFlink's ``KeyedProcessFunction`` in process mode; PyFlink gets a virtual environment of its own, which is
-            made when it is missing
+  process   PyFlink's ``KeyedProcessFunction`` in process mode; PyFlink has its own virtual environment, which is
+            created if missing
   thread    the same in thread mode
 
-and two limits: ``identity``, the same rows through the same hops with no work in ``mapInArrow``, and ``bare``, the
-same function in a Python loop. The head of ``keyed_contest.py`` says how they take turns, and what is to whose favour.
+There are two limits: ``identity``, the same rows through the same hops without any work in ``mapInArrow``, and
+``bare``, the same function in a Python loop. ``keyed_contest.py`` describes the schedule, and which side each choice
+favours.
 
-Spark's sides are written as sparingly as their APIs allow: the count is read and written once per key and micro-batch,
-a timer is set once per key, minute and micro-batch, and a timer whose key had rows in the same micro-batch finds its
-count in memory. ``applyInPandasWithState`` has one timeout per key, so the minutes that are due later are kept in the
-key's state, as bytes, since Spark's workers cannot read arrays in such a state.
+Spark's sides are as economical as their APIs allow. The count is read and written once per key and micro-batch, a timer
+is set once per key, minute and micro-batch, and a timer whose key has rows in the same micro-batch finds its count in
+memory. ``applyInPandasWithState`` has one timeout per key, so the key's state stores later minutes, as bytes, because
+Spark's workers cannot read arrays in such a state.
 
-PyFlink's watermark goes on while rows come, and a timer's count has in it what came until then. So of its results key
-and minute must be exact, and the count of a key's last minute, which fires at the end; the others must lie between
-the rows up to the minute's end and all of the key's rows.
+PyFlink's watermark advances while rows arrive, and a timer's count includes the rows up to then. So only its keys, its
+minutes, and the count of each key's last minute (which fires at the end) must be exact. The other counts must be
+between the number of rows up to the minute's end and the number of all of the key's rows.
 
-In the last line ``ratio`` is pillarbox's rows per second over the rate of the fastest of Spark's three, ``ratio_flink``
-over the rate of PyFlink's faster mode, ``of_identity`` the share of the limit, ``bare_loop`` rows per second of the
-bare loop.
+In the last line, ``ratio`` is pillarbox's rows per second divided by the rate of the fastest of Spark's three,
+``ratio_flink`` divided by the rate of PyFlink's faster mode, and ``of_identity`` the share of the limit. ``bare_loop``
+is the bare loop's rows per second.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ OUTPUT = "key INT, minute LONG, n LONG"
 
 
 class Count(KeyedProcessFunction):
-    """Counts the rows of a key; emits the count at the end of each minute that had one."""
+    """Counts the rows of a key. Emits the count at the end of each minute with rows."""
 
     def open(self, ctx):
         self.n = ctx.get_state(ValueStateDescriptor("n"))
@@ -100,7 +101,7 @@ class RowCount(StatefulProcessor):
         return iter(())
 
     def count(self, key, more, minutes):
-        """Add to the count of a key, and set the timers of some minutes."""
+        """Add to a key's count, and set timers for some minutes."""
         state = self.n.get()
         n = more if state is None else state[0] + more
         self.n.update((n,))
@@ -109,7 +110,7 @@ class RowCount(StatefulProcessor):
             self.handle.registerTimer(minute * MINUTE + MINUTE)
 
     def counted(self, key):
-        """Return the count of a key whose timer fired."""
+        """Return the count of a key whose timer has fired."""
         n = self.known.get(key)
         return self.n.get()[0] if n is None else n
 
@@ -157,11 +158,11 @@ FUNCTIONS = KeyedFunctions(OUTPUT, Count, RowCount, PandasCount, count_with_stat
 query = FUNCTIONS.query
 
 
-# -- what must come out --
+# -- expected results --
 
 
 class CountBatches(KeyedBatches):
-    """Counts with timers."""
+    """Micro-batches for counts with timers."""
 
     def results(self, *, late: bool) -> Iterator[Columns]:
         counts = np.zeros(self.keys, np.int64)
@@ -190,7 +191,7 @@ class CountBatches(KeyedBatches):
         columns = [column[np.lexsort((columns[1], columns[0]))] for column in columns]
         if not (np.array_equal(keys, columns[0]) and np.array_equal(ends, columns[1])):
             return "keys and minutes are not what they should be"
-        # What a key has until each of its minutes ends, and all that it has.
+        # A key's count at the end of each minute, and its final count.
         until = counts.cumsum()
         last = np.append(keys[1:] != keys[:-1], True)
         before = np.concatenate([[0], until[last][:-1]])
@@ -203,7 +204,7 @@ class CountBatches(KeyedBatches):
 
 
 class Keyed(KeyedContest):
-    """The keyed count."""
+    """The contest of keyed counts."""
 
     module = __name__
     flink = "benchmarks.peers.flink_jobs:KeyedCounts"
@@ -215,11 +216,11 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     return run_keyed(Keyed, WORK, arguments, directory)
 
 
-# -- what the pages show --
+# -- pages --
 
 
 def sizes(results: Results) -> str:
-    """Compare with the fastest of Spark's APIs and with the limit at other sizes."""
+    """Return a comparison with the fastest of Spark's APIs and with the limit, at other sizes."""
     runs = [results[name] for name in ("keyed-10k-keys", "keyed", "keyed-1m-keys", "keyed-100k-rows")]
     rows = [
         [

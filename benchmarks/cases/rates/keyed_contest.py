@@ -1,32 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the two keyed cases share: rows, contenders, and how they are run beside each other.
+"""The shared parts of the two keyed cases: rows, contenders and schedule.
 
-All read the same rows: keys drawn at random, event time that goes up evenly, in two parts of which each has half of the
-keys, as a log with partitions has them. A round is a micro-batch of five minutes of event time.
+All contenders read the same rows, with random keys and evenly increasing event time, in two parts. Each part has half
+of the keys, like a partition of a log. A round is a micro-batch of five minutes of event time.
 
-Peers come in visits: see ``harness/contest.py``. What counts is a contender's median over its rounds.
+Peers run in visits: see ``harness/contest.py``. The results are a contender's medians over its rounds.
 
-- On Spark (pillarbox, Spark's own APIs, identity) the cores are two, shuffle partitions two, the state store is
-  RocksDB with changelog checkpoints, output goes into the sink ``noop``. A round's throughput is
-  the micro-batch's ``numInputRows`` over its ``triggerExecution``. The warm-up is a small micro-batch and a full one.
-  The two slow ones of Spark's APIs, those with pandas, get a fifth of the rows with a fifth of the keys: as many rows
-  and timers for each key, and less state. Their warm-up is the small one alone: the first full one has fewer timers to
-  fire than those after it. Both is to their favour. Spark ends Python workers that were idle for a minute, and while
-  pillarbox waits that happens: the first micro-batch of each of its turns finds cold workers. It is shown as warm-up,
-  two more count.
+- On Spark (pillarbox, Spark's APIs, identity), there are two cores and two shuffle partitions, the state store is
+  RocksDB with changelog checkpoints, and the sink is ``noop``. A round's throughput is the micro-batch's
+  ``numInputRows`` divided by its ``triggerExecution``. The warm-up is a small micro-batch and a full one. The two slow
+  Spark APIs, with pandas, receive a fifth of the rows with a fifth of the keys: as many rows and timers for each key,
+  and less state. Their warm-up is only the small micro-batch, because the first full micro-batch has fewer timers to
+  fire than later ones. Both choices favour them. Spark ends Python workers that have been idle for a minute, which
+  happens while pillarbox waits. So the first micro-batch of each of its turns finds cold workers. It is shown as
+  warm-up, and two more count.
 - PyFlink takes many times as long, so its round is a job over the first rows of a micro-batch, with the same rows per
-  second of event time; it begins without state, ends with the maximum watermark, and makes no checkpoints, all of
-  which is to its favour. Its time does not include the start of the job (see ``peers/flink_jobs.py``). In process mode
-  it has two subtasks. In thread mode all subtasks of a process share Python's one lock, so there are two processes side
-  by side, each with one subtask and its own half of the keys: there is not even a shuffle between them.
-- ``identity`` sends the rows through the same two hops, with functions in ``mapInArrow`` that hand on what they get:
-  what PySpark costs with no work at all.
-- ``bare`` is pillarbox's function in a Python loop, over rows made of the same files, with dictionaries for state and
-  timers, in two processes with half of the keys each: what Python costs without any engine.
+  second of event time. The job begins without state, ends with the maximum watermark, and makes no checkpoints. All of
+  this favours PyFlink. Its time does not include the start of the job (see ``peers/flink_jobs.py``). In process mode,
+  it has two subtasks. In thread mode, all subtasks of a process share Python's lock, so there are two concurrent
+  processes, each with one subtask and half of the keys, without even a shuffle between them.
+- ``identity`` sends the rows through the same two hops, with functions in ``mapInArrow`` that return their input: the
+  cost of PySpark without any work.
+- ``bare`` is pillarbox's function in a Python loop, over rows from the same files, with dictionaries for state and
+  timers, in two processes with half of the keys each: the cost of Python without an engine.
 
-Every result is checked: each micro-batch must emit exactly what its semantics ask for. pillarbox fires timers in the
-micro-batch that brings the watermark, Spark in the one after it. PyFlink's watermark goes on while rows come: see the
-works' own words.
+Every result is checked: each micro-batch must emit exactly the expected rows. pillarbox fires timers in the micro-batch
+that brings the watermark, Spark in the next one. PyFlink's watermark advances while rows arrive: see the cases.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ CONTENDERS = {"pillarbox": Contender("pillarbox", "ours", warm_up=2, rounds=2), 
 
 
 class KeyedBatches(MicroBatches):
-    """Keys and times; a job of PyFlink has the first ``job_rows`` of a micro-batch, and fewer in the first one."""
+    """Micro-batches of keys and times. A PyFlink job gets only the first ``job_rows`` of a micro-batch, or fewer."""
 
     small_ones = 1
 
@@ -86,7 +85,7 @@ class KeyedBatches(MicroBatches):
         self._job_rows = [arguments.flink_warm_up_rows, arguments.flink_rows]
 
     def columns(self, number: int, stream: int = 0) -> dict[str, Ints]:
-        # Not from 0 on, which for Spark is the watermark before there is one.
+        # Not from 0 on, because Spark uses 0 as the initial watermark.
         key, ts, _ = draw([1, number], self.rows_of(number), self.keys, (number + 1) * SPAN, SPAN)
         return {"key": key, "ts": ts}
 
@@ -94,17 +93,17 @@ class KeyedBatches(MicroBatches):
         return int(min(self._job_rows[bool(number)], self.rows))
 
     def job_columns(self, number: int, stream: int = 0) -> dict[str, Ints]:
-        # Those of a full one: the small one has fewer rows a second.
+        # From a full micro-batch, because a small one has fewer rows per second.
         return {name: column[: self.job_length(number)] for name, column in self.columns(max(number, 1)).items()}
 
 
 @dataclass(frozen=True)
 class KeyedFunctions:
-    """A keyed function, and the same in Spark's APIs.
+    """A keyed function in pillarbox's and Spark's APIs.
 
     Attributes:
-        output: the columns that come out.
-        function: pillarbox's, and the one of the bare loop.
+        output: the output columns.
+        function: for pillarbox and the bare loop.
         rows: for ``transformWithState``.
         pandas: for ``transformWithStateInPandas``.
         apply: for ``applyInPandasWithState``; ``state`` are the columns of its state.
@@ -142,10 +141,10 @@ class KeyedFunctions:
 
 
 class KeyedContest(Contest):
-    """A keyed function compared with its peers, which come in visits.
+    """A contest of a keyed function with its peers, in visits.
 
     Attributes:
-        kind: its micro-batches.
+        kind: the class of its micro-batches.
     """
 
     contenders = CONTENDERS
@@ -167,7 +166,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_keyed(kind: type[KeyedContest], name: str, arguments: argparse.Namespace, directory: Path) -> Outcome:
-    """Run one of the two cases."""
+    """Run one of the two keyed cases."""
     contest = kind(arguments, directory)
     contest.run([name], ["pillarbox"], arguments.peers)
     figures = contest.figures(name, ["pillarbox"])
@@ -195,7 +194,7 @@ def run_keyed(kind: type[KeyedContest], name: str, arguments: argparse.Namespace
 
 
 def present(result: Result, charts: Path | None) -> str:
-    """Return the chart and the table of a keyed case."""
+    """Return a keyed case's chart and table."""
     rates = result["rows_per_s"]
     over = {"pillarbox": {name: rates["pillarbox"] / rate for name, rate in rates.items()}}
     title = f"{result['name']}: {result['keys']:,} keys, {result['rows']:,} rows a micro-batch"

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keyed sessions: pillarbox beside Spark's own stateful Python APIs and PyFlink, rows per second.
+"""Keyed sessions: pillarbox compared with Spark's stateful Python APIs and PyFlink, in rows per second.
 
-The work: a key's rows belong to one session as long as none comes 30 seconds or more after the one before it. Each
-row's time is added to a list state, the old event-time timer of the key is deleted, and a new one set 30 seconds after
-the row. When the timer fires, or a row comes that is past it, emit (key, first, last, number of rows). 100,000 keys,
-micro-batches of 1,000,000 rows that cover five minutes each, so of ten rows of a key about four begin a session.
-``--keys`` and ``--rows`` are for other sizes.
+The work: a session ends when a key has had no row for 30 seconds. Each row's time is added to a list state, the key's
+old event-time timer is deleted, and a new timer is set 30 seconds after the row. When the timer fires, or a row arrives
+that is past it, emit (key, first, last, number of rows). There are 100,000 keys, and micro-batches of 1,000,000 rows
+that cover five minutes each, so of ten rows of a key, about four begin a session. ``--keys`` and ``--rows`` set other
+sizes.
 
-Peers, limits and how they are run are those of ``keyed.py`` and ``keyed_contest.py``. A key's rows come in order,
-since they all are in one part of the input; Spark's APIs give a key's rows in no certain order, so they are sorted
-there. Spark's sides are written as sparingly as their APIs allow: per key and micro-batch a timer is deleted and one
-set, and list and value state are written once; sessions that begin and end within it never get into the state.
+Peers, limits and schedule are those of ``keyed.py`` and ``keyed_contest.py``. A key's rows arrive in order, because
+they are all in one part of the input. Spark's APIs return a key's rows in no defined order, so they are sorted there.
+Spark's sides are as economical as their APIs allow: per key and micro-batch, one timer is deleted and one is set, and
+list and value state are written once. Sessions that begin and end within a micro-batch are never stored in state.
 
-Wherever they run, the same sessions come out: those of a micro-batch, or of PyFlink's whole job, are checked exactly.
+All sides must emit the same sessions: the sessions of a micro-batch, or of PyFlink's whole job, are checked exactly.
 
-In the last line ``ratio`` is pillarbox's rows per second over the rate of the fastest of Spark's three, ``ratio_flink``
-over the rate of PyFlink's faster mode, ``of_identity`` the share of that limit, ``bare_loop`` rows per second of the
-bare loop.
+In the last line, ``ratio`` is pillarbox's rows per second divided by the rate of the fastest of Spark's three,
+``ratio_flink`` divided by the rate of PyFlink's faster mode, and ``of_identity`` the share of that limit. ``bare_loop``
+is the bare loop's rows per second.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ OUTPUT = "key INT, first LONG, last LONG, n LONG"
 
 
 class Sessions(KeyedProcessFunction):
-    """Gathers the rows of a key until none has come for a while; then emits first, last and number."""
+    """Collects a key's rows until a gap without rows. Then emits the first time, the last time and the number."""
 
     def open(self, ctx):
         self.times = ctx.get_list_state(ListStateDescriptor("times"))
@@ -89,7 +89,7 @@ class Sessions(KeyedProcessFunction):
 
 
 def split(times, more):
-    """Return the sessions of stored times and more of them, of which the last one is still open."""
+    """Return the sessions of stored and new times. The last session is still open."""
     sessions = [times] if times else []
     for ts in more:
         if sessions and ts < sessions[-1][-1] + GAP:
@@ -112,11 +112,11 @@ class RowSessions(StatefulProcessor):
             yield Row(key=key[0], first=session[0], last=session[-1], n=len(session))
 
     def move(self, more):
-        """Take in the times of new rows, and give the sessions that they end."""
+        """Add the times of new rows, and return the sessions that they end."""
         state = self.end.get()
         stored = None if state is None else state[0]
         if stored is not None and more[0] < stored:
-            # The stored session goes on: it is read only if it also ends here.
+            # The stored session continues, and is read only if it also ends here.
             sessions = split([], more)
             if len(sessions) > 1:
                 sessions[0] = [time[0] for time in self.times.get()] + sessions[0]
@@ -139,7 +139,7 @@ class RowSessions(StatefulProcessor):
         yield Row(key=key[0], first=session[0], last=session[-1], n=len(session))
 
     def ended(self):
-        """Return the session whose timer fired, and forget it."""
+        """Remove and return the session whose timer has fired."""
         session = [time[0] for time in self.times.get()]
         self.times.clear()
         self.end.clear()
@@ -162,7 +162,7 @@ class PandasSessions(RowSessions):
 
 
 def frame_of(key, sessions):
-    """Return sessions of a key as pandas has them."""
+    """Return a key's sessions as a pandas frame."""
     return pd.DataFrame(
         {
             "key": key,
@@ -191,17 +191,17 @@ FUNCTIONS = KeyedFunctions(OUTPUT, Sessions, RowSessions, PandasSessions, sessio
 query = FUNCTIONS.query
 
 
-# -- what must come out --
+# -- expected results --
 
 
 class SessionBatches(KeyedBatches):
-    """Sessions with a timer that moves."""
+    """Micro-batches for sessions with a moving timer."""
 
     def _rows(self, key: Ints, ts: Ints) -> Ints:
         return np.stack([key, ts, np.ones_like(key)])
 
     def results(self, *, late: bool) -> Iterator[Columns]:
-        # Those of open sessions.
+        # Rows of open sessions.
         rows = np.empty((3, 0), np.int64)
         watermark = -1
         for number in count():
@@ -216,7 +216,7 @@ class SessionBatches(KeyedBatches):
 
 
 class Keyed(KeyedContest):
-    """The keyed sessions."""
+    """The contest of keyed sessions."""
 
     module = __name__
     flink = "benchmarks.peers.flink_jobs:KeyedSessions"

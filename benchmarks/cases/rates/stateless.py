@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stateless chain costs: map, filter, map, beside the same functions by hand in ``mapInArrow``.
+"""The cost of a stateless chain (map, filter, map), compared with the same functions by hand in ``mapInArrow``.
 
-2,000,000 payments in two partitions go through three Python functions, typed columns in and out, into the sink
-``noop``. pillarbox runs them as ``from_dataframe(df).map(f).filter(g).map(h).to_dataframe(schema)``. By hand there are
-three ways, each one function for ``mapInArrow`` that makes lists of the columns, rows of the lists, loops over them
-and makes Arrow columns of the outcome:
+2,000,000 payments in two partitions pass through three Python functions, with typed columns as input and output, into
+the sink ``noop``. pillarbox runs them as ``from_dataframe(df).map(f).filter(g).map(h).to_dataframe(schema)``. There are
+three versions by hand. Each is one function for ``mapInArrow`` that converts columns to lists and the lists to rows,
+loops over the rows, and converts the results to Arrow columns:
 
-  by hand, named tuples   the very same functions: fields by attribute, as pillarbox's rows have them
-  by hand, tuples         the first function unpacks a tuple instead, which spares the named tuple
-  by hand, tuned          the same, and columns become lists by numpy where Arrow's ``to_pylist`` is slow: what few
-                          would write
+  by hand, named tuples   the very same functions: fields are attributes, as in pillarbox's rows
+  by hand, tuples         the first function unpacks a tuple instead, which avoids the named tuple
+  by hand, tuned          the same, with numpy for columns for which Arrow's ``to_pylist`` is slow; few users would
+                          write this
 
-and, to know what Spark and Arrow alone take, ``mapInArrow`` with the identity.
+To show the time of Spark and Arrow alone, there is also ``mapInArrow`` with the identity.
 
-The jobs are run as ``harness/jobs.py`` says, in one Spark with two cores, in turn, every other round backwards. Each
-run's results are checked: their number and two sums over them, against the functions called in plain Python.
+``harness/jobs.py`` runs the jobs, in one Spark with two cores, in turn, with every other round in reverse order. The
+number of each run's results and two sums over them are compared with the functions called in plain Python.
 
-In the last line ``ratio`` is pillarbox's rows per second over the rate of the faster of the first two ways by hand,
-``tuned_ratio`` over the third.
+In the last line, ``ratio`` is pillarbox's rows per second divided by the rate of the faster of the first two versions
+by hand, and ``tuned_ratio`` divided by the third.
 """
 
 from __future__ import annotations

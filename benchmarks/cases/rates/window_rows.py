@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The windows that ``windows.py`` compares, the rows, and what must come out.
+"""The windows that ``windows.py`` compares, the rows, and the expected output.
 
-Rows have a key, a time (milliseconds) and an amount. A micro-batch has five minutes of event time; its rows come in
-order but for two seconds of disorder, in two files of which each has half of the keys. Times are multiples of 7 ms, so
-no two rows are exactly a session's gap apart, which engines take differently. A micro-batch ends six seconds after a
-full minute: with a watermark five seconds behind, all of its minutes have ended, and none more.
+Rows have a key, a time (milliseconds) and an amount. A micro-batch has five minutes of event time. Its rows are in
+order except for two seconds of disorder, in two files, each with half of the keys. Times are multiples of 7 ms, so no
+two rows are exactly a session's gap apart, a case that engines treat differently. A micro-batch ends six seconds after
+a full minute: with a watermark five seconds behind, exactly the windows up to that minute have ended.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ GRID = 7
 
 @dataclass(frozen=True)
 class Work:
-    """Windows of a keyed stream, and how many keys it has.
+    """Windows of a keyed stream, and its number of keys.
 
     Attributes:
-        size: milliseconds; of sessions, the gap.
-        slide: milliseconds; 0 for windows that do not slide.
+        size: size in milliseconds; for sessions, the gap.
+        slide: slide in milliseconds, or 0 for windows that do not slide.
         full_warm_up: whether a full micro-batch is needed to be warm. Where the small ones take a minute it is not.
     """
 
@@ -45,15 +45,15 @@ class Work:
     full_warm_up: bool = True
 
     def spec(self) -> dict[str, Any]:
-        """Return the windows as the peers' scripts get them."""
+        """Return the windows in the form that the peers' scripts expect."""
         return {name: value for name, value in asdict(self).items() if name in ("size", "slide", "session")}
 
     def windows(self, keys: int) -> Windows:
-        """Return what tells which windows come out."""
+        """Return a model that computes the expected windows."""
         return Sessions(self.size) if self.session else Panes(self.size, self.slide or self.size, keys)
 
     def assigner(self) -> Any:
-        """Return pillarbox's assigner."""
+        """Return pillarbox's window assigner."""
         if self.session:
             return EventTimeSessionWindows.with_gap(self.size)
         if self.slide:
@@ -61,7 +61,7 @@ class Work:
         return TumblingEventTimeWindows.of(self.size)
 
     def spark_window(self) -> Any:
-        """Return Spark's window of the column ``time``."""
+        """Return Spark's window over the column ``time``."""
         if self.session:
             return F.session_window("time", f"{self.size} milliseconds")
         slide = f"{self.slide} milliseconds" if self.slide else None
@@ -81,15 +81,15 @@ class Windows(ABC):
 
     @abstractmethod
     def add(self, key: Ints, ts: Ints, amount: Ints) -> None:
-        """Take the rows of a micro-batch."""
+        """Add the rows of a micro-batch."""
 
     @abstractmethod
     def due(self, time: int) -> Columns:
-        """Remove the windows that end at ``time`` or before it; return their keys, starts, counts and sums."""
+        """Remove the windows that end at ``time`` or earlier. Returns their keys, starts, counts and sums."""
 
 
 class Panes(Windows):
-    """Windows of a size, each made of panes as long as the slide."""
+    """Windows of a fixed size, composed of panes as long as the slide."""
 
     def __init__(self, size: int, slide: int, keys: int) -> None:
         self._slide = slide
@@ -141,14 +141,14 @@ class Sessions(Windows):
 
 
 def end_sessions(rows: Ints, gap: int, time: int, *, at_once: bool = False) -> tuple[Ints, list[Ints]]:
-    """Find the sessions that end ``gap`` after their last row, which is at ``time`` or before it.
+    """Find the sessions whose last row is at least ``gap`` before ``time``.
 
     Args:
         rows: keys, times, amounts.
-        at_once: whether a session also ends with the first row of its key's next one.
+        at_once: whether a session also ends at the first row of its key's next session.
 
     Returns:
-        the rows of the other sessions; and keys, first and last times, counts and sums.
+        the rows of the other sessions, and the found sessions' keys, first times, last times, counts and sums.
     """
     rows = rows[:, np.lexsort((rows[1], rows[0]))]
     key, ts, amount = rows
@@ -167,7 +167,7 @@ def end_sessions(rows: Ints, gap: int, time: int, *, at_once: bool = False) -> t
 
 
 class WindowBatches(MicroBatches):
-    """Keys, times and amounts, and the windows that come of them."""
+    """Micro-batches of keys, times and amounts, and their windows."""
 
     def __init__(self, work: Work, rows: int, small: int, keys: int, directory: Path) -> None:
         super().__init__(rows, small, keys, directory)
@@ -193,16 +193,16 @@ class WindowBatches(MicroBatches):
         return self.all_until(number, number)
 
     def all_until(self, number: int, first: int = 0) -> Columns:
-        """Return all windows of the rows of some micro-batches."""
+        """Return all windows of the rows in some micro-batches."""
         windows = self.work.windows(self.keys)
         for batch in range(first, number + 1):
             windows.add(**self.columns(batch))
         return windows.due(FOR_EVER)
 
     def emitted_until(self, number: int) -> list[int]:
-        """Return how many windows have come out after a micro-batch, and the sum of their totals.
+        """Return the number of windows emitted up to a micro-batch, and the sum of their totals.
 
-        Sessions of Pathway's have no end: they are there from their first row on.
+        Pathway emits sessions from their first row on, not at their end.
         """
         if self.work.session:
             return summary(self.all_until(number))[:2]

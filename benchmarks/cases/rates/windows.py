@@ -1,57 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows of count and sum: pillarbox beside Spark's own windows, PyFlink, Pathway and Bytewax, rows per second.
+"""Windows of count and sum: pillarbox compared with Spark's windows, PyFlink, Pathway and Bytewax, in rows per second.
 
-The works, all of them or those in ``--works``; all emit (key, start, count, sum), each window once (append mode):
+The works (``--works`` selects some) all emit (key, start, count, sum), each window once (append mode):
 
   tumbling      a minute, 100,000 keys
   tumbling-10k  a minute, 10,000 keys
   sliding       an hour that slides by a minute, 10,000 keys
   sessions      sessions with a gap of 30 seconds, 100,000 keys
 
-Micro-batches have 1,000,000 rows, which cover five minutes of event time, the watermark is 5 seconds behind. ``--keys``
-and ``--rows`` are for other sizes.
+Micro-batches have 1,000,000 rows, which cover five minutes of event time. The watermark is 5 seconds behind. ``--keys``
+and ``--rows`` set other sizes.
 
-pillarbox has two sides, both of them or those in ``--sides``: ``columnar``, aggregates of columns that Arrow computes,
-and ``python``, an ``AggregateFunction`` in Python. The peers, all of them or those in ``--peers``:
+pillarbox has two sides (``--sides`` selects some): ``columnar``, aggregates of columns that Arrow computes, and
+``python``, an ``AggregateFunction`` in Python. The peers (``--peers`` selects some):
 
-  spark     Spark's own ``groupBy(window, key).agg(...)``, which has no Python in it: with the faster of its two state
-            stores, those in ``--stores``: ``rocksdb`` (with changelog checkpoints, and rows not counted) and ``hdfs``
-            (in the JVM's memory); both warm up with each work, and the last micro-batch of that tells
+  spark     Spark's ``groupBy(window, key).agg(...)``, without any Python, with the faster of its two state stores
+            (``--stores`` selects some): ``rocksdb`` (with changelog checkpoints, and without counting rows) and
+            ``hdfs`` (in the JVM's memory); both warm up with each work, and their last warm-up micro-batch decides
   thread    PyFlink's windows with an ``AggregateFunction`` in Python, in thread mode
   process   the same in process mode
   pathway   Pathway's ``windowby``, in Rust
   bytewax   Bytewax's ``fold_window``
 
-and the limits: ``two-hops``, the same rows through Python twice with a shuffle between and no work done, which is the
-way of rows for functions in Python, and ``one-hop``, through Python once, behind a shuffle. PyFlink, Pathway and
-Bytewax get an environment each, made when it is missing; one that cannot be had here is left out, and the result says
-why.
+There are two limits: ``two-hops``, the same rows through Python twice with a shuffle in between and without any work
+(the path of rows for functions in Python), and ``one-hop``, through Python once, after a shuffle. PyFlink, Pathway and
+Bytewax each have their own environment, which is created if missing. If that fails, the peer is left out, and the
+result contains the reason.
 
-A work goes in rounds. In each of them every side on Spark in turn has three micro-batches (``--batches``), and each
-other one a job or a micro-batch; the others wait, in processes of their own. What counts is a side's median over its
-rounds, five by default. The warm-up is two small micro-batches and two full ones, so that Spark's state is as large as
-it stays; where windows slide it is after the small ones, which are long enough. In the first work it goes on until a
-side's JVM, which goes on compiling, has had a minute of micro-batches. Spark ends Python workers that were idle for a
-minute: a side with Python that has waited for as long gets a micro-batch more, which does not count.
+In each round of a work, every side on Spark in turn runs three micro-batches (``--batches``), and every other side a
+job or a micro-batch, while the others wait, in separate processes. The results are a side's medians over its rounds,
+five by default. The warm-up is two small micro-batches and two full ones, so that Spark's state has its final size.
+Sliding windows need only the small ones, which are long enough. In the first work, the warm-up continues until a side's
+JVM, which is still compiling, has run micro-batches for a minute. Spark ends Python workers that have been idle for a
+minute. A side with Python that has waited for so long runs an additional micro-batch, which does not count.
 
-- On Spark the cores are two, shuffle partitions two, output goes into the sink ``noop``. A
-  micro-batch's throughput is its ``numInputRows`` over its ``triggerExecution``.
-- Pathway gets the same micro-batches (of rows and keys one in 200 where windows slide, one in ten for sessions); it
+- On Spark, there are two cores and two shuffle partitions, and the sink is ``noop``. A micro-batch's throughput is its
+  ``numInputRows`` divided by its ``triggerExecution``.
+- Pathway receives the same micro-batches (for sliding windows, one in 200 rows and keys; for sessions, one in ten). It
   persists nothing. See ``peers/pathway_graph.py``.
 - PyFlink and Bytewax take many times as long, so their round is a job over a share of a micro-batch's rows with the
-  same share of its keys, so as many rows a window. A job begins without state and closes all windows at its end, with
-  no checkpoints; its start does not count. All that is to their favour. In thread mode, and for Bytewax, two processes
-  with half of the keys each run side by side, as threads would share Python's one lock. See ``peers/flink_jobs.py``
-  and ``peers/bytewax_flow.py``.
+  same share of its keys, and therefore as many rows per window. A job begins without state, closes all windows at its
+  end, and has no checkpoints, and its start does not count. All of this favours them. In thread mode, and for Bytewax,
+  two concurrent processes have half of the keys each, because threads would share Python's lock. See
+  ``peers/flink_jobs.py`` and ``peers/bytewax_flow.py``.
 
-Every result is checked: number of rows, sum of totals, and a checksum of all columns, of each micro-batch or job
-(Pathway: the first two). pillarbox emits a window in the micro-batch that brings the watermark, Spark in the one after
-it.
+Every result is checked: the number of rows, the sum of totals, and a checksum of all columns, of each micro-batch or
+job (for Pathway, only the number and the sum). pillarbox emits a window in the micro-batch that brings the watermark,
+Spark in the next one.
 
-In the last line ``ratio`` is rows per second of pillarbox's columnar side over those of Spark's own, tumbling, at
-100,000 keys.
-
-The rows are described in ``window_rows.py``.
+In the last line, ``ratio`` is the rows per second of pillarbox's columnar side divided by Spark's, for tumbling windows
+with 100,000 keys. ``window_rows.py`` describes the rows.
 """
 
 from __future__ import annotations
@@ -115,7 +113,7 @@ PEERS = {
     "one-hop": Contender("(identity, one hop)", "limit"),
 }
 CONTENDERS = {**OURS, **PEERS}
-# Works and sides of others, with a defect of theirs: its results are reported, and fail nothing (see
+# (work, peer) pairs with a known defect of the peer. Its wrong results are reported, but cause no failure (see
 # ``peers/flink_jobs.py``).
 KNOWN_TO_BE_WRONG = {("sessions", "thread")}
 
@@ -140,7 +138,7 @@ class Totals(AggregateFunction[Any, Any, Any]):
 
 
 class WithWindow(WindowFunction[Any, Any, Any, Any]):
-    """Puts key and window to the one result of ``Totals``."""
+    """Adds key and window to the result of ``Totals``."""
 
     def apply(self, key, window, inputs):
         n, total = inputs[0]
@@ -155,13 +153,13 @@ def _windowed(source: DataFrame, work: Work) -> Any:
 
 
 def python_query(source: DataFrame, work: Work) -> DataFrame:
-    """An aggregate function in Python."""
+    """Return the windows with an aggregate function in Python."""
     result = _windowed(source, work).aggregate(Totals(), WithWindow())
     return result.to_dataframe(OUTPUT)  # type: ignore[no-any-return]
 
 
 def columnar_query(source: DataFrame, work: Work) -> DataFrame:
-    """Aggregates of columns, computed by Arrow."""
+    """Return the windows with aggregates of columns, computed by Arrow."""
     result = _windowed(source, work).aggregate(n=count_(), total=sum_("amount")).to_dataframe()
     return result.select("key", F.unix_millis("window_start").alias("start"), "n", "total")  # type: ignore[no-any-return]
 
@@ -170,7 +168,7 @@ def columnar_query(source: DataFrame, work: Work) -> DataFrame:
 
 
 def spark_query(source: DataFrame, work: Work) -> DataFrame:
-    """Spark's own windows, in the JVM."""
+    """Return Spark's windows, which run in the JVM."""
     timed = source.withColumn("time", F.timestamp_millis("ts")).withWatermark("time", f"{DELAY} milliseconds")
     grouped = timed.groupBy(work.spark_window().alias("window"), "key")
     result = grouped.agg(F.count(F.lit(1)).alias("n"), F.sum("amount").alias("total"))
@@ -194,7 +192,7 @@ def query(source: DataFrame, question: Mapping[str, Any]) -> DataFrame:
 
 
 class PathwayRunner(Runner):
-    """Pathway, with a process for each work."""
+    """Runs Pathway, in a new process for each work."""
 
     contest: WindowContest
 
@@ -220,7 +218,7 @@ class PathwayRunner(Runner):
 
 
 class WindowContest(Contest):
-    """The kinds of windows."""
+    """The contest of windows."""
 
     module = __name__
     contenders = CONTENDERS
@@ -233,7 +231,7 @@ class WindowContest(Contest):
 
     @property
     def work(self) -> Work:
-        """The work that is being done."""
+        """The current work."""
         return WORKS[self.name]
 
     @property
@@ -297,7 +295,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     return Outcome("windows", ratio, figures, contest.wrong)
 
 
-# -- what the pages show --
+# -- pages --
 
 
 def present(result: Result, charts: Path | None) -> str:

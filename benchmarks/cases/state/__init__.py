@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What state costs: epochs, memory, restarts, and reading, rescaling and saving it."""
+"""The costs of state: epochs, memory and restarts, and reading, rescaling and saving state."""

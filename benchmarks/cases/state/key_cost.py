@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a key costs: bytes of memory in the worker, and bytes written to the state log, for some kinds of state.
+"""The cost of a key: bytes of memory in the worker, and bytes written to the state log, for some kinds of state.
 
-300,000 keys are filled in a process of their own for each kind; memory is what the process's resident memory has grown
-by once the epoch has been written.
+For each kind, a new process fills 300,000 keys. Memory is the growth of the process's resident memory until the epoch
+has been written.
 
-It needs Linux: it reads /proc. In the last line ``kinds`` has the bytes of memory and those written for each kind of
-state, ``ratio`` is memory over bytes written for the first of them.
+Requires Linux, because it reads /proc. In the last line, ``kinds`` has the bytes of memory and the bytes written for
+each kind of state. ``ratio`` is memory divided by bytes written, for the first kind.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Keys:
     """A side that fills keys once."""
 
     def fill(self, name: str, keys: int) -> dict[str, int]:
-        """Fill keys with a kind of state; return the bytes of each, in memory and written."""
+        """Fill keys with a kind of state. Returns the bytes per key, in memory and written."""
         descriptor, fill, timer = KINDS[name]
         gc.collect()
         before = resident()
@@ -109,7 +109,7 @@ def present(result: Result, charts: Path | None) -> str:
 
 
 def in_words(results: Results) -> str:
-    """Say what a key takes of memory."""
+    """Return a sentence on a key's memory."""
     sentences = [
         "The memory for a key depends on its state. For example, a numeric key with two values and an event-time timer"
         f" takes {results['state']['memory_bytes_per_key']:,} bytes of the worker's memory (`make bench-state`)."

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of Spark's Python workers: it must not grow with the rows of a micro-batch.
+"""The memory of Spark's Python workers, which must not grow with the rows of a micro-batch.
 
-A keyed program gives a row for each that it gets (a key, a time and 100 characters). It works off one micro-batch of
-500,000 rows, and in another Spark one of 5,000,000. Before, a small micro-batch that has all the keys makes the
-workers import what they need and fill the state; what a worker takes at most later (``VmHWM``) less what it has then
-(``VmRSS``) is its growth: buffers on their way in and out. These are bounded: an output queue of 4 MiB, Arrow batches
-of 8 MiB. The rows themselves are hundreds of MiB.
+A keyed program emits a row for each input row (a key, a time and 100 characters). It processes one micro-batch of
+500,000 rows and, in another Spark, one of 5,000,000 rows. A small micro-batch with all keys first makes the workers
+import modules and fill the state. A worker's growth is its later maximum (``VmHWM``) minus its memory after this
+micro-batch (``VmRSS``): buffers of input and output. These are bounded: an output queue of 4 MiB, Arrow batches of 8
+MiB. The rows themselves take hundreds of MiB.
 
-With ``--async`` the program asks a service about each row instead, 200 at a time, which takes 2 ms: what is held is
-bounded by that number, and the output by the Arrow batch that it came from.
+With ``--async``, the program instead sends a request for each row, 200 at a time, to a service that takes 2 ms. The
+number of requests bounds the rows in memory, and the input's Arrow batch bounds the output.
 
-It needs Linux: it reads /proc. In the last line ``ratio`` is the most that a worker grows by at 5,000,000 rows over
-that at 500,000 (without bounds it would be 10).
+Requires Linux, because it reads /proc. In the last line, ``ratio`` is the largest growth of a worker at 5,000,000 rows
+divided by the growth at 500,000 (without bounds, it would be 10).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ SMALL = {"few": 20_000, "many": 100_000, "keys": 2_000, "memory": "1g"}
 
 
 async def ask(row):
-    """Return each row with its time as the answer of a service."""
+    """Return a row with its time as a service's answer."""
     await asyncio.sleep(0.002)
     return row.key, row.text, row.ts
 
 
 def write(path: Path, rows: int, keys: int, width: int) -> None:
-    """Write a micro-batch: two files, in small row groups, with texts that take little room in them."""
+    """Write a micro-batch: two files, in small row groups, with texts that compress well."""
     texts = pa.array([f"{number:0{width}}" for number in range(100)])
     random = np.random.default_rng(1)
     path.mkdir(parents=True)
@@ -56,7 +56,7 @@ def write(path: Path, rows: int, keys: int, width: int) -> None:
         ) as writer:
             for start in range(0, rows // 2, 50_000):
                 count = min(50_000, rows // 2 - start)
-                # All the keys, also where the rows are few.
+                # All keys, even with few rows.
                 key = (np.arange(start, start + count) * 2 + part) % keys
                 text = texts.take(pa.array(random.integers(0, 100, count)))
                 columns = [pa.array(key, pa.int32()), pa.array(np.arange(start, start + count)), text]
@@ -64,7 +64,7 @@ def write(path: Path, rows: int, keys: int, width: int) -> None:
 
 
 class Memory(SparkSide):
-    """A side that looks at its workers' memory during a micro-batch."""
+    """A side that measures its workers' memory during a micro-batch."""
 
     def __init__(self, directory: str, memory: str, *, asynchronous: bool) -> None:
         super().__init__(directory, step_settings(memory))
@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         side.close()
         if after["rows"] != rows or after["given"] != rows:
             raise SystemExit(f"{after['rows']:,} rows came in and {after['given']:,} out, not {rows:,}")
-        # A worker that came later is measured from the least that another started with.
+        # A later worker's growth is measured from the smallest initial memory of the others.
         least = min(before["now"].values())
         growth = [(kib - before["now"].get(pid, least)) / 1024 for pid, kib in after["peaks"].items()]
         workers[str(rows)] = {
@@ -143,7 +143,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     return Outcome(name, large["growth_mib"][0] / max(small["growth_mib"][0], 1.0), figures)
 
 
-# -- what the pages show --
+# -- pages --
 
 
 def present(result: Result, charts: Path | None) -> str:

@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A query with much state, from outside: how long it takes to read it, to rescale it, to save it, to start from that.
+"""Operations on a query with much state: reading, rescaling, saving, and starting from a savepoint.
 
-Each key has a count and the time of its last row, both of declared types: in pillarbox two value states, in Spark's own
-``transformWithState`` one with two fields. Both checkpoints are made of the same rows, in two epochs: one row for each
-key, then 1,000 rows. Making Spark's takes most of the time (some 20,000 keys a second); with ``--checkpoints DIR`` both
-are kept there, and found again by the next run with as many keys. The works, all of them or those in ``--works``:
+Each key has a count and the time of its last row, both of declared types: two value states in pillarbox, one value
+state with two fields in Spark's ``transformWithState``. Both checkpoints are made from the same rows, in two epochs:
+one row for each key, then 1,000 rows. Making Spark's checkpoint takes most of the time (some 20,000 keys per second).
+With ``--checkpoints DIR``, both are stored there, and reused by the next run with as many keys. The works (``--works``
+selects some):
 
-  read       ``pillarbox.read_state`` to the end, beside Spark's own reader (the ``statestore`` format) on the
-             checkpoint of ``transformWithState``: rows per second, and the ratio of these
-  rescale    ``pillarbox.rescale`` from two partitions to one, beside Spark's own repartitioning of the checkpoint of
+  read       ``pillarbox.read_state`` to the end, and Spark's own reader (the ``statestore`` format) on the checkpoint
+             of ``transformWithState``: rows per second, and their ratio
+  rescale    ``pillarbox.rescale`` from two partitions to one, and Spark's own repartitioning of the checkpoint of
              ``transformWithState``: seconds, and their ratio
-  savepoint  ``pillarbox.savepoint``, over the time to read the same state and Spark's time to write these rows, which
-             it has in memory, to Parquet
-  start      ``env.from_savepoint`` on a new checkpoint, over a restart from the checkpoint: from building the query to
-             the first rows at the sink, each in a new process
+  savepoint  ``pillarbox.savepoint``, divided by the time to read the same state and to write its rows from Spark's
+             memory to Parquet
+  start      ``env.from_savepoint`` on a new checkpoint, divided by a restart from the checkpoint: from building the
+             query to the first rows at the sink, each in a new process
 
-All sides take turns; medians of the rounds count. Each has its processor time beside it, and the largest memory of
-Java, of all Python processes, and of one of them. Results are checked: the number of keys and the sums of all that was
-read (in the round that warms up: it is the same checkpoint in all), of what is there behind the rescaling, and in the
-savepoint; and each row that comes out of a query that was started. ``--minutes`` bounds the whole: no further round is
-begun that would probably go beyond it, but each work has one that counts.
+All sides take turns, and the results are medians of the rounds. Each has its processor time, and the largest memory of
+Java, of all Python processes, and of one Python process. The results are checked: the number of keys and the sums of
+all state that was read (in the warm-up round only, because all rounds read the same checkpoint), of the state after
+rescaling, and of the savepoint; and each row that a started query emits. ``--minutes`` limits the whole run: no round
+begins that would probably exceed the limit, but each work has at least one round that counts.
 
-In the last line ``ratio`` is that of ``read``, ``ratios`` has all of them.
+In the last line, ``ratio`` is the ratio of ``read``, and ``ratios`` has all ratios.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from benchmarks.report.words import page
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, Types, ValueStateDescriptor
 
 SIDES = {"pillarbox": "pillarbox", "spark": "transformWithState"}
-# Each with the sides that take turns.
+# Works, with the sides that take turns.
 WORKS = {
     "read": tuple(SIDES),
     "rescale": tuple(SIDES),
@@ -69,8 +70,8 @@ OUTPUT = "key LONG, n LONG"
 UID = "count"
 SMALL = {"keys": 20_000, "rounds": 1, "memory": "1g"}
 _STORE = "spark__sql__streaming__stateStore__"
-# Of Spark's own, each epoch leaves a whole copy of the state, so its reader does not have to go through the changes of
-# millions of keys first. pillarbox sets for its queries what they need.
+# Spark's side writes a complete snapshot of the state in each epoch, so its reader need not first replay the changes of
+# millions of keys. pillarbox sets its own settings.
 SETTINGS = {
     _STORE + "providerClass": STATE_STORE,
     _STORE + "rocksdb__changelogCheckpointing__enabled": "false",
@@ -78,7 +79,7 @@ SETTINGS = {
 
 
 class Count(KeyedProcessFunction):
-    """A count and the time of the last row. Each row gives its key's count."""
+    """Stores a count and the time of the last row. Emits a key's count for each row."""
 
     def open(self, ctx):
         self.n = ctx.get_state(ValueStateDescriptor("n", Types.LONG()))
@@ -109,7 +110,7 @@ class SparkCount(StatefulProcessor):
 
 
 class Rows:
-    """The rows of all epochs, as files of Parquet, and what the state holds behind them."""
+    """The rows of all epochs, as Parquet files, and the expected state after them."""
 
     def __init__(self, keys: int) -> None:
         random = np.random.default_rng(7)
@@ -123,7 +124,7 @@ class Rows:
         return keys % 86_400_000 + epoch
 
     def write(self, directory: Path, epoch: int) -> None:
-        """Write the rows of an epoch; 2 is the one that a query finds which is started again."""
+        """Write the rows of an epoch. Epoch 2 is for the restarted query."""
         directory.mkdir(parents=True, exist_ok=True)
         keys = self._waiting if epoch == 2 else self._parts[epoch]
         for part in range(PARTITIONS):
@@ -133,19 +134,19 @@ class Rows:
             )
 
     def state(self) -> list[int]:
-        """Return the number of keys, and the sums of counts and of times, behind the first two epochs."""
+        """Return the number of keys, the sum of counts and the sum of times after the first two epochs."""
         at = self._at(np.arange(self._keys), 0)
         at[self._parts[1]] += 1
         return [self._keys, self._keys + len(self._parts[1]), int(at.sum())]
 
     def started(self) -> list[tuple[int, int]]:
-        """Return the rows that come out of a query that is started again."""
+        """Return the rows that a restarted query must emit."""
         before = set(self._parts[1].tolist())
         return sorted((key, 2 + (key in before)) for key in self._waiting.tolist())
 
 
 def result(side: str, source: DataFrame, savepoint: str | None = None) -> DataFrame:
-    """Return the query of a side; from a savepoint, if one is given."""
+    """Return a side's query, which starts from ``savepoint``, if given."""
     if side == "spark":
         return source.groupBy("key").transformWithState(SparkCount(), OUTPUT, "append", "None")
     env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession).set_parallelism(PARTITIONS)
@@ -154,11 +155,11 @@ def result(side: str, source: DataFrame, savepoint: str | None = None) -> DataFr
     return env.from_dataframe(source).key_by("key").process(Count()).uid(UID).to_dataframe(OUTPUT)
 
 
-# -- on Spark, in a process of its own --
+# -- on Spark, in its own process --
 
 
 class Operated(SparkSide):
-    """A side that operates checkpoints. Each work returns what it has measured by name."""
+    """A side that operates on checkpoints. Each work returns its measurements by name."""
 
     def __init__(self, keys: int, checkpoints: str, directory: str, memory: str) -> None:
         super().__init__(directory, {"spark__driver__memory": memory, **SETTINGS})
@@ -180,7 +181,7 @@ class Operated(SparkSide):
         (self._checkpoints / f"{side}.made").touch()
 
     def _copied(self, side: str) -> str:
-        """Return a copy of a side's checkpoint, by links: Spark never writes into a file that is there."""
+        """Return a copy of a side's checkpoint, made of links, because Spark never changes existing files."""
         path = self.directory / f"{side}-{time.monotonic_ns()}"
         shutil.copytree(self._checkpoints / side, path, copy_function=os.link)
         return str(path)
@@ -192,19 +193,19 @@ class Operated(SparkSide):
         return read.select("key.key", "value.n", "value.at", "partition_id")
 
     def _wrong(self, rows: DataFrame) -> str:
-        """Return how rows of the state differ from what it must be; empty: they do not."""
+        """Return how rows of the state differ from the expected rows, or ""."""
         sums = list(rows.agg(F.count("key"), F.sum("n"), F.sum("at")).first() or ())
         expected = self._rows.state()
         return "" if sums == expected else f"{sums}, not {expected}"
 
     def read(self, side: str, index: int) -> dict[str, Any]:
-        """Read all of the state."""
+        """Read all state."""
         checkpoint = str(self._checkpoints / side)
         figures = _measured(lambda: _consume(self._state(side, checkpoint)))
         return {side: {**figures, "wrong": self._wrong(self._state(side, checkpoint)) if index < 0 else ""}}
 
     def rescale(self, side: str, index: int) -> dict[str, Any]:
-        """Spread the state over half as many partitions."""
+        """Rescale the state to half as many partitions."""
         checkpoint, parallelism = self._copied(side), PARTITIONS // 2
         manager: Any = self.spark._streamingCheckpointManager
         if side == "pillarbox":
@@ -216,7 +217,7 @@ class Operated(SparkSide):
         return {side: {**figures, "wrong": wrong}}
 
     def savepoint(self, side: str, index: int) -> dict[str, Any]:
-        """Save the state; then read it, and write its rows, which are in memory then, to Parquet."""
+        """Save the state. For comparison, read it, and write its rows from memory to Parquet."""
         checkpoint, target, beside = (
             str(self._checkpoints / side),
             self._checkpoints / "savepoint",
@@ -239,7 +240,7 @@ class Operated(SparkSide):
         }
 
     def start(self, side: str, index: int) -> dict[str, Any]:
-        """Start a query that finds rows, from a savepoint or a checkpoint; return the seconds to its first output."""
+        """Start a query from a savepoint or checkpoint, with rows waiting. Returns the seconds until its output."""
         self._rows.write(self._checkpoints / "pillarbox-in", 2)
         savepoint = str(self._checkpoints / "savepoint") if side == "savepoint" else None
         checkpoint = self._copied("pillarbox") if savepoint is None else str(self.directory / "new")
@@ -248,7 +249,7 @@ class Operated(SparkSide):
                 lambda: result("pillarbox", self._source("pillarbox"), savepoint), Path(checkpoint)
             )
         shutil.rmtree(checkpoint)
-        # They would be part of the checkpoints that a later run makes.
+        # Otherwise, later runs would include these rows in their checkpoints.
         for path in (self._checkpoints / "pillarbox-in").glob("2-*"):
             path.unlink()
         expected = self._rows.started()
@@ -287,7 +288,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def rounds_until(until: float, first: int, rounds: int) -> Iterator[int]:
-    """Return the numbers of a work's rounds, as far as there is time for them; those below 0 warm up."""
+    """Yield the numbers of a work's rounds until time runs out. Rounds with negative numbers warm up."""
     took = 0.0
     for index in range(first, rounds):
         began = time.monotonic()
@@ -318,7 +319,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
             figures = f"{answer['seconds']:8.2f} s  {'WRONG' if answer.get('wrong') else ''}"
             print(f"{time.monotonic() - begun:6.0f} s  round {index:2}  {work:10}{part:12}{figures}", flush=True)
 
-    # Beside the checkpoints, so that these can be copied by links.
+    # Next to the checkpoints, which can then be copied as links.
     with tempfile.TemporaryDirectory(prefix="bench-operate-", dir=base) as scratch:
         for name in SIDES if {"read", "rescale"} & {*arguments.works} else ("pillarbox",):
             if not (checkpoints / f"{name}.made").exists():
@@ -363,7 +364,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
 
 
 def ratio_of(work: str, measured: dict[str, list[dict[str, Any]]]) -> float:
-    """Return the ratio of a work."""
+    """Return a work's ratio."""
     middle = medians({part: [figures["seconds"] for figures in several] for part, several in measured.items()})
     if work == "read":
         return middle["spark"] / middle["pillarbox"]

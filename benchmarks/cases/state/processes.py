@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of an executor take without state: the bases of the formula in ``docs/operations.md``.
+"""The memory of an executor's processes without state: the constants of the formula in ``docs/operations.md``.
 
-A keyed function that keeps nothing handles micro-batches of 1,000 rows in some state partitions. In the last one it
-collects garbage, which writes to pages that homes share until then. Of the PySpark daemon, the starter of homes,
-workers and homes, the median is shown of what the kernel tells of each kind: the resident memory (``Rss``), the
-proportional one (``Pss``), and pages of one process alone (``Private``).
+A keyed function without state processes micro-batches of 1,000 rows in some state partitions. In the last micro-batch,
+it collects garbage, which writes to memory pages that homes have shared until then. For each kind of process (the
+PySpark daemon, the starter of homes, workers and homes), the table shows the medians of the kernel's figures: resident
+memory (``Rss``), proportional memory (``Pss``), and memory of one process alone (``Private``).
 
-It needs Linux: it reads /proc. In the last line ``ratio`` is the private memory of a home divided by a worker's,
-``shared_mb`` is what the formula calls shared: all proportional memory without the private memory of workers and homes.
+Requires Linux, because it reads /proc. In the last line, ``ratio`` is the private memory of a home divided by a
+worker's. ``shared_mb`` is the formula's shared memory: all proportional memory minus the private memory of workers and
+homes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ FIGURES = {"rss_mb": "Rss:", "pss_mb": "Pss:", "private_mb": "Private_"}
 
 
 class Collect(KeyedProcessFunction):
-    """Collects garbage at rows of the last micro-batch."""
+    """Collects garbage in the last micro-batch."""
 
     def open(self, ctx):
         self.has_collected = False
@@ -57,7 +58,7 @@ class Processes(SparkSide):
         super().__init__(directory, {"spark__sql__shuffle__partitions": str(partitions)}, slots=slots)
 
     def run(self, epochs: int) -> dict[str, list[dict[str, float]]]:
-        """Run the query; return the figures of each process at its end, by kind."""
+        """Run the query. Returns the memory of each process at the query's end, by kind of process."""
         folder, spark = self.directory, self.spark
         (folder / "in").mkdir(parents=True)
         rng = np.random.default_rng(1)

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long it takes to start again: from the restart to the first output, by the number of keys in state.
+"""The duration of a restart until the first output, by the number of keys in state.
 
-Each key has two values and an event-time timer. Before, every key was written once and then as many again, twice,
-drawn at random: so the state log has reached the length at which it is cleaned, with what is out of date in it.
+Each key has two values and an event-time timer. Before the restart, every key is written once, followed twice by as
+many random keys. So the state log has reached the length at which it is cleaned, and contains outdated entries.
 
-The task alone, on the local runtime: a new job is given the chunks of the log in a file, and runs an epoch of 1,000
-records, each of which emits its key's count. Beside it ``pickle.loads`` of the same chunks from the same file, which
-no reader of them can beat: with the garbage collector off, and nothing done with what it gives. In turn,
-in one process, and with two kinds of timers: spread over an hour by the millisecond, so that hardly two are at one
-time; and at full minutes, as the timers of windows are.
+On the local runtime, without Spark: a new job loads the log's chunks from a file, and runs an epoch of 1,000 records,
+each of which emits its key's count. It is compared with ``pickle.loads`` of the same chunks from the same file, with
+the garbage collector off, and without any use of the result; no reader can be faster. The two take turns in one
+process, with two kinds of timers: spread over an hour in milliseconds, so that hardly any two have the same time; and
+at full minutes, like the timers of windows.
 
-On Spark: a query is loaded and stopped, and its process ends. A new process restarts it from its checkpoint, with new
-Python workers and a new Java, and finds one micro-batch waiting: what counts is the time from building the query to
-the first rows at the sink. Most of that is Spark's own first micro-batch, so there is also one with 1,000 keys.
+On Spark: a query is loaded and stopped, and its process ends. A new process restarts the query from its checkpoint,
+with new Python workers and a new Java, and one micro-batch waiting. The result is the time from building the query to
+the first rows at the sink. Most of that is Spark's own first micro-batch, so there is also a query with 1,000 keys.
 
-The results are checked: each row that comes out must have its key's count over all that was ever written.
+The results are checked: each emitted row must have its key's count of all rows so far.
 
-In the last line ``ratio`` is the task's cold start at 1,000,000 keys over ``pickle.loads`` of the chunks, of both kinds
-of timers the larger.
+In the last line, ``ratio`` is the job's cold start at 1,000,000 keys divided by ``pickle.loads`` of the chunks, the
+larger for both kinds of timers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SMALL = {"keys": 50_000, "rounds": 2, "spark_keys": [10_000], "restarts": 1, "me
 
 
 class Rows:
-    """The rows: keys, and when their timers are due; always the same for a number of keys."""
+    """Rows of keys and their timers' times, always the same for a number of keys."""
 
     def __init__(self, keys: int, timers: str) -> None:
         random = np.random.default_rng(1)
@@ -69,7 +69,7 @@ class Rows:
         return self._random.integers(0, HOUR, count) // self._unit * self._unit + HOUR
 
     def load(self, most: int) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-        """Return at least a dozen epochs of at most ``most`` rows."""
+        """Yield at least a dozen epochs of at most ``most`` rows."""
         step = min(most, len(self._order) // 12)
         for start in range(0, len(self._order), step):
             keys = self._order[start : start + step]
@@ -81,7 +81,7 @@ class Rows:
 
 
 def agrees(out: list[Any], touched: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> bool:
-    """Return whether each key came out, with its count in the state and one more."""
+    """Return whether each key was emitted with its stored count plus one."""
     return sorted(map(tuple, out)) == sorted((key, int(counts[key]) + 1) for key in touched.tolist())
 
 
@@ -100,7 +100,7 @@ def run_epoch(job: LocalJob, keys: npt.NDArray[np.int64], at: npt.NDArray[np.int
 
 
 class Alone:
-    """A side with the chunks of a task's log in a file."""
+    """A side on the local runtime, with the chunks of a task's log in a file."""
 
     def __init__(self, keys: int, timers: str, directory: str) -> None:
         self._keys = keys
@@ -119,7 +119,7 @@ class Alone:
             return {number: file.read(length) for number, length in self._lengths.items()}
 
     def plain(self) -> dict[str, Any]:
-        """Load the chunks by ``pickle.loads``, without the head of the log."""
+        """Load the chunks with ``pickle.loads``, without the log's head."""
         gc.collect()
         gc.disable()
         started = time.perf_counter()
@@ -130,7 +130,7 @@ class Alone:
         return {"seconds": seconds, "entries": entries, "bytes": sum(self._lengths.values())}
 
     def cold(self) -> dict[str, Any]:
-        """Start a job on the chunks, and run an epoch."""
+        """Start a job from the chunks, and run an epoch."""
         touched, at = self._rows.touch()
         gc.collect()
         started = time.perf_counter()
@@ -166,9 +166,9 @@ class OnSpark(SparkSide):
         self._query.stop()
 
     def restart(self, number: int) -> dict[str, Any]:
-        """Restart the query, which finds a micro-batch waiting; return the seconds to its first rows."""
+        """Restart the query, with a micro-batch waiting. Returns the seconds until its first rows."""
         for _ in range(number + 1):
-            # Keys differ from restart to restart; what earlier ones touched counts.
+            # Each restart has different keys, and its counts include the rows of earlier restarts.
             touched, at = self._rows.touch()
             self._rows.counts[touched] += 1
         self._rows.counts[touched] -= 1
@@ -185,7 +185,7 @@ class OnSpark(SparkSide):
         }
 
 
-# -- all of it --
+# -- the comparison --
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -254,7 +254,7 @@ def measure_spark(arguments: argparse.Namespace, path: Path, keys: int, wrong: l
     return restarts
 
 
-# -- what the pages show --
+# -- pages --
 
 
 def present(result: Result, charts: Path | None) -> str:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task that failed at a late record of an epoch: how long it takes to see it fail again.
+"""The time to reproduce the failure of a task at a late record of an epoch.
 
-A query with one keyed subtask reads one epoch of many rows, and its function fails at the record with the number in
-``--fails-at``. Two ways to see it fail again take turns, each in a process of its own:
+A query with one keyed subtask reads one epoch of many rows, and its function fails at record number ``--fails-at``. Two
+ways to reproduce the failure take turns, each in a new process:
 
-  replay  ``pillarbox replay`` of the recording of the task, in a process that finds no Java
-  spark   the program is started again on the checkpoint: a Spark session, and the epoch up to the failure
+  replay  ``pillarbox replay`` of the task's recording, in a process without Java
+  spark   a restart of the program on the checkpoint: a Spark session, and the epoch up to the failure
 
-The seconds are of the whole process, from its start to its end. Both must give the same exception, key, record and
-number of the record. Also told is how long ``pillarbox.record`` took to make the recording, and its size.
+The time is that of the whole process, from start to end. Both must fail with the same exception, key, record and record
+number. The duration of ``pillarbox.record`` and the size of the recording are also printed.
 
-In the last line ``ratio`` is the time of ``replay`` over the time of ``spark``; ``seconds`` has both.
+In the last line, ``ratio`` is the time of ``replay`` divided by the time of ``spark``, and ``seconds`` has both times.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pillarbox._reports.failure import Failure
 KEYS = 10_000
 SMALL = {"rows": 20_000, "fails_at": 14_001, "rounds": 1}
 BLOCKS: dict[str, Block] = {}
-# What both ways have to agree in.
+# Fields that must be equal in both ways.
 AGREE = ("cause", "key", "record", "number")
 
 
@@ -61,7 +61,7 @@ class Count(KeyedProcessFunction):
 
 
 class Failing(SparkSide):
-    """The query, with all that it reads and writes in a directory."""
+    """The failing query, with all its files in one directory."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(directory, {"spark__driver__memory": "1g"})
@@ -73,7 +73,7 @@ class Failing(SparkSide):
         return counts.to_dataframe("key LONG, n LONG").writeStream.format("noop")
 
     def fail(self) -> dict[str, Any]:
-        """Run the query until it fails; return the failure."""
+        """Run the query until it fails. Returns the failure."""
         query = pillarbox.start(self._writer().option("checkpointLocation", str(self.directory / "checkpoint")))
         try:
             query.awaitTermination()
@@ -84,7 +84,7 @@ class Failing(SparkSide):
         raise AssertionError("the query has not failed")
 
     def record(self, recording: str) -> dict[str, Any]:
-        """Record the task that failed; return the seconds that it took."""
+        """Record the failed task. Returns the duration (seconds)."""
         began = time.perf_counter()
         pillarbox.record(self._writer(), recording, checkpointLocation=str(self.directory / "checkpoint"))
         return {"seconds": time.perf_counter() - began}
@@ -97,7 +97,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def write_rows(directory: Path, rows: int, fails_at: int) -> None:
-    """Write the rows of the epoch, of which one is wrong."""
+    """Write the epoch's rows, including the wrong row."""
     random = np.random.default_rng(7)
     amounts = random.integers(1, 100, rows)
     amounts[fails_at - 1] = -5
@@ -108,7 +108,7 @@ def write_rows(directory: Path, rows: int, fails_at: int) -> None:
 
 
 def replay(recording: Path) -> dict[str, Any]:
-    """Run the recording in a process that finds no Java; return its failure."""
+    """Replay the recording in a process without Java. Returns its failure."""
     without = {**os.environ, "JAVA_HOME": "/none", "PATH": "/none", "PYTHONPATH": f"{SOURCE}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-m", "pillarbox", "replay", str(recording), "--diff", "--json"]
     done = subprocess.run(command, env=without, capture_output=True, text=True, check=False)
@@ -119,7 +119,7 @@ def replay(recording: Path) -> dict[str, Any]:
 
 
 def again(directory: Path) -> dict[str, Any]:
-    """Start the program again in a process of its own; return its failure."""
+    """Restart the program in a new process. Returns its failure."""
     side = Side(Failing, directory=str(directory))
     failure: dict[str, Any] = side.ask("fail")["failure"]
     side.close()

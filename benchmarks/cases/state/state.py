@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an epoch's state costs: it must grow with the keys that are touched, not with those that exist.
+"""The cost of state in an epoch, which must depend on the keys that the epoch changes, not on all keys.
 
-Two jobs run the same epochs of 1,000 records with 1,000 different keys, in turn, each in a process of its own: one has
+Two jobs run the same epochs of 1,000 records with 1,000 different keys, in turn, each in its own process. One has
 10,000 keys in its state, the other 2,000,000. Each record changes its key's count, and moves the key's event-time
-timer. Before that every key is written once and then as many again, twice, drawn at random: so both logs have reached
-the length at which epochs clean up, and what they find is in part still current. What counts is the median; the means
-are there as well, because cleaning comes in portions.
+timer. Before that, every key is written once, followed twice by as many random keys. So both logs have reached the
+length at which epochs clean up, and contain both current and outdated entries. The results are medians. Means are also
+shown, because the cleaning is done in portions.
 
-More keys take more memory, and more of it is out of the processor's caches. How much of the ratio is due to that alone
-shows in the same touches of a plain dictionary of lists.
+More keys take more memory, more of which is outside of the processor's caches. To show this effect alone, the same
+changes are made to a plain dictionary of lists.
 
-It runs on the local runtime, without Spark. With ``--spark`` the same on Spark: there the ratio is that of whole
-micro-batches, most of which is Spark's own. In the last line ``ratio`` is the time of an epoch at 2,000,000 keys over
-that at 10,000, ``bytes_ratio`` that of the bytes written.
+It runs on the local runtime, without Spark. With ``--spark``, it runs on Spark, and compares whole micro-batches, most
+of which is Spark's own time. In the last line, ``ratio`` is the time of an epoch at 2,000,000 keys divided by the time
+at 10,000, and ``bytes_ratio`` the same for the bytes written.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SMALL = {"few": 2_000, "many": 50_000, "touched": 200, "memory": "1g"}
 
 
 class Epochs:
-    """The keys of each epoch: first all of them, then as many again, twice, at random; then a few, anywhere."""
+    """The keys of each epoch. First every key once, then as many random keys, twice; then a few random keys."""
 
     def __init__(self, keys: int, touched: int) -> None:
         self._random = np.random.default_rng(1)
@@ -54,7 +54,7 @@ class Epochs:
         self._touched = touched
 
     def load(self, most: int = LOAD) -> list[npt.NDArray[np.int64]]:
-        """Return the keys of at least a dozen epochs, of at most ``most`` records each."""
+        """Return the keys of at least a dozen epochs with at most ``most`` records each."""
         drawn = self._random.integers(0, self._keys, 2 * self._keys)
         order = np.concatenate([self._random.permutation(self._keys), drawn])
         step = min(most, len(order) // 12)
@@ -65,7 +65,7 @@ class Epochs:
 
 
 class Local:
-    """A side on the local runtime: a job with some keys in its state."""
+    """A side on the local runtime, with some keys in its state."""
 
     def __init__(self, keys: int, touched: int) -> None:
         self._keys = keys
@@ -88,7 +88,7 @@ class Local:
         return time.perf_counter() - started, time.process_time() - started_cpu
 
     def load(self) -> dict[str, Any]:
-        """Fill the state; return what a key takes of memory and of the log."""
+        """Fill the state. Returns a key's bytes in memory and in the log."""
         before = _rss()
         for touch in self._epochs.load():
             self._run(touch)
@@ -104,16 +104,16 @@ class Local:
         return {"ms": seconds * 1000, "cpu_ms": cpu * 1000, "bytes": task.state_bytes_written}
 
     def plain(self) -> dict[str, Any]:
-        """Touch keys of a plain dictionary."""
+        """Change keys of a plain dictionary."""
         return {"ns": _plain_dictionary(self._epochs, self._keys, self._touched)}
 
     def close(self) -> None:
-        """End the job."""
+        """Close the job."""
         self._job.__exit__(None, None, None)
 
 
 def _plain_dictionary(epochs: Epochs, keys: int, touched: int) -> float:
-    """Touch keys of a plain dictionary: what caches and memory make of more keys, without any of our doing.
+    """Change keys of a plain dictionary, to measure the effect of caches and memory alone.
 
     Returns:
         nanoseconds to look up a key's list and change an item of it.
@@ -230,14 +230,14 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
 
 
 def _on_spark(epochs: dict[int, list[dict[str, Any]]]) -> Result:
-    """Return how long reading and writing state took, and how many epochs found the live state."""
+    """Return the durations of reading and writing state, and how many epochs found their state in memory."""
     return {
         "state_ms": rounded(medians({keys: [epoch["state_ms"] for epoch in all_] for keys, all_ in epochs.items()})),
         "in_step": {keys: sum(epoch["in_step"] for epoch in all_) for keys, all_ in epochs.items()},
     }
 
 
-# -- what the pages show --
+# -- pages --
 
 
 def present(result: Result, charts: Path | None) -> str:

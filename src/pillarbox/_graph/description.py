@@ -160,7 +160,7 @@ def compare(then: dict[str, Any], now: dict[str, Any], *, is_committed: bool = T
 
     Args:
         is_committed: whether an epoch is committed. If only the first epoch has begun, there is no state yet, but Spark
-            has stored positions for each source, and whether the state depends on processing time.
+            has stored each source's position, and whether the state depends on processing time.
     """
     comparison = Comparison(survives_savepoint=is_committed)
     old, new = then["programs"], now["programs"]

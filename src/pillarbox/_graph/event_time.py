@@ -115,9 +115,9 @@ def _warn_if_silent(step: OperatorTransformation, before: list[_TimeState]) -> N
 def parts_with_timeouts(
     assigners: set[OperatorTransformation], others: set[OperatorTransformation]
 ) -> list[OperatorTransformation]:
-    """Return the assigners that differ between two parts of a source, or [] if no timeout applies.
+    """Return the watermark assigners that differ between two parts of a source, or [] if no timeout applies.
 
-    An edge's receiver notices that no records arrive, so each part needs its own edge.
+    The receiver of an edge detects that no records arrive, so each such part needs its own edge.
     """
     if not assigners or not others:
         return []

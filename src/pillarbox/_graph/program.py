@@ -39,7 +39,7 @@ from pillarbox._state.keys.key_note import note_of_inputs
 from pillarbox._task.network.partitioner import ForwardPartitioner, OutputPartitioner, Partitioner, RebalancePartitioner
 from pillarbox._task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
 
-_numbers = count(1)  # of this process's programs
+_numbers = count(1)  # ids of this process's programs
 # Shared, so that streams of a union share one edge.
 _FORWARD = ForwardPartitioner()
 _REBALANCE = RebalancePartitioner()
@@ -148,7 +148,7 @@ class _Compiler:
         self._children: dict[Transformation, list[tuple[Transformation, int]]] = {}
         self._heads: dict[OperatorTransformation, Vertex] = {}
         self._sources: list[SourceTransformation] = []
-        # By (vertex number, edge id).
+        # Upstream watermark assigners, by (vertex number, edge id).
         self._assigners: defaultdict[tuple[int, int], set[OperatorTransformation]] = defaultdict(set)
         for sink in sinks:
             self._reach(sink)
@@ -382,7 +382,7 @@ class _Compiler:
         assigners: set[OperatorTransformation],
         more: set[OperatorTransformation],
     ) -> list[OperatorTransformation]:
-        """Return the assigners that differ between two parts of a source if one detects that its part is silent."""
+        """Return the watermark assigners that differ between two parts of a source, or [] if no timeout applies."""
         has_parts = vertex.is_source and not vertex.batch and consumer.strategy is None
         return parts_with_timeouts(assigners, more) if has_parts else []
 

@@ -121,7 +121,7 @@ class SavepointStart:
         return redistribute(vertex.uid, own_states, vertex.parallelism, vertex.channels, keys_stay=keys_stay)
 
     def _senders(self, table: OperatorTable, manifest: Manifest, program: Program) -> dict[int, int]:
-        """Map vertex numbers in the savepoint to the program's, matching sources as for positions."""
+        """Map vertex numbers in the savepoint to the program's. Sources are matched as for their positions."""
         heads = {vertex.uid: vertex.number for vertex in program.vertices if not vertex.is_source}
         operators = {number: self.uid_of(uid) for uid, number, _ in table.program}
         numbers = {number: heads[uid] for number, uid in operators.items() if uid in heads}
@@ -151,7 +151,7 @@ class SavepointStart:
         return replace(state, task=task, row={name: content for name, content in slots if name is not None})
 
     def _event_time(self, event_time: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
-        """Replace the savepoint's uids in the event-time state, even within names, with the program's."""
+        """Replace the savepoint's uids in the event-time state, including uids within names, with the program's."""
 
         def merge_name(name: tuple[Any, ...]) -> tuple[Any, ...]:
             if len(name) == 1:

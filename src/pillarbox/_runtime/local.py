@@ -241,7 +241,7 @@ class LocalJob:
         """Run a program over collections to the end. Yields output records as they arrive.
 
         Args:
-            limit: about how many records the caller will read, or None for all.
+            limit: the approximate number of records that the caller will read, or None for all.
         """
         run = _RUN if limit is None else _SHORT_RUN
         outcome = _Outcome({})
@@ -271,7 +271,7 @@ class LocalJob:
         return {subtask: store.copy() for subtask, store in self._stores.items()}
 
     def reset(self) -> None:
-        """Discard the tasks, as if their processes had died. Keeps committed state."""
+        """Discard the tasks, but not committed state, as if the tasks' processes had died."""
         for task in (*self._tasks.values(), *self._sources.values()):
             task.cancel()
         self._tasks = {}

@@ -27,7 +27,7 @@ def as_it_is() -> Loads:
 
 
 def classes_of(vertex: Vertex) -> Loads:
-    """Return a function that unpickles keys and operator state. It finds classes that have moved."""
+    """Return a function that unpickles keys and operator state, even if their classes have moved."""
     return partial(loads_allowed, allowed=ImportedNames(vertex.moved))
 
 

@@ -25,7 +25,7 @@ class ShippedVertex:
 
     Attributes:
         digest: a digest of the bytes. A worker reuses a task only if the digest is the same.
-        ledger: where its tasks book requests on budgets, or None. Contains a secret.
+        ledger: the address where its tasks book requests on budgets, or None. Contains a secret.
     """
 
     number: int
@@ -83,7 +83,7 @@ def _whose(vertex: Vertex) -> str:
 
 
 def main_classes() -> Pickled:
-    """Pickle the classes in the driver's ``__main__``. Skips unpicklable classes."""
+    """Pickle the classes in the driver's ``__main__``, except unpicklable classes."""
     main = sys.modules.get("__main__")
     classes: dict[str, Any] = {}
     for name, value in list(vars(main).items()) if main is not None else ():
@@ -94,7 +94,7 @@ def main_classes() -> Pickled:
 
 
 def install_main_classes(pickled: bytes) -> None:
-    """Install classes in this process's ``__main__``. Keeps names that are already defined there."""
+    """Install classes in this process's ``__main__``, unless their names are already defined there."""
     main = sys.modules["__main__"]
     for name, value in load(pickled).items():
         if not hasattr(main, name) or getattr(getattr(main, name), _SHIPPED, False):

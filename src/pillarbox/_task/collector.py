@@ -12,7 +12,7 @@ _THRESHOLDS = (100_000, 20, 100)
 
 
 class _RunningEpochs:
-    """Counts a process's running epochs. The first raises the collector's thresholds, and the last restores them."""
+    """Counts a process's running epochs. The first epoch raises the collector's thresholds; the last restores them."""
 
     lock = threading.Lock()
     running = 0

@@ -11,8 +11,8 @@
 FAILED, CANCELED and FINISHED are terminal: in them, cancel and close have no effect, and other events raise an error.
 
 In RESTORING and RUNNING, one thread holds the work lock and runs the operators. Another thread that fails or cancels
-the task only records this; the thread with the lock ends the task before it enters RESTORED. In all other states, the
-thread that fails or cancels the task ends it. Follows Flink's ``ExecutionState`` and ``Task``.
+the task only records this; the thread with the lock ends the task before the task enters RESTORED. In all other states,
+the thread that fails or cancels the task ends it. Follows Flink's ``ExecutionState`` and ``Task``.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _group_memory(group: _Group, share: int) -> Memory | None:
             used -= sum(int(amount) for name, amount in named if name in group.reclaimable)
     except (OSError, ValueError):
         return None
-    # The kernel counts the two at different times.
+    # The kernel counts the two values at different times.
     return Memory(max(used, share), limit, share)
 
 

@@ -83,7 +83,7 @@ class MultipleInputStreamTask(StreamTask):
     def restore(self, store: ChunkStore | None) -> bool:
         """Load the store's state into a new task, or check that a used task has the store's version.
 
-        Returns False if the task has uncommitted changes or if another process has run epochs since. The caller must
+        Returns False if the task has uncommitted changes, or if another process has run a later epoch. The caller must
         then create a new task. In batch mode, ``store`` is None.
         """
         first = self.state is TaskState.CREATED
@@ -141,7 +141,8 @@ class MultipleInputStreamTask(StreamTask):
     def next_wake_up(self) -> int | None:
         """When the task next has work even without input (Unix time in ms), or None.
 
-        The time of the earliest processing-time timer or timeout. If requests are carried over, the epoch's time.
+        This is the time of the earliest processing-time timer or timeout or, if requests are carried over, the epoch's
+        time.
         """
         times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
         times += [self.gate.next_wake_up(self._epoch_time)]

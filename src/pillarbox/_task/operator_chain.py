@@ -178,7 +178,8 @@ class OperatorChain:
         """Finish the operators, head first, because a finished operator must not receive records.
 
         For each operator, end its input, stop its timers, run its waiting mails, and call ``finish``. The head emits
-        the maximum watermark after its timers' results. (Flink emits it before them, which makes them late.)
+        the maximum watermark after its timers' results. (Flink emits the watermark first, which makes these results
+        late.)
         """
         for merge in self._merges.values():
             merge.end_epoch()
@@ -209,7 +210,7 @@ class OperatorChain:
             operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
     def _in_order(self) -> Iterator[StreamOperator]:
-        """Yield the operators, head first. Before a merge's operator, apply the merge's pending watermarks."""
+        """Yield the operators, head first. Applies a merge's pending watermarks before it yields the next operator."""
         for number, operator in enumerate(self.operators):
             if number in self._merges:
                 self._merges[number].end_epoch()
@@ -248,7 +249,7 @@ class OperatorChain:
         }
 
     def has_receivers_of(self, state: Mapping[str, Any]) -> bool:
-        """Return whether the snapshot was taken from a chain with the same edges and merges."""
+        """Return whether an event-time snapshot is from a chain with the same edges and merges."""
         return state.get("heard") == self._receivers
 
     def restore_event_time(self, snapshot: Mapping[str, Any], *, repeat_status: bool = False) -> None:

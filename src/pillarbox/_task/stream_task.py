@@ -194,7 +194,7 @@ class StreamTask(ABC):
     def _end(self, event: TaskEvent) -> list[Exception]:
         """End the task. Returns the errors that were raised while closing.
 
-        The caller must hold the work lock. It is not released.
+        The caller must hold the work lock, which is not released.
         """
         self.life.enter(event)
         # The operators and the mailbox now belong to this thread.
@@ -219,7 +219,8 @@ class StreamTask(ABC):
     def cancel(self) -> None:
         """Cancel the task. Thread-safe.
 
-        If a thread holds the work lock, it closes the operators after leaving the loop. Otherwise, this call does.
+        If a thread holds the work lock, that thread closes the operators after leaving the loop; if not, this call
+        does.
         """
         if self.state.is_terminal:
             return

@@ -1,4 +1,4 @@
-"""A program's vertices (operator chains), as pickled to workers."""
+"""A program's vertices (operator chains), which are pickled and sent to workers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def source_numbers(places: Places) -> Iterator[int]:
 
 
 def edge_in(places: Places, edge: int, then: Places) -> int:
-    """Translate an edge's id in an earlier program (``then``) to its id in a program that may have other sources.
+    """Translate an edge's id in an earlier program (``then``) to its id in ``places``, whose sources may differ.
 
     Sources are matched by order, as in Spark's checkpoints.
     """
@@ -156,7 +156,7 @@ class Vertex:
         parallelism: number of subtasks, or 0 for a source, because Spark decides the number.
         fires_processing_time: whether processing-time timers fire. The program must declare that it needs them, because
             Spark must then run epochs without data.
-        program: uid, number and level of all stateful vertices.
+        program: uid, number and level of each stateful vertex in the program.
         latency_interval: interval between probes of the mailbox latency (ms), or None.
         parallelisms: all vertices' parallelisms. A layout computes numbers of subtasks from them.
         time_zone: the time zone of naive datetimes, or None to refuse them.

@@ -40,7 +40,7 @@ class Suspension:
     def resume(self) -> None:
         """Resume the default action, from any thread.
 
-        No effect if the pause has ended or the mailbox accepts no mails.
+        Has no effect if the pause has ended or the mailbox accepts no mails.
         """
         processor = self._processor
         # Needs no lock, because a suspension never becomes current again.

@@ -33,7 +33,7 @@ class MailOptions:
 
     @staticmethod
     def urgent() -> MailOptions:
-        """Return options for a mail that overtakes non-urgent mails, such as an unaligned checkpoint.
+        """Return options for an urgent mail, such as an unaligned checkpoint, which overtakes non-urgent mails.
 
         Urgent mails keep their order.
         """
@@ -43,8 +43,8 @@ class MailOptions:
     def deferrable() -> MailOptions:
         """Return options for a mail that waits until no operator is processing a record.
 
-        :meth:`MailboxExecutor.yield_` and :meth:`MailboxExecutor.try_yield` skip such mails, so a blocked operator, and
-        a checkpoint that waits for the operator, continues as soon as possible.
+        :meth:`MailboxExecutor.yield_` and :meth:`MailboxExecutor.try_yield` skip such mails, so a blocked operator (and
+        a checkpoint that waits for the operator) continues as soon as possible.
         """
         return _DEFERRABLE
 
@@ -70,7 +70,7 @@ class Mail:
     Args:
         command: the action. If it has a ``cancel`` method, :meth:`try_cancel` calls it.
         priority: the chain index of the mail's operator. While an operator waits, mails of upstream operators (with
-            lower priority) do not run. Otherwise, priorities have no effect.
+            lower priority) do not run. At other times, priorities have no effect.
         description: for debugging and errors; ``%``-style with ``args``, formatted on demand.
     """
 

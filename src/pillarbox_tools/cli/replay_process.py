@@ -1,6 +1,6 @@
 """Runs a replay in a process that has the recorded worker's hash seed and, on Linux, no network.
 
-The process enters an empty network namespace before it imports libraries, because a multithreaded process cannot.
+The process enters an empty network namespace before libraries start threads, because a multithreaded process cannot.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def replay(
 def _vertex_of(
     program: Path, arguments: Sequence[str], uid: str, paths: list[str]
 ) -> tuple[ShippedVertex, dict[int, bytes]]:
-    """Run a script up to its ``start()``, and return the vertex of ``uid``. Copies ``sys.path`` to ``paths``."""
+    """Run a script up to its ``start()``, copy ``sys.path`` to ``paths``, and return the vertex of ``uid``."""
     from pillarbox._runtime.spark.homes.broadcasts import values_of
     from pillarbox._runtime.spark.plan.registry import programs_of, shipped, vertex_with
 

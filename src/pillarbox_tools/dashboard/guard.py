@@ -5,8 +5,8 @@ Another site's page can make a browser send requests here in two ways:
 - Its host name can resolve to this machine, so that the browser lets the page read the answers. Without a token, the
   guard accepts only loopback names in ``Host``. With a token, it accepts every name, because proxies need that; the
   browser does not send another host name's cookie.
-- It can send requests from its own origin. The guard refuses requests from other origins, except navigations, whose
-  answers the page cannot read.
+- The page can send requests from its own origin. The guard refuses requests from other origins, except navigations,
+  whose answers the page cannot read.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pillarbox_tools.addresses import is_loopback
 def cookie_of(port: int, host: str) -> str:
     """Return the name of the cookie that holds the token.
 
-    Browsers send a cookie to all ports of a host. So its name contains the dashboard's port, or for a forwarded port,
-    both this port and the port in the ``Host`` header.
+    Browsers send a cookie to all ports of a host. So the cookie's name contains the dashboard's port and, if that port
+    is forwarded, the port in the ``Host`` header.
     """
     _, asked = _name_and_port(host)
     return f"pillarbox_token_{port}" if asked in (None, port) else f"pillarbox_token_{port}_{asked}"

@@ -181,7 +181,7 @@ def condition(name: str) -> Callable[[Snapshot], str | None]:
 
 
 def piling_timers(snapshot: Snapshot) -> str | None:
-    """Check that keys have few timers. By design, windows have one timer per pane."""
+    """Check that keys have few timers, except for windows, which by design have one timer per pane."""
     kinds = {vertex_id(vertex): vertex.kind for vertex in snapshot.vertices}
     for vertex in (runs[-1] for runs in _runs(_epochs(snapshot)).values()):
         timers, keys = vertex.timers or 0, vertex.keys or 0
@@ -196,9 +196,9 @@ def piling_timers(snapshot: Snapshot) -> str | None:
 
 
 def endless_state(snapshot: Snapshot) -> str | None:
-    """Check that state does not grow without bound, over the last day or at least an hour.
+    """Check that the number of keys has not grown without bound in the last day. Needs an hour of history.
 
-    Without bound, state only grows. If keys expire, their number sometimes decreases.
+    If keys expire, their number sometimes decreases.
     """
     moments = moments_of(snapshot)
     now = as_of(snapshot)

@@ -13,7 +13,7 @@ _LONGEST = 120
 class Names:
     """The labels of a query's operators: a unique uid, or a source's name.
 
-    To equal labels, the program's name is added, or within a program, a number.
+    Labels that would be equal also contain the program's name or, within a program, a number.
 
     Attributes:
         infos: (label, display name, label of the chain's first operator, level) of each operator.

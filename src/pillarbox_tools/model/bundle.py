@@ -2,8 +2,8 @@
 
 The zip archive contains ``snapshot.json``, the descriptions of the checkpoint's programs in ``notes.jsonl``, the
 state's sizes in ``state.json``, and ``README.txt``. By default, it contains no keys or records, and no error messages,
-which may quote them. It reduces a failure to the error's class, the operator and the line of code, and sources to their
-number per type.
+which may quote them. Failures are reduced to the error's class, the operator and the line of code. Sources are reduced
+to their number per type.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _scrubbed(value: Any, fields: Mapping[str, Callable[[Any], Any]]) -> Any:
 
 
 def _own_of(uids: Sequence[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return a function that leaves out user functions' counters, whose names may contain a key."""
+    """Return a function that removes the counters of user functions, because their names may contain keys."""
 
     @cache
     def is_own(name: str) -> bool:

@@ -96,7 +96,7 @@ class Counters(NamedTuple):
 
 
 def has_requests(uid: str, counters: Collection[str]) -> bool:
-    """Return whether an operator has all three outcomes of requests. A user's function may happen to count one."""
+    """Return whether an operator has counters for all three outcomes of requests. One may be a user's own counter."""
     return all(f"{uid}.{name}" in counters for name in OUTCOMES)
 
 

@@ -50,7 +50,7 @@ def held_watermarks(snapshot: Snapshot) -> list[HeldWatermark]:
 
 
 def lowest_tasks(tasks: Iterable[TaskReport]) -> list[TaskReport]:
-    """Return each vertex's task with the lowest watermark. Skips tasks whose event time has ended."""
+    """Return each vertex's task with the lowest watermark, among tasks whose event time has not ended."""
     groups = by_vertex(task for task in tasks if task.watermark not in (None, MAX_WATERMARK))
     return [min(group, key=lambda task: task.watermark or 0) for group in groups.values()]
 

@@ -77,7 +77,7 @@ class QueryModel(ShownQuery):
     # -- called by the driver --
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        """Add the epoch in Spark's progress report. Ignores idle, repeated and older reports."""
+        """Add the epoch in Spark's progress report. Idle, repeated and older reports are ignored."""
         if is_idle(progress):
             return
         epoch = epoch_of(progress)

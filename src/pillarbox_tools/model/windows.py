@@ -30,7 +30,7 @@ def now_of(snapshot: Snapshot) -> int:
 
 
 def within(snapshot: Snapshot, span: int) -> list[Moment]:
-    """Return the moments in the last ``span`` ms. If epochs are rarer, return the newest moment."""
+    """Return the moments in the last ``span`` ms, or the newest moment if epochs are rarer."""
     moments, now = snapshot.run.moments, as_of(snapshot)
     recent = [moment for moment in moments if moment.at > now - span]
     if recent or not moments:
@@ -49,7 +49,7 @@ def moment_at(moments: Sequence[Moment], at: int) -> Moment:
 
 @dataclass(frozen=True)
 class Fault:
-    """A present fault. In the last ``span`` ms, ``count`` of ``of`` events failed.
+    """A fault that is present: ``count`` events out of ``of`` have failed in the last ``span`` ms.
 
     Attributes:
         since: when the fault began (Unix time in ms). A pause of more than five minutes ends a fault.
@@ -74,10 +74,11 @@ def fault_in(
     share: float,
     window: int = QUARTER,
 ) -> Fault | None:
-    """Return the fault if it occurred more than ``least`` times, and in more than ``share`` of all cases.
+    """Return a fault if it occurred more than ``least`` times, and in more than ``share`` of all cases.
 
     Both must hold in the last five minutes, or else in the last ``window`` ms. A fault that did not occur in the last
-    five minutes is over. ``count`` and ``of`` return the numbers of faults and of cases at a moment of the run.
+    five minutes is over. ``count`` and ``of`` return a moment's numbers of faults and of cases. (A moment is about a
+    minute of history.)
     """
     if not any(count(moment) for moment in within(snapshot, NOW)):
         return None
@@ -100,7 +101,7 @@ def _since(moments: Sequence[Moment], has: Callable[[Moment], bool]) -> int:
 
 
 def recent_epochs(snapshot: Snapshot, fewest: int, span: int = NOW) -> list[EpochReport]:
-    """Return the epochs with rows that ended in the last ``span`` ms, but at least the newest ``fewest``."""
+    """Return the epochs with rows in the last ``span`` ms, or the newest ``fewest`` epochs if these are more."""
     now = as_of(snapshot)
     rows = [epoch for epoch in snapshot.epochs if epoch.rows]
     recent = [epoch for epoch in rows if epoch.end > now - span]

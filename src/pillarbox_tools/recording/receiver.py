@@ -18,7 +18,7 @@ _HELLO_SECONDS = 30.0
 
 
 class Receiver:
-    """A server that receives a recorded task from workers. Uses one thread, and another for each connected worker.
+    """A server that receives a recorded task from workers. Uses one thread, plus one for each connected worker.
 
     Args:
         host: the address to listen on, which workers must be able to reach.

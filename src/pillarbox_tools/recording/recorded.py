@@ -1,7 +1,7 @@
 """The worker's side of a recording. The recorded task sends its input and state to the driver instead of running.
 
-Only tasks that supply the input run, with their recorded clocks from the driver. So the epoch has no output, and no
-later task calls a service.
+Only the tasks that supply its input run. They use their recorded clocks, which the driver sends. So the epoch has no
+output, and no later task calls a service.
 """
 
 from __future__ import annotations

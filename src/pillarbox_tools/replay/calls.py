@@ -1,4 +1,4 @@
-"""Refuses calls to services and programs in a replay.
+"""Prevents a replay from calling services and starting programs.
 
 Keyed functions receive the recorded answers to ``ctx.call``. Other operators that call services are replaced. Calls in
 other user code are detected with Python's audit events. C libraries raise no such events for their sockets, and only a

@@ -64,7 +64,7 @@ class Comparison:
     """The result of a comparison of two programs.
 
     Attributes:
-        sent: numbers of records that (the recorded program, the other program) emitted.
+        sent: numbers of emitted records, as (recorded program, other program).
         only_end: differences caused by timers, requests or the end of the epoch, not by a record.
         unanswered: the error message if a program stopped at a service call that has no recorded answer, or None.
     """
@@ -82,7 +82,7 @@ class Comparison:
 
 
 class _Event(NamedTuple):
-    """An output record, or the error that ended a program: as a tree and as text."""
+    """An output record, or the error that ended a program, as a tree and as text."""
 
     tree: Any
     text: str
@@ -197,7 +197,7 @@ class _StepTrace(NamedTuple):
     error: Any
 
     def parts_that_differ(self, other: _StepTrace) -> list[str]:
-        """Describe differing parts. Ignores the order of output."""
+        """Describe differing parts, ignoring the order of output."""
         parts = []
         trees = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
         values = (tuple(MISSING if tree is None else tree[2] for tree in pair) for pair in zip_longest(*trees))

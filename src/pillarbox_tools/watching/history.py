@@ -1,8 +1,8 @@
 """The history of a checkpoint's query: small files in the checkpoint's folder ``pillarbox/history/``.
 
 At the start of a run, then at most once a minute, and at the end, the driver writes its model of the run to a new file
-and removes the previous file. Under Spark Connect, files cannot be removed, so it writes only at the end. A failed
-write does not affect the query.
+and removes the previous file. Under Spark Connect, files cannot be removed, so the driver writes only at the end. A
+failed write does not affect the query.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _condensed(epoch: EpochReport) -> EpochReport:
 
 
 def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
-    """Return each run's last snapshot, newest first. Skips files of other format versions."""
+    """Return each run's last snapshot, newest first. Files of other format versions are skipped."""
     newest: dict[str, Snapshot] = {}
     for _, line in session_of(spark).folder(folder_of(checkpoint)).lines():
         document: dict[str, Any] = json_object(line)

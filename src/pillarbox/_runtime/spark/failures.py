@@ -23,7 +23,7 @@ def failures_in_worker(
     """Convert a task's errors in the block to errors with a complete message.
 
     Args:
-        attempt: the attempt to run the task. If given, the message ends with data about this failure.
+        attempt: Spark's attempt to run the task. If given, the message ends with data about the failure.
         clock: returns the task's clock readings in this epoch, or None if unknown.
     """
     try:

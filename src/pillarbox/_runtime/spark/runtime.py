@@ -27,7 +27,7 @@ class SparkRuntime:
 
     @property
     def parallelism(self) -> int:
-        """Return ``spark.sql.shuffle.partitions``, or the number of cores (up to 16) if that is 200, the default."""
+        """Return ``spark.sql.shuffle.partitions`` or, if that is 200 (the default), the number of cores (up to 16)."""
         return default_parallelism(self._session)[0]
 
     @property

@@ -77,7 +77,7 @@ def needed_tools(method: str) -> Tools:
 class Hooks:
     """Calls the tools' hooks for one query, in order, in a thread that runs only while calls are queued.
 
-    Logs only the first error of each hook. If a hook hangs, reports are lost, but nothing else.
+    Logs only the first error of each hook. If a hook hangs, only reports are lost.
     """
 
     def __init__(self, started: StartedQuery, tools: Tools) -> None:

@@ -3,9 +3,9 @@
 A channel (an edge from one sending subtask) numbers its buffers of an epoch from 0 and ends with its barrier. A missing
 or duplicate buffer, or an element after the barrier, raises an error.
 
-The gate passes watermarks to the valve. The valve has a channel for each sending subtask, but one channel for all
-partitions of a source. That channel's watermark is the partitions' minimum when the epoch's input is complete. Mailbox
-thread only.
+The gate passes watermarks to a valve, which combines them. The valve has a channel for each sending subtask, but one
+channel for all partitions of a source. That channel's watermark is the partitions' minimum when the epoch's input is
+complete. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -139,11 +139,11 @@ class InputGate:
             self._channels[number].idle = idle
 
     def advance(self, now: int, output: WatermarkReceiver) -> None:
-        """Apply the stored watermarks and statuses at the end of the epoch's input.
+        """Apply the stored watermarks and idle statuses at the end of the epoch's input.
 
         Idle partitions of a source do not hold back its watermark. If all partitions are idle, the source is idle, and
-        its watermark is their maximum (as in Flink's valve). For a source without records, see :meth:`_in_silence`.
-        ``now`` is the epoch's time (Unix time in ms).
+        its watermark is the partitions' maximum (as in Flink's valve). For a source without records, see
+        :meth:`_in_silence`. ``now`` is the epoch's time (Unix time in ms).
         """
         changes: dict[Hashable, tuple[int | None, bool | None]] = {}
         silent: list[InputEdge] = []

@@ -58,7 +58,7 @@ class _SingleTargetSelector(ChannelSelector):
 
 
 class OutputPartitioner(Partitioner):
-    """Sends records to a program output. ``at_once``: whether a caller is waiting for them."""
+    """Sends records to a program output. ``at_once``: whether a caller is waiting for the records."""
 
     to_output = True
     label = "rows"

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger("pillarbox")
-# Maximum seconds of the handshake.
+# Maximum duration of the handshake (seconds).
 _HELLO = 10.0
 # Seconds without requests until the exact charge is written to checkpoints.
 _IDLE = 2.0
 
 #: The setting for the port of the driver's ledger.
 PORT = "spark.pillarbox.budgets.port"
-#: Writes a ceiling's charge. Returns whether its query still runs.
+#: Writes a ceiling's charge to a query's checkpoint. Returns whether the query is still running.
 Write = Callable[[str, Period], bool]
 
 
@@ -45,7 +45,7 @@ class _Booking:
 
 
 class _SharedAccount:
-    """A budget's account, and the waiting bookings in order of arrival. Used only in the server's thread."""
+    """The use of one budget, and the bookings that wait, in order of arrival. Used only in the server's thread."""
 
     def __init__(self, limits: Limits, server: BudgetServer) -> None:
         # An earlier server may have booked slots up to now.
@@ -96,7 +96,7 @@ class _SharedAccount:
             self._idle = asyncio.get_running_loop().call_later(_IDLE, self._give_back, self.account.period.spent)
 
     def _give_back(self, spent: float) -> None:
-        """After a pause without requests, save the exact charge in place of the allowance."""
+        """After a pause without requests, save the units spent, instead of the larger amount charged in advance."""
         self._idle = None
         account = self.account
         if account.period.spent != spent or self._is_writing or self._waiting:
@@ -106,7 +106,7 @@ class _SharedAccount:
             self._write_period(spent)
 
     def _write(self, estimate: float) -> None:
-        """Save the next part of a ceiling as charged, before requests may use it."""
+        """Save the next part of the ceiling as charged, before requests may use this part."""
         account = self.account
         allowance = account.next_allowance(estimate)
         if allowance is not None and not self._is_writing:
@@ -187,7 +187,7 @@ class BudgetServer:
             if shared is not None and shared.account.limits != limits:
                 if shared.users:
                     check_equal(shared.account.limits, limits)
-                # A notebook's changed cell was run again.
+                # A notebook's cell was changed and run again.
                 other = shared.replaced(limits)
                 for accounts_by_name in self._accounts.values():
                     accounts_by_name.update(
@@ -257,7 +257,7 @@ _opening = threading.Lock()
 
 
 def server_of(spark: SparkSession) -> BudgetServer:
-    """Return this driver's ledger. The first call starts it."""
+    """Return the server of this driver's ledger. The first call starts it."""
     settings = session_of(spark).settings()
     host = settings.get("spark.driver.host", "127.0.0.1")
     with _opening:
@@ -274,13 +274,13 @@ def server_of(spark: SparkSession) -> BudgetServer:
 
 
 def ceilings_of(programs: Iterable[str]) -> dict[str, BudgetServer]:
-    """Return a ledger for each budget that has a ceiling, by budget name."""
+    """Return the ledger's server for each budget that has a ceiling, by budget name."""
     opened = list(_servers.values())
     return {name: server for program in programs for server in opened for name in server.ceilings(program)}
 
 
 def ledger_for(spark: SparkSession, program: Program) -> DriverLedger | None:
-    """Return the ledger's address for a program's tasks. None if there are no budgets, or tasks divide them equally."""
+    """Return the ledger's address for a program's tasks, or None without budgets or under Spark Connect."""
     budgets = budgets_of(program.vertices)
     if not budgets:
         return None

@@ -1,7 +1,7 @@
-"""Files in checkpoints with the units charged to budgets' ceilings.
+"""Files in checkpoints that store the units charged to budgets' ceilings.
 
-Each checkpoint stores the charge of the whole budget, including other queries' share. A starting query uses the highest
-charge. A charge is written before it may be spent.
+Each checkpoint stores the charge of the whole budget, including other queries' share. If charges differ, the highest
+counts. Units are charged before requests may use them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 
-#: A savepoint's folder of charges.
+#: The folder of charges in a savepoint.
 IN_SAVEPOINT = "budgets"
 
 
 class SpentFiles:
-    """The charges in one checkpoint."""
+    """The files in one checkpoint with the charges to budgets."""
 
     def __init__(self, folder: HadoopFolder) -> None:
         self._folder = folder
@@ -84,7 +84,7 @@ def _folder(checkpoint: object) -> str:
 
 
 def resume_ceilings(spark: SparkSession, programs: Iterable[str], checkpoint: Checkpoint | None) -> SpentFiles | None:
-    """Charge ceilings with the charges in a starting query's checkpoint. Returns the checkpoint's files, if any."""
+    """Count the charges in a starting query's checkpoint against the ceilings. Returns the files of charges, if any."""
     folder = None if checkpoint is None else session_of(spark).hadoop_folder(_folder(checkpoint))
     servers = {} if folder is None else ceilings_of(programs)
     if checkpoint is None or folder is None or not servers:

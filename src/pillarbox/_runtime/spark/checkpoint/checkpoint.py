@@ -58,7 +58,7 @@ class Checkpoint:
         return max(filter(None, map(read_layouts, self.lines)), default=None, key=itemgetter(0))
 
     def subtasks(self) -> list[tuple[int, int]] | None:
-        """Return (subtasks, key groups) of each program as noted in the checkpoint, or None if it has no note."""
+        """Return each program's (subtasks, key groups) according to the checkpoint's note, or None without a note."""
         if self.last_committed >= 0 and self._layouts_note is not None:
             return [(subtasks, key_groups) for subtasks, key_groups in self._layouts_note.layouts]
         binding = self.binding()
@@ -69,7 +69,7 @@ class Checkpoint:
     def layouts(self, compiled: Sequence[Layout], find: Callable[[], Sequence[Layout | None]]) -> list[Layout]:
         """Return the layouts (numbers of subtasks) that a query's programs have in the checkpoint.
 
-        Writes a note only if the layouts are certain, because notes are permanent.
+        A note is written only if the layouts are certain, because notes are permanent.
 
         Args:
             find: searches the state for the layouts if the note is lost, and returns None for a program without state.
@@ -101,7 +101,7 @@ class Checkpoint:
         self._write_description(self._descriptions, now, self.last_committed)
 
     def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
-        """Note the programs unchecked, so that their batches are not attributed to an earlier program."""
+        """Note a query's programs, unchecked, so that their batches are not attributed to earlier programs."""
         every = self._descriptions
         if every:
             self._write_description(every, describe_programs(programs, layouts), self.last_committed)
@@ -172,7 +172,7 @@ class Checkpoint:
         return None if binding is None else binding["programs"]
 
     def renew_description(self) -> None:
-        """Write the current description again, before a batch that belongs to no program is committed."""
+        """Note the current description again if a newer one was never used, before a rescaling commits a batch."""
         binding, every = self.binding(), self._descriptions
         if binding is not None and binding is not every[-1]:
             self._write_description(
@@ -199,7 +199,7 @@ class Checkpoint:
         return number
 
     def forget_last_epoch(self, number: int | None = None) -> None:
-        """Delete the note of the last epoch, if that epoch is committed or has not begun."""
+        """Delete the note that epoch ``number`` (by default the next epoch, if it has not begun) is the last."""
         note = self._last_epochs.get(self.last_committed + 1 if number is None else number)
         if note is not None and (number is not None or self.unfinished is None):
             self._write(json.dumps({"forgotten": note}))
@@ -226,7 +226,7 @@ class Checkpoint:
 
     @property
     def interrupted(self) -> int | None:
-        """The number of partitions that an interrupted repartitioning was to produce, or None."""
+        """The target number of partitions of an interrupted repartitioning, or None."""
         return None if self.unfinished == self.parallelism else self.unfinished
 
     @property
@@ -235,7 +235,7 @@ class Checkpoint:
         return None if self.unfinished is None or self.interrupted is not None else self.last_committed + 1
 
     def newest(self) -> dict[str, Any] | None:
-        """Return the newest description, or None. No batch may have been committed with it."""
+        """Return the newest description of programs, even if no batch is committed with it, or None."""
         return self._descriptions[-1] if self._descriptions else None
 
     def check_interrupted(self, target: int | None = None) -> None:
@@ -247,7 +247,7 @@ class Checkpoint:
             )
 
     def check_state_format(self) -> None:
-        """Raise if Spark, with this state format, might commit one attempt's state with another attempt's output."""
+        """Raise if the state format might let Spark commit one attempt's state with another attempt's output."""
         if self.state_format != "1":
             raise CheckpointMismatchError(
                 f"checkpoint {self} has state files of format {self.state_format}, with which Spark may commit one task"
@@ -256,7 +256,7 @@ class Checkpoint:
             )
 
     def check_parallelism(self, requested: int | None, most: int | None) -> None:
-        """Check a program's parallelism before its start. Warns if the query will run with a different parallelism."""
+        """Check a program's parallelism before its start, and warn if the query will run with a different one."""
         self.check_interrupted()
         present = self.parallelism
         if present is None or requested in (None, present):

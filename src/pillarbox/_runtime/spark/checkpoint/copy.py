@@ -30,7 +30,7 @@ _REMOVALS = 5
 
 
 class RemovedError(CheckpointMismatchError):
-    """Raised if Spark has removed files of an epoch, or is about to."""
+    """Raised if Spark has removed files of an epoch, or is about to do so."""
 
 
 class CheckpointCopy:

@@ -25,7 +25,7 @@ _VERSION = re.compile(r"v\d+")
 
 
 def check_logs(spark: SparkSession, checkpoint: Checkpoint) -> None:
-    """Check the files that Spark reads when a query starts. Not under Spark Connect, where each file takes a job."""
+    """Check the files that a starting query reads. Skipped under Spark Connect, where each file takes a job."""
     if not session_of(spark).has_jvm:
         return
     begun, committed = checkpoint.epochs_begun, checkpoint.last_committed
@@ -111,7 +111,7 @@ def _is_json(line: str) -> bool:
     return line == "{}" or bool(json_object(line))
 
 
-# Paths in Spark's errors, of a state file or an entry of a source's log.
+# The path of a state file, or of an entry in a source's log, in an error of Spark.
 _STATE_FILE = re.compile(r"\S*(/state/\d+(?:/[\w.-]+)*)")
 _STATE_ERRORS = (
     "CANNOT_LOAD_STATE_STORE",

@@ -31,7 +31,7 @@ _COLUMNS = {"key": "target", "user_map_key": "chunk", "user_map_value": "payload
 
 
 class Stateful(NamedTuple):
-    """A stateful operator of Spark, which stores the state logs of one level's vertices."""
+    """A stateful operator of Spark, which stores the state logs of all subtasks between two shuffles."""
 
     id: int
     partitions: int
@@ -101,7 +101,7 @@ class CheckpointState:
         return operators
 
     def _check_whole(self, operators: Sequence[Stateful]) -> None:
-        """Raise if the checkpoint lacks a level's state, because Spark's reader silently skips missing folders."""
+        """Raise if a stateful operator's folder is missing, because Spark's reader would silently skip it."""
         programs = self.checkpoint.programs_at(self.epoch) or ()
         levels = sum(len({operator["level"] for operator in program["operators"]}) for program in programs)
         if len(operators) < levels:
@@ -113,7 +113,7 @@ class CheckpointState:
             )
 
     def _check_partitions(self, operator: Stateful) -> None:
-        """Raise if the folder of a state partition is missing. Spark's reader skips it, too."""
+        """Raise if the folder of a state partition is missing, because Spark's reader would silently skip it."""
         folder = session_of(self.spark).hadoop_folder(f"{self._location}/state/{operator.id}")
         if folder is None:
             return
@@ -155,7 +155,7 @@ class CheckpointState:
         return {code: view.head for code, view in self.views(operator).items()}
 
     def views(self, operator: Stateful) -> dict[int, LogView]:
-        """Return a stateful operator's logs by subtask code (number). Reads only the logs' heads (metadata)."""
+        """Return a stateful operator's logs, with their heads (metadata) only, by subtask code (number)."""
         views = {}
         for code, _, payload in self.logs(operator).where(f"number = {META}").collect():
             store = MemoryChunkStore()
@@ -168,7 +168,7 @@ class CheckpointState:
 
 
 def _is_log(schema: StructType) -> bool:
-    """Return whether a state contains logs. A user's ``StatefulProcessor`` may use the same name for another state."""
+    """Return whether a state contains logs. A state of a user's ``StatefulProcessor`` may have the same name."""
     fields = {field.name: getattr(field.dataType, "names", None) for field in schema.fields}
     return all(fields.get(column) == [field] for column, field in _COLUMNS.items())
 
@@ -178,7 +178,7 @@ def map_logs(
 ) -> Iterator[pa.RecordBatch]:
     """Apply ``read`` to each log, and yield the resulting batches.
 
-    Holds one log in memory at a time, which takes about twice the size of the subtask's pickled rows.
+    Only one log is in memory at a time. It takes about twice the size of its subtask's pickled rows.
     """
     store = MemoryChunkStore()
     current: int | None = None

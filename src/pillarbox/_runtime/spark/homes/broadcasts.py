@@ -45,7 +45,7 @@ class _RecordingFile:
 
 
 def keep_pickled_values() -> None:
-    """Make forked workers keep the pickles of broadcast variables without a file, to send to homes."""
+    """Make forked workers keep the pickles of broadcast variables that have no file, to send them to homes."""
     from pyspark.core.broadcast import Broadcast
 
     begin: Callable[..., None] = Broadcast.__init__

@@ -1,8 +1,8 @@
 """Runs a home, a process that keeps a state partition's tasks between epochs.
 
-Each guest (the tasks of one level and partition, see `partition_tasks.py`) has its own thread, which runs epochs for
-relays (connected workers). The first guest uses the main thread. The ``door`` thread accepts connections, detects lost
-relays and newer attempts at a running epoch, and ends the process.
+Each guest (the tasks of one state partition of one shuffle, see `partition_tasks.py`) has its own thread, which runs
+epochs for relays (connected workers). The first guest uses the main thread. The ``door`` thread accepts connections,
+detects lost relays and newer attempts at a running epoch, and ends the process.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class _Home:
     def __init__(self, facts: HomeDescription, listening: socket.socket) -> None:
         self._facts = facts
         self._listening = listening
-        # Makes clients read this process's pid as the peer's.
+        # listen() makes clients see this process's pid as their peer's.
         listening.listen(socket.SOMAXCONN)
         close_in_forks(listening)
         self._watched = [Process(*process) for process in facts.watched]
         self._polled: list[Process] = []
-        # By descriptor.
+        # Connections to starters, by descriptor.
         self._starters: dict[int, Channel] = {}
         self._guests: dict[str, PartitionTasks] = {}
         self._turn = FunctionLock()

@@ -1,4 +1,4 @@
-"""Runs a guest of a home: the tasks of one level and state partition, in a thread of their own.
+"""Runs a guest of a home process: the tasks of one state partition of one shuffle, in their own thread.
 
 Between epochs, the thread runs the event loop of async keyed functions. If the executor already has its maximum number
 of homes, several guests share a home, and only one guest runs functions at a time.
@@ -31,7 +31,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class FunctionLock:
-    """The lock that a home's guest holds to run functions. Thread-safe."""
+    """The lock that a thread of a home holds while it runs user functions. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -94,7 +94,7 @@ class _Chunks:
 
 
 class PartitionTasks:
-    """A home's tasks for one partition and level, and the thread that runs them."""
+    """A home's tasks for one state partition of one shuffle, and the thread that runs them."""
 
     def __init__(self, clock: Callable[[], float], idle: float, turn: FunctionLock) -> None:
         self._clock = clock
@@ -122,7 +122,7 @@ class PartitionTasks:
     # -- any thread --
 
     def take_visit(self, number: int) -> None:
-        """Receive an epoch request from the connection with descriptor ``number``, unless another thread did."""
+        """Receive an epoch request from the connection with descriptor ``number``, if no other thread has done so."""
         with self._lock:
             channel = self._idle.pop(number, None)
         if channel is None:
@@ -172,7 +172,7 @@ class PartitionTasks:
 
     @property
     def watched(self) -> dict[int, bool]:
-        """Map the descriptor of each connection to watch to whether the running epoch was requested through it."""
+        """Return the descriptors of the connections to watch, each with whether it requested the running epoch."""
         with self._lock:
             if self._present is None or self._present.is_lost:
                 return {}
@@ -265,7 +265,7 @@ class PartitionTasks:
                     self.take_visit(number)
 
     def _run_loop(self, numbers: Iterable[int]) -> int | None:
-        """Run the functions' event loop, if any, until one of the file descriptors is readable.
+        """Run the event loop of async functions, if any, until one of the file descriptors ``numbers`` is readable.
 
         Returns the timeout for the following poll: 0, or None (no limit) without an event loop.
         """

@@ -41,7 +41,7 @@ _AHEAD_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class Homes:
-    """The data that a level's workers need to find their homes. Pickled and sent to the workers."""
+    """The data that workers need to find the home processes of their tasks. Pickled and sent to the workers."""
 
     secret: str
     level: str
@@ -55,7 +55,7 @@ class Homes:
     def place(self, run: str, layout: Layout, partitions: int, code: int) -> str:
         """Return the digest that identifies a state partition's home.
 
-        It does not depend on Spark's partition number, which changes if a plan unites two outputs.
+        The digest does not depend on Spark's partition number, which changes if a plan unites two outputs.
         """
         identity = [
             run,
@@ -168,7 +168,7 @@ class Relay:
                 f"{prefix} {self._pid} was lost, and no other home process responded: {error}"
             ) from None
         except BaseException:
-            # A task with uncommitted changes may remain: the next epoch checks its version.
+            # A task with uncommitted changes may remain in the home, so the next epoch checks the task's version.
             self._channel.close()
             raise
 
@@ -271,7 +271,7 @@ def _with_report(buffers: list[Buffer], change: Callable[[TaskReport], TaskRepor
 
 
 def _with_time_here(report: TaskReport, elapsed: float, taking: float) -> TaskReport:
-    """Count the time that Spark spent consuming output as back-pressured rather than idle."""
+    """Correct a task's report: the time that Spark spent consuming output is back-pressured, not idle."""
     accounted_ms = report.busy_ms + report.idle_ms + report.back_pressured_ms + report.state_ms
     after = max(0, round(elapsed * 1000) - accounted_ms)
     back_pressured_ms = max(0, min(round(taking * 1000) - report.back_pressured_ms, report.idle_ms + after))

@@ -62,7 +62,7 @@ from pillarbox._runtime.spark.tasks.channel import LostError
 
 # Longer than a home's own limit.
 _KILL_SECONDS = 6.0
-# Seconds without homes until the starter ends.
+# The starter ends after this many seconds without homes.
 _IDLE_SECONDS = 600.0
 # Epoch requests bypass the starter, so it asks homes for their last epoch, at this interval.
 _ASK_SECONDS = 30.0
@@ -441,7 +441,7 @@ def run_spawned(facts: list[Any], listening: int) -> NoReturn:
 
 
 def main(name: str, lock: int, watched: list[list[int]]) -> NoReturn:
-    """Run the starter. ``lock`` is the file descriptor that locks its name."""
+    """Run the starter. ``lock`` is the descriptor of the locked file that reserves the starter's name."""
     # If a home is stopped when the starter is killed, the kernel sends SIGHUP to the starter's process group.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.setpgid(0, 0)  # protects the worker and PySpark's daemon from signals

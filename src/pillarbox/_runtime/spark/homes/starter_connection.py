@@ -163,7 +163,7 @@ class StarterConnection:
 def start_python(function: str, arguments: Sequence[Any], files: Sequence[int]) -> subprocess.Popen[bytes]:
     """Start a Python process that calls a function in `starter`.
 
-    Passes the arguments in a file, because all users of the machine can read command lines.
+    The arguments are passed in a file, because all users of the machine can read command lines.
     """
     with tempfile.TemporaryFile() as file:
         file.write(json.dumps([sys.path, *arguments]).encode())

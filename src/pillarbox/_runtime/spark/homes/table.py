@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 from pillarbox._runtime.spark.homes.processes import Process
 
-# A home that has run no epoch for this many epochs of its run, and this many seconds, has lost its partition. Epochs
-# alone prove nothing, because a branch without records runs no epochs.
+# A home has lost its partition if it has been idle for this many epochs of its run and this many seconds. Epochs alone
+# prove nothing, because a branch without records runs no epochs.
 _EPOCHS_AWAY = 10
 _SECONDS_AWAY = 600.0
 _MOST_RUNS = 1024
@@ -212,7 +212,7 @@ class Table:
         return home, origin
 
     def adopt(self, home: HomeEntry, since: int | None) -> None:
-        """Add or end an earlier starter's home. ``since`` is the number of its run's first Spark task."""
+        """Add an earlier starter's home, or end it if it is not needed. ``since``: the run's first Spark task id."""
         self.homes[home.process.pid], home.is_adopted = home, True
         if self.is_ending or home.run in self._ended or any(digest in self._by_place for digest in home.places):
             self._end_home(home)

@@ -177,7 +177,7 @@ def _set_context(fields: dict[str, Any]) -> None:
 
 
 def _context_of_thread() -> Any:
-    """Return a task context with separate fields in each guest's thread. Other threads see the latest fields."""
+    """Return a task context with separate fields for each thread with tasks. Other threads see the latest fields."""
     from pyspark import TaskContext
 
     class _ContextOfThread(TaskContext):

@@ -165,7 +165,7 @@ class _Plan:
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
     def _no_rows(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
-        """Read the sources, which advances Spark's watermark if an operator uses it, and drop their rows."""
+        """Read the sources and drop their rows, so that Spark's watermark advances if an operator uses it."""
         assert isinstance(schema, str)
         rows = first.sources.where("false")
         if self._time is not None and first.watermark > 0:
@@ -198,7 +198,7 @@ class _Plan:
 class _Metrics:
     """Observes task metrics in a streaming program's rows, and removes them.
 
-    This happens after each level of tasks, so that a repeated task shuffles the same data.
+    Metrics are removed before each shuffle, because a repeated task must shuffle the same data, and its metrics differ.
 
     Attributes:
         program: the alias of the program's rows. The last level's metrics are observed under this name, and other

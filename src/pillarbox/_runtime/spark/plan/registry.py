@@ -87,7 +87,7 @@ class PlannedProgram:
     Attributes:
         parallelism: the number of Spark partitions with its subtasks, or 0 if it has no state.
         secret: the plan's tasks need it to use the program's home processes. Empty if read from a checkpoint.
-        registered: the program as planned, if the query has renamed it. The reference keeps it registered.
+        registered: the program as planned, if the query has renamed it. This reference keeps it in the registry.
     """
 
     id: str
@@ -191,7 +191,7 @@ def _named(program: PlannedProgram, name: str) -> PlannedProgram:
 
 
 def check_uids(programs: Sequence[PlannedProgram]) -> None:
-    """Raise if different operators of two programs have one uid: another order would exchange their states."""
+    """Raise if two programs have different operators with the same uid, because they might swap states at a restart."""
     operators: dict[str, int] = {}
     for uid, serial in (item for program in programs for item in program.summary.serials.items()):
         if operators.setdefault(uid, serial) != serial:

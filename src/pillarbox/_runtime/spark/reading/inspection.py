@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None = None, top: int = 5) -> dict[str, Any]:
-    """Describe a checkpoint as plain data. Reads all state once."""
+    """Read all state in a checkpoint once, and describe the checkpoint as plain data."""
     return read_epoch(spark, checkpoint, epoch, partial(_inspect, top))
 
 
@@ -69,7 +69,7 @@ def _inspect(top: int, files: CheckpointState) -> dict[str, Any]:
 
 
 def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
-    """Describe a savepoint as plain data. Verifies all files."""
+    """Verify all files of a savepoint, and describe the savepoint as plain data."""
     opened = open_savepoint(spark, directory)
     manifest = opened.manifest
     marks: dict[str, int | None] = dict(opened.tasks.groupBy("uid").agg({"watermark": "min"}).collect())

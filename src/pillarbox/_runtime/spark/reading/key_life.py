@@ -162,7 +162,7 @@ def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any
 
 
 def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[str, Any]]) -> Any:
-    """Choose among a text's possible keys: a key in the state, or else the only key whose type occurs there."""
+    """Return the key that is in the state or, failing that, the only key whose type occurs in the state."""
     present = sorted({index for look in looks for index in look["present"]})
     types = {name for look in looks for name in look["types"]}
     alike = [index for index, key in enumerate(keys) if type(key).__name__ in types]
@@ -263,7 +263,7 @@ def _elements(entries: list[tuple[Any, ...]], keys: list[Any]) -> Iterator[dict[
         kind, arrival, calls = entry[0], *entry[-2:]
         count = ahead[_index_of(entry, keys)]
         if kind == "visit" and count:
-            continue  # each watermark visits a key with elements, even without timers
+            continue  # a watermark is queued for each key with elements, even without timers
         ahead[_index_of(entry, keys)] += 1
         yield {
             "record": _as_text(entry[3]) if kind == "element" else f"timers of {_domain(entry)}",

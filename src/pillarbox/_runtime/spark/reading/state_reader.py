@@ -41,7 +41,7 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
 
     - ``key``: the key. Typed if the program keyed by a DataFrame's columns, or with a ``key_type``;
     - ``namespace``: the namespace of the key's state, such as a window's ``[start, end]`` (Unix times in ms), or null;
-    - a column for each state, with the state's name, or ``state_key`` and so on if the name is in this list. Empty
+    - a column for each state, with the state's name (prefixed, as in ``state_key``, if the name is in this list). Empty
       states are null. The columns are typed if the types of the key and of all states are declared and plain. A
       dataclass or NamedTuple is a struct, as in ``account.owner``;
     - ``timers``: service, domain (``event`` or ``processing``) and timestamp (Unix time in ms) of each timer, or null;

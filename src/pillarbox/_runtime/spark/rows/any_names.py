@@ -1,4 +1,4 @@
-"""Calls ``DataFrame.mapInArrow`` with any column names. Spark would read a dot as access to a struct's field."""
+"""Allows any column names in ``DataFrame.mapInArrow``, which reads a dot as access to a struct's field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts the output of a level's tasks to Arrow batches for Spark.
+"""Converts tasks' output to Arrow batches for Spark.
 
 A row with a task's metrics sets only the metrics column.
 """
@@ -32,7 +32,7 @@ class Output(ABC):
 
 
 class BufferOutput(Output):
-    """Converts buffers for the next level to rows."""
+    """Converts buffers for the tasks after the next shuffle to rows."""
 
     def __init__(self, report: str | None) -> None:
         self._has_reports = report is not None

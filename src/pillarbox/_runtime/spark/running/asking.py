@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _LOOK_EVERY = 1.0
 # Minimum seconds that a driver gets to finish a savepoint or recording that it has begun.
 _FINISHING = 600.0
-# Seconds that it gets to end the query after the deadline of a stop, when it interrupts the epoch.
+# Seconds that the driver gets to end the query after a stop's deadline. Then it interrupts the epoch.
 _INTERRUPTING = 120.0
 
 Notify = Callable[[str], None]

@@ -1,8 +1,8 @@
 """Ends queries between two epochs, so that every epoch is committed.
 
 ``query.stop()`` would interrupt the running epoch. Instead, the driver changes the query's state, which Spark checks
-before each epoch. Spark checks it again after planning an epoch, and would drop the planned epoch. So the driver
-changes the state only after the second check, under the lock that the query's thread takes at the beginning and end of
+before each epoch. Spark checks the state again after planning an epoch, and would drop the planned epoch. So the driver
+changes the state only after this second check, under the lock that the query's thread takes at the beginning and end of
 an epoch. Under Spark Connect, the state is inaccessible, so the epoch is interrupted, and repeated in a separate query.
 """
 

@@ -56,14 +56,13 @@ def start(
 ) -> StreamingQuery:
     """Start a streaming query with a program of pillarbox, like ``writer.start()``, and manage it.
 
-    - Refuses a program that cannot resume from the checkpoint, because shuffles or sources were added or removed, or a
-      key, a uid or the max parallelism was changed. Logs doubtful changes.
+    - Refuses a program that cannot resume from the checkpoint, because the number of shuffles or sources, a key, a uid
+      or the max parallelism has changed. Logs doubtful changes.
     - Refuses a checkpoint whose query another driver runs, or whose rescaling was interrupted.
     - With ``env.set_auto_rescale(True)``, rescales a checkpoint to the program's parallelism. Otherwise, the query runs
       with the checkpoint's parallelism, and a warning is logged.
-    - With ``trigger(availableNow=True)``, ends even a query that uses processing time, after all input has been read,
-      timers that were due by then have fired, and carried requests have been answered. Later timers stay in the
-      checkpoint.
+    - With ``trigger(availableNow=True)``, ends even a query that uses processing time: when all input has been read,
+      the timers due by then have fired, and carried requests have been answered. Later timers stay in the checkpoint.
     - Makes ``pillarbox stop CHECKPOINT`` and ``pillarbox savepoint CHECKPOINT DIR --stop`` work from any machine. To
       wait for the query's end or a signal, call :func:`pillarbox.run`.
     - When the query has ended, calls the functions' ``close()``, for at most five seconds, before
@@ -153,8 +152,8 @@ class EndOfWork:
     def is_reached(self, progress: Any) -> bool:
         """Return whether no work is left after a batch. ``progress`` is the batch's report, or None if that is lost.
 
-        No work is left when all work that was due at the end of the input is done. A run's first batch does not count,
-        because the previous run may have planned it.
+        No work is left when all work that was due at the end of the input is done. The first batch after a start does
+        not count, because it may have been planned before the start.
         """
         if progress is None:
             self._last.clear()

@@ -1,4 +1,4 @@
-"""Commands to a running query, as files in a folder next to its checkpoint, which both sides can access.
+"""Commands to a running query, as files in a folder next to its checkpoint, which command and driver can access.
 
 Each file is one JSON object in one line, and is never changed or removed.
 
@@ -98,7 +98,7 @@ class RequestStatus:
 
 
 class RequestOutcome(NamedTuple):
-    """The outcome of a command: its last status; ``open`` if it has no status yet; ``lost`` if the driver ended."""
+    """The outcome of a command: its last status, ``open`` without a status, or ``lost`` if the driver has ended."""
 
     status: str
     error: str = ""

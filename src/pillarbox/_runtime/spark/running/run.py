@@ -33,10 +33,10 @@ _LOOK_EVERY = 0.2
 def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings: str | None = None) -> None:
     """Wait until a query ends. On SIGTERM or SIGINT, end it between two epochs.
 
-    For a program that runs as a service: Kubernetes, systemd and Ctrl-C send these signals. After the first signal, no
-    epoch begins, and the query ends when the running epoch is committed, so the next start repeats nothing. If the
-    epoch takes longer than ``grace``, or a second signal arrives, the query stops immediately, and the next start
-    repeats the epoch, with correct results. The functions' ``close()`` is called in all cases.
+    Kubernetes, systemd and Ctrl-C send these signals. After the first signal, no epoch begins, and the query ends when
+    the running epoch is committed, so the next start repeats nothing. If the epoch takes longer than ``grace``, or a
+    second signal arrives, the query stops immediately, and the next start repeats the epoch, with correct results. The
+    functions' ``close()`` is called in all cases.
 
     In a terminal, a line on standard error shows a query's progress while it lags behind its input, and always with
     ``trigger(availableNow=True)``.

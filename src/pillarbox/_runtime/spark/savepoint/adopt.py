@@ -141,7 +141,7 @@ class _SparkState:
         return _by_key(StatefulProcessorOperator.kind, frames, declarations)
 
     def _check_key(self, key: DataType) -> None:
-        """Refuse keys of frames whose times Spark stored as the session's wall clock, read in the workers' zone."""
+        """Refuse pandas keys with a TIMESTAMP that Spark stored with a wrong offset, because two time zones differ."""
         zone = session_settings.time_zone(self._query.spark)
         if self._operator == _FRAMES and '"timestamp"' in key.json() and not _is_local(time_zone(zone)):
             raise self._refused(

@@ -114,7 +114,7 @@ def _rows_of_files(batches: Iterable[pa.RecordBatch], digests: Mapping[str, File
 
 
 class RestoringHost(TaskHost):
-    """Restores the state of a level, in an epoch without input."""
+    """Restores the state of tasks, in an epoch without input."""
 
     def __init__(
         self,

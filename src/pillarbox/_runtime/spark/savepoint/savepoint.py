@@ -149,7 +149,7 @@ def write_table(rows: DataFrame, directory: str, uid: str) -> None:
 def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
     """Write the manifest with the digests of all files.
 
-    Keeps the manifest's present digests, so that later damage is detected.
+    Digests that the manifest already has are not replaced, so that later damage is detected.
     """
     tasks = f"{_TASKS}/"
     digests = {name: digest for name, digest in manifest.files.items() if not name.startswith(tasks)}
@@ -243,7 +243,7 @@ def sources_at(spark: SparkSession, checkpoint: Checkpoint, epoch: int) -> Sourc
 
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
-    """Return a file source's log up to batch ``last``, without the repetitions in compacted files."""
+    """Return a file source's log up to batch ``last``, without the entries that compacted files repeat."""
     rows: list[Any] = unless_missing(
         lambda: reader(spark).text(folder).where("value LIKE '{%'").distinct().collect(), []
     )

@@ -26,7 +26,7 @@ def paths_seen(lines: Iterable[str], last: int) -> list[str]:
 
 
 def file_outside(folder: str, paths: Iterable[str]) -> str | None:
-    """Return a file that is not in this folder, or None. A glob and a relative path are not compared."""
+    """Return a file that is not in this folder, or None. Globs and relative paths are ignored."""
     parts = _PLACE.fullmatch(folder)
     if parts is None or _SPECIAL.search(folder):
         return None

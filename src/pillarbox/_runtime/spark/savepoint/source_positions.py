@@ -1,8 +1,8 @@
 """The source positions of a query that starts from a savepoint.
 
 In the first epoch on a new checkpoint, each source is replaced with a source that makes Spark write the savepoint's
-position into its logs. This is the source in ``worker/position.py``, or for a file source, Spark's own source over
-exactly the files that were read. Its rows are not used.
+position into its logs. The replacement is the source in ``worker/position.py`` or, for a file source, Spark's own
+source over exactly the files that were read. Its rows are not used.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def stateful_steps(df: DataFrame) -> list[str]:
 
 
 class FoundPositions(NamedTuple):
-    """Where each source of a starting query begins to read.
+    """The start positions of the sources of a starting query.
 
     Attributes:
         positions: by source: an offset as JSON, ``SeenFiles``, or None to start as in a new query.

@@ -35,7 +35,7 @@ def checked_directory(directory: Any, what: str) -> str:
 
 @contextmanager
 def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
-    """Create a folder for the block to fill. Overwrites an incomplete folder. Needs a classic session.
+    """Create a folder for the block to fill, or overwrite an incomplete folder. Needs a classic session.
 
     A file marks the folder as incomplete until the block ends without an error.
     """

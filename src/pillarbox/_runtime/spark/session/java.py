@@ -19,7 +19,7 @@ def java_class(spark: Any, name: str) -> Any:
 
 
 def java_session(spark: Any) -> Any:
-    """Return the Java session. Without this private attribute, a session counts as a Spark Connect session."""
+    """Return a session's private Java object. A session without it counts as a Spark Connect session."""
     return spark._jsparkSession
 
 
@@ -45,7 +45,7 @@ def repartition(spark: Any, checkpoint: str, partitions: int) -> None:
 
 
 def sink_log(spark: Any, folder: str, version: int) -> tuple[Any, Any]:
-    """Return (a file sink's log, empty Java array of log entries). Creates the log's folder. Needs Spark 4.1."""
+    """Open a file sink's log, creating its folder. Returns (log, empty Java array of log entries). Needs Spark 4.1."""
     sinks = jvm(spark).org.apache.spark.sql.execution.streaming.sinks
     log = sinks.FileStreamSinkLog(version, java_session(spark), folder, jvm(spark).scala.Option.empty())
     return log, spark.sparkContext._gateway.new_array(sinks.SinkFileStatus, 0)
@@ -68,7 +68,7 @@ def plan_steps(df: Any) -> list[Any]:
 
 
 def python_pattern(spark: Any) -> Any:
-    """Return Spark's marker of Python functions in plans. Without it, assume that every query has Python functions."""
+    """Return Spark's marker of Python functions in plans. Without it, every query seems to have Python functions."""
     return java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern").PYTHON_UDF()
 
 
@@ -86,7 +86,7 @@ _TASKS_WITH_HOSTS = 8
 
 
 def hosts_of_running_tasks(spark: Any, stage: int, attempt: int) -> list[str]:
-    """Return the hosts that run a few of a stage's tasks."""
+    """Return the hosts of some running tasks of a stage."""
     from py4j.protocol import Py4JError
 
     try:

@@ -34,7 +34,7 @@ _NOT_COMMITTED = "STATE_STORE_COMMIT_VALIDATION_FAILED"
 class StateCommits:
     """Checks whether all partitions of a classic query with ``foreachBatch`` have committed their state.
 
-    Spark's own check works only once. Java objects are cached, so that a batch takes only three calls to Java.
+    Spark's own check works only once. Java objects are cached, so that a check takes only three calls to Java.
     """
 
     def __init__(self, query: Any) -> None:

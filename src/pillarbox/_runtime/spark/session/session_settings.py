@@ -25,7 +25,7 @@ def session_settings(
 ) -> Iterator[None]:
     """Change the session's settings within the block.
 
-    ``before`` are the current settings, if the caller has read them. Each takes a call to Java.
+    ``before`` are the current settings, if the caller has read them. Reading a setting takes a call to Java.
     """
     if before is None:
         before = spark.conf.getAll if settings else {}
@@ -42,7 +42,7 @@ def session_settings(
 
 
 def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
-    """Return a new session with a classic session's settings and these settings."""
+    """Return a new session with a classic session's settings, overridden by ``settings``."""
     from pyspark.errors import AnalysisException
 
     own = spark.newSession()
@@ -77,7 +77,7 @@ def spark_version(spark: SparkSession) -> tuple[int, ...]:
 
 
 def time_zone(spark: SparkSession) -> str:
-    # Without a default value: Spark's own is the driver's time zone.
+    # No default value is passed, because Spark's own default is the driver's time zone.
     return str(spark.conf.get("spark.sql.session.timeZone"))
 
 

@@ -74,7 +74,7 @@ def close_started(started: StartedQuery) -> None:
 def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
     """Close the functions of an ended run on the executors, in at most five seconds.
 
-    On a cluster, this runs a Spark job, which may miss busy executors, whose home processes end after an idle time.
+    On a cluster, this runs a Spark job, which may miss busy executors. Their home processes end after an idle time.
     ``secrets`` (of the run's programs) identify home processes without a run id.
     """
     request = {"run": run, "secrets": list(secrets)}

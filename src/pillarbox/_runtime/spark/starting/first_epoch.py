@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# A row of state may have some megabytes, and a file even more megabytes.
+# A row of state may have some megabytes, and a file many more.
 _BATCHES = {BATCH_BYTES: str(8 * 1024 * 1024)}
 
 
 def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkpoint: Checkpoint | None) -> bool:
-    """Run the epoch if the program starts from a savepoint and the checkpoint is new. Returns whether it ran."""
+    """Run the restoring epoch if a program starts from a savepoint on a new checkpoint. Returns whether it ran."""
     asked = next((program.summary.begins for program in planned if program.summary.begins is not None), None)
     if checkpoint is None:
         if asked is not None:

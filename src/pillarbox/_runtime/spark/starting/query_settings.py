@@ -49,7 +49,7 @@ def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> di
         # If a level runs again, the next level reads the last attempt's output. Format 1 also commits that attempt's
         # state.
         STATE_FORMAT: "1",
-        # Without it, Spark 4.1 does not compare a repeated task's output.
+        # Without this setting, Spark 4.1 does not compare a repeated task's output.
         SHUFFLE_CHECKSUMS: "true",
         SHUFFLE_RETRY: "true",
         # Shows whether a foreachBatch function has read its batch.
@@ -65,7 +65,7 @@ def program_settings(
     *,
     other_python: bool = False,
 ) -> Iterator[None]:
-    """Apply the programs' settings to the session within the block. Other queries cannot start in this time."""
+    """Apply the programs' settings to the session within the block. Other queries cannot start during the block."""
     needed = _needed(programs, layouts)
     with alone():
         if not needed:
@@ -92,7 +92,7 @@ def last_epoch(number: int) -> Iterator[None]:
 
 
 def drain_setting(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the setting for a query that runs or repeats its last micro-batch, otherwise {}."""
+    """Return the setting that ends event time if a query runs or repeats its last micro-batch, otherwise {}."""
     number = _last_epoch.get()
     try:
         if number is None and checkpoint.last_epoch_begun is None:

@@ -82,7 +82,7 @@ def start_query(start: Start, method: Callable[[], StreamingQuery]) -> Streaming
 def _programs_to_start(start: Start) -> list[PlannedProgram]:
     """Return the programs of a query that is starting.
 
-    Raises if the plan cannot be read, unless it cannot contain a program.
+    Raises if the plan cannot be read but may contain a program.
     """
     try:
         return programs_of(start.writer)
@@ -114,7 +114,7 @@ class _Starter:
         settings_of(lambda name: spark.conf.get(name, None))  # raises before anything runs
         # Noted even if the query is refused.
         note_start(spark)
-        # Before a function of ``foreachBatch`` is wrapped.
+        # Checked before a function of ``foreachBatch`` is wrapped.
         self._other_python = runs_other_python(start)
         checkpoint = None if start.checkpoint is None else Checkpoint(spark, start.checkpoint)
         if begin_from_savepoint(start, programs, checkpoint):
@@ -161,7 +161,7 @@ class _Starter:
             yield
 
     def _prepared(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Check the checkpoint, record the programs in it, and add missing entries. Returns the updated checkpoint."""
+        """Check the checkpoint, note the programs, and add missing log entries. Returns the updated checkpoint."""
         start, programs = self._start, self._programs
         check_logs(self._spark, checkpoint)
         if any(program.parallelism for program in programs):
@@ -226,7 +226,7 @@ def _layouts_in_state(
 
 
 def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
-    """Raise if the checkpoint's layout differs from the program's. For tasks that cannot receive a layout."""
+    """Raise if the checkpoint's layout differs from the program's. Called if tasks cannot receive another layout."""
     for program, layout in zip(planned, layouts):
         if program.parallelism and layout != program.layout._replace(codes=CODES):
             what, how = "has another layout than the program", ""

@@ -165,7 +165,7 @@ _queries: dict[str, StartedQuery] = {}
 
 
 def remember(started: StartedQuery) -> list[StartedQuery]:
-    """Register a started query. Removes and returns ended queries."""
+    """Register a started query, and remove ended queries. Returns the ended queries."""
     query: Any = started.query
     query._pillarbox_started = started
     started.hold_end()

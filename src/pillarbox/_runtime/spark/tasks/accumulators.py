@@ -103,7 +103,7 @@ def collect_for_this_thread() -> None:
 
 @contextmanager
 def collecting() -> Iterator[None]:
-    """Sum the values added to accumulators within the block. Passes the sums to Spark unless the block raises."""
+    """Sum the values added to accumulators within the block, and pass the sums to Spark unless the block raises."""
     _collector.install()
     _collector.is_on = True
     try:

@@ -24,7 +24,7 @@ _LOGGED_CLOCK = 2_000
 
 @contextmanager
 def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTask]:
-    """Create a task for the block. Closes it at the end, or cancels it if the block raises."""
+    """Create a task for the block, and close it at the end, or cancel it if the block raises."""
     task = MultipleInputStreamTask(vertex, subtask)
     try:
         yield task
@@ -35,7 +35,7 @@ def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTas
 
 
 class LevelTasks:
-    """Runs epochs of a level's subtasks. Not thread-safe."""
+    """Runs epochs of subtasks between the same two shuffles. Not thread-safe."""
 
     def __init__(self, vertices: dict[int, ShippedVertex], residency: Residency) -> None:
         self._vertices = vertices

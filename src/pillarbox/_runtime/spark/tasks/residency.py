@@ -83,7 +83,7 @@ class Residency:
         # Resources that a vertex's tasks in one partition share.
         self._shared: WeakValueDictionary[_Key, SharedResources] = WeakValueDictionary()
         self._of_thread = SharedResources(stay=stay, resting=resting)
-        # In order of time.
+        # Least recently used first.
         self._last_used: dict[_Key, float] = {}
         # End and duration (processor time) of the last full collection. The first collection can wait, because a cold
         # start creates no cycles.
@@ -121,7 +121,7 @@ class Residency:
         return (facts.run, shipped.digest, facts.layout, subtask) in self._residents
 
     def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore, facts: TaskInfo) -> MultipleInputStreamTask:
-        """Return a subtask's task, with the state version that ``store`` has."""
+        """Return a subtask's task. Its state has the same version as ``store``."""
         key = (facts.run, shipped.digest, facts.layout, subtask)
 
         def make() -> MultipleInputStreamTask:
@@ -282,7 +282,7 @@ def _close_before_leaving() -> None:
     worker, leave = os.getpid(), os._exit
 
     def close_and_leave(status: int) -> NoReturn:
-        # Neither in a child that a function has forked, nor in the middle of an epoch.
+        # Not in a child that a function has forked, and not in the middle of an epoch.
         leaves = os.getpid() == worker and threading.current_thread() is threading.main_thread()
         if leaves and not here.is_at_work:
             # In case a close() or another thread never ends.

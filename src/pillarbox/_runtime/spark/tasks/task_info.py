@@ -58,12 +58,12 @@ class ProgramLayout:
 
 
 class TaskInfo(NamedTuple):
-    """A Spark task's knowledge of its query and itself.
+    """Data about a Spark task and its query.
 
     Attributes:
         batch: the number of the micro-batch, or None in a batch query.
         is_last: whether this is the query's last micro-batch, which ends event time.
-        partitions: the number of state partitions, or None if it is the program's.
+        partitions: the number of state partitions, or None if the program's number applies.
         task: the Spark task's number, higher for later attempts. None outside of Spark tasks.
         attempt: the Spark task's attempt, from 0. None outside of Spark tasks.
         time: the micro-batch's time (Unix time in ms), if known.

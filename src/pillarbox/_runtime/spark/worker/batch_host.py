@@ -1,4 +1,4 @@
-"""Runs a level's tasks after a shuffle in batch mode, in partitions of ``mapInArrow``.
+"""Runs the tasks after a shuffle in batch mode, in partitions of ``mapInArrow``.
 
 A batch is a single epoch, so no state is stored. A task is closed after its subtask's rows.
 """
@@ -34,7 +34,7 @@ class BatchTaskHost:
         self._output = output
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the partition's subtasks. Forwards buffers for other levels."""
+        """Run the partition's subtasks, and forward buffers for outputs and later shuffles."""
         acknowledge_at_once()
         for buffers in self._buffers(batches):
             yield from self._output(buffers)

@@ -1,4 +1,4 @@
-"""The ``StatefulProcessor`` of a level, which loads without pillarbox.
+"""The ``StatefulProcessor`` that runs tasks. It loads without pillarbox.
 
 When a query starts, Spark requests the declared states in a Python process without the application's files
 (``--py-files``). So this class is pickled by value, and unpickles its ``TaskHost`` only in a worker that has rows.

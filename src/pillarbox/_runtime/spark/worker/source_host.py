@@ -1,4 +1,4 @@
-"""Runs the tasks of level 0, the sources, in partitions of ``mapInArrow``."""
+"""Runs the tasks of sources, in partitions of ``mapInArrow``."""
 
 from __future__ import annotations
 

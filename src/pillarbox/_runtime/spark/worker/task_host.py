@@ -1,4 +1,4 @@
-"""Runs a level's tasks after a shuffle in streaming mode, in ``transformWithStateInPandas``.
+"""Runs the tasks after a shuffle in streaming mode, in ``transformWithStateInPandas``.
 
 The grouping key is the subtask code (number), so Spark makes one call per subtask and epoch. The state log is a map
 state, which Spark commits with the micro-batch. Tasks stay in home processes, or without homes in the worker.
@@ -55,7 +55,7 @@ class _SparkChunkStore:
 
 
 class TaskHost:
-    """Runs a level's subtasks for one partition and epoch, in a worker. Pickled inside a ``Processor``."""
+    """Runs the subtasks of one partition and epoch, in a worker. Pickled inside a ``Processor``."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class TaskHost:
         self._facts = TaskInfo.here(self._program)._replace(executor=executor_here())
         self._replacement = replacement_here()
         self._tasks: LevelTasks | Relay | None = None
-        # Why the tasks live in this worker.
+        # The reason why the tasks run in this worker, not in a home process.
         self._fallback: str | None = None
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class TaskHost:
         return None if address is None or address[0] not in self._vertices else address
 
     def run(self, code: int, rows: Iterator[pd.DataFrame], now: int, watermark: int = -1) -> Iterator[pd.DataFrame]:
-        """Run an epoch of subtask number ``code``. If the subtask belongs to another level, only forward its buffers.
+        """Run an epoch of subtask number ``code``. Buffers for outputs and later shuffles are only forwarded.
 
         ``now`` and ``watermark`` are Unix times in ms. If Spark's timers are off, the time in ``rows`` is used instead
         of ``now``.
@@ -152,7 +152,7 @@ class TaskHost:
         """Set Spark's timer to the task's next wake-up.
 
         Spark fires all timers up to the batch's time and then deletes them, even if they were registered again in
-        between. So no timer up to that time is registered, and such work waits for the next batch.
+        between. So a timer up to that time is not registered, and its work waits for the next batch.
         """
         due = None if wake_up is None else max(wake_up, now + 1)
         present = [timestamp for timestamp in self._handle.listTimers() if timestamp >= now]
