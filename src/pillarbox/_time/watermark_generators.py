@@ -102,7 +102,7 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
 
 
 class AscendingTimestampsWatermarks(BoundedOutOfOrdernessWatermarks):
-    """Generates watermarks for ascending timestamps: always 1 ms below the latest timestamp."""
+    """Generates watermarks for ascending timestamps: always 1 ms before the latest timestamp."""
 
     def __init__(self) -> None:
         super().__init__(0)

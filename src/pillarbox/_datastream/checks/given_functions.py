@@ -22,7 +22,7 @@ def name_of(kind: str, func: Any) -> str:
 def check_function(
     func: Any, interface: type, method: str, called: str | None = None, *, many: bool = False, may_await: bool = False
 ) -> None:
-    """Raise ProgramError unless an object is a function or implements ``interface``, and its code returns results."""
+    """Raise ProgramError unless an object is a function or implements ``interface``, or if it returns no results."""
     # Other classes, such as `str`, are functions.
     if not isinstance(func, interface) and (_is_function_class(func) or not callable(func)):
         raise _not_an_instance(func, f"{method}()", f"a function or {interface.__name__}")

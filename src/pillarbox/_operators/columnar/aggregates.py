@@ -147,7 +147,8 @@ def last_(column: str) -> ColumnAggregate:
 def approx_count_distinct_(column: str) -> ColumnAggregate:
     """Estimate the number of a column's distinct non-null values. The result is a LONG.
 
-    The number is exact below 1,024. Above, the relative standard error is 3.1 %, and each key stores 8 KiB per window.
+    A number less than 1,024 is exact. For larger numbers, the relative standard error is 3.1 %, and each key stores 8
+    KiB per window.
 
     Example:
         >>> approx_count_distinct_("shop")

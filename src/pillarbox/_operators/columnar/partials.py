@@ -172,7 +172,7 @@ class Partials:
         return merged, columns[_GROUP].to_numpy()
 
     def of_keys(self, batches: Sequence[pa.RecordBatch], others: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Return the partial results whose keys are in ``others``, and possibly some others."""
+        """Return the partial results whose keys are in ``others``, and possibly more."""
         values = self._different_keys(others)
         return [batch.filter(self._among(batch, values)) for batch in batches]
 

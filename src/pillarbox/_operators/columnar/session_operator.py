@@ -101,7 +101,7 @@ class ColumnarSessionOperator(ColumnarOperator):
         marks = np.arange(both.num_rows) >= sessions.num_rows
         merged, touched = self._partials.merged_by(both, self._numbered(both), marks)
         over = self._over(merged, watermark)
-        # Open sessions are not over, so a session that is over has only late rows.
+        # Stored sessions are not over, so a merged session that is over has only late rows.
         self._drop(_chosen(merged, over))
         self._changed.append(_chosen(merged, touched & ~over))
         ended = _column(merged, END) - 1 <= watermark

@@ -28,7 +28,8 @@ from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 _MANY = 32
-# Records may stay up to 1/8 of their interval longer than needed. This gives many keys' timers equal, cheap times.
+# Records may stay up to 1/8 of their interval longer than needed. Thus, timers of many keys have equal times, which is
+# cheap.
 _PART = 8
 _TIME = itemgetter(0)
 
@@ -41,7 +42,7 @@ class Interval(NamedTuple):
 
 
 class JoinContext(EmittingContext, ProcessJoinFunction.Context):
-    """The current pair of records. The operator updates its fields."""
+    """The context of the current pair of records. The operator updates its fields."""
 
     left: int = 0
     right: int = 0
