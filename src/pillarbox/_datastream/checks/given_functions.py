@@ -67,7 +67,7 @@ def check_type(what: str, declared: Any) -> None:
 def check_instance(
     func: Any, interface: type[Function], where: str, called: Sequence[str], *, many: bool, may_await: bool = False
 ) -> None:
-    """Raise unless an object implements a multi-method interface, and its methods return results."""
+    """Raise if an object does not implement a multi-method interface, or a method returns no results."""
     if not isinstance(func, interface):
         raise _not_an_instance(func, where, f"a {interface.__name__}")
     check_parameters(func, interface, where, may_await=may_await)

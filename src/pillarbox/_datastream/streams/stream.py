@@ -233,8 +233,8 @@ class Stream(OperatorSettings, Generic[T1]):
     ) -> ConnectedStreams[T1, T2] | BroadcastConnectedStream[T1, T2]:
         """Connect this stream with another one, so that one operator processes both, with shared state.
 
-        Either key both streams, before this call (``a.key_by("x").connect(b.key_by("y"))``) or after it
-        (``a.connect(b).key_by("x", "y")``), or key neither.
+        Key both streams or neither, before this call (``a.key_by("x").connect(b.key_by("y"))``) or after it
+        (``a.connect(b).key_by("x", "y")``).
 
         Args:
             ds: a stream of the same environment, or a broadcast stream (``b.broadcast(descriptor)``).

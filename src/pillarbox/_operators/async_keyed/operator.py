@@ -215,7 +215,7 @@ class AsyncKeyedOperator(KeyedOperator):
             self.emit()
 
     def visit_processing_time(self, keys: Mapping[Any, int]) -> None:
-        """Fire the due processing-time timers of ``keys``, even if the clock has been set back since."""
+        """Fire the due processing-time timers of ``keys``, even if the clock has since been set back."""
         self._visit(keys, self._timers.current_processing_time(), TimeDomain.PROCESSING_TIME)
 
     def _visit(self, keys: Mapping[Any, int], limit: int, domain: TimeDomain) -> None:

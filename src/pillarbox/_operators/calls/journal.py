@@ -33,7 +33,7 @@ Entry = tuple[bytes, Name, tuple[Any, ...]]
 
 
 class Journal:
-    """The journal of one task.
+    """One task's journal: files with the recorded answers of service calls.
 
     Args:
         location: a folder in a file system, such as ``s3://bucket/prefix``.
@@ -88,7 +88,7 @@ class Journal:
                 self.add(epoch, entries or ())
 
     def add(self, epoch: int, entries: Iterable[Entry]) -> None:
-        """Add records of earlier attempts, for elements that arrived in ``epoch`` or before."""
+        """Add records of earlier attempts, for elements that arrived in ``epoch`` or earlier."""
         for identity, name, content in entries:
             records, record = self._records.setdefault(identity, {}), Record(*content)
             if name not in records or not records[name].is_answered:

@@ -124,7 +124,7 @@ class Partials:
         starts: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64] | None = None,
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Aggregate rows into partial results, one per key and start. Returns (partial results, their starts).
+        """Aggregate rows into partial results, one per key and start. Return (partial results, their starts).
 
         Args:
             times: Unix times in ms.
@@ -162,7 +162,7 @@ class Partials:
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
         """Merge the partial results of each of several windows, which may share batches, in one pass.
 
-        Returns one partial result per window and key, and its window's index.
+        Return one partial result per window and key, and its window's index.
         """
         lengths = [sum(batch.num_rows for batch in batches) for batches in groups]
         numbers = np.repeat(np.arange(len(groups)), lengths)

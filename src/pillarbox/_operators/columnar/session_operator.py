@@ -31,7 +31,7 @@ _Numbers = npt.NDArray[np.int64]
 
 
 class ColumnarSessionOperator(ColumnarOperator):
-    """Event-time sessions with a fixed gap."""
+    """The operator of columnar event-time sessions with a fixed gap."""
 
     def __init__(self, context: OperatorContext, keying: Keying, program: ColumnarProgram) -> None:
         super().__init__(context, keying, program)

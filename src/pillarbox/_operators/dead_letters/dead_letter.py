@@ -154,7 +154,7 @@ def sort_out(
     *,
     in_halves: bool,
 ) -> Iterator[tuple[range, T]]:
-    """Split records at bad records. Yields (positions, result of ``check``) for each good part, in order.
+    """Split records at bad records. Yield (positions, result of ``check``) for each good part, in order.
 
     Args:
         check: raises one of ``errors`` if a record is bad.

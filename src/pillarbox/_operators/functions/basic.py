@@ -293,8 +293,8 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /) -> Results[Out]:
         """Process a timer when it fires, with its key's state. May be an ``async def``.
 
-        Returns results as ``process_element`` does. The results of an event-time timer have its ``timestamp`` (Unix
-        time in ms); the results of a processing-time timer have no event time. ``ctx`` is valid only during the call.
+        Return results as in ``process_element``. The results of an event-time timer have its ``timestamp`` (Unix time
+        in ms); the results of a processing-time timer have no event time. ``ctx`` is valid only during the call.
         """
         return None
 

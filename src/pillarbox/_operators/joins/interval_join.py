@@ -105,7 +105,7 @@ class _Side:
         return [(time, self.state[time]) for time in times]
 
     def drop(self, watermark: int) -> int | None:
-        """Drop records that can no longer match. Returns the watermark that next drops a record, or None."""
+        """Drop records that can no longer match. Return the watermark that next drops a record, or None."""
         state, times = self.state, self._in_order()
         over = len(times) if watermark == MAX_WATERMARK else bisect_left(times, watermark - self.wait + 1)
         if over == len(times):

@@ -87,7 +87,7 @@ class Trigger(ABC, Generic[In, WindowT]):
             """Return a state of the current key and window."""
 
     class OnMergeContext(TriggerContext):
-        """The context of a merged window."""
+        """The context of ``on_merge``, for the merged window."""
 
         @abstractmethod
         def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
