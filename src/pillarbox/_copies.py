@@ -155,7 +155,7 @@ def copied(value: Any) -> Any:
 class Copier:
     """Copies the values that an operator's functions emit.
 
-    Threads may share a copier. At worst, they lose a sample of copy times.
+    Threads may share a copier. A race can only lose a measurement of a copy's duration.
     """
 
     is_off: bool = False

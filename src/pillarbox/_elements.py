@@ -1,6 +1,7 @@
 """Stream elements (records, watermarks, barriers) and the buffers that hold them.
 
-A *buffer* holds one encoded element, such as a batch of records, for one target subtask. Its first byte is a tag.
+A *buffer* holds one encoded element, such as a batch of records, for one target subtask. Its first byte identifies the
+kind of element.
 """
 
 from __future__ import annotations
@@ -45,8 +46,7 @@ class Records:
     """A batch of consecutive records of a stream, processed in one call.
 
     Attributes:
-        timestamps: each record's event time (Unix time in ms) or None. The attribute itself is None if no record has an
-            event time.
+        timestamps: a list of event times (Unix time in ms, or None), or None if no record has an event time.
     """
 
     __slots__ = ("_is_fixed", "timestamps", "values")
@@ -192,7 +192,7 @@ class TaskReport:
         next_wake_up: when the task next has work even without input, or None.
         unfinished: whether requests are carried into the next epoch.
         state_bytes: the approximate serialized size of the state.
-        state_chunks: chunks of the state log.
+        state_chunks: number of chunks in the state log.
         mailbox_latency_ms: the longest wait of the latest ten probes in the mailbox, or None unless measured
             (``measure_mailbox_latency``). Also set for sources.
         state_sync: ``"in step"`` if the task's state already had the store's version, ``"loaded"`` if it read the
@@ -200,8 +200,9 @@ class TaskReport:
         state_format: ``"plain"`` for plain data of declared types, ``"pickle: "`` and the reason, or None without
             state.
         gauges: the other metrics of the user's functions, by ``uid.name``.
-        rate_limited_ms: how long an async function's next request must wait for a rate limit, or None without one.
-        broadcast_in: broadcast records in ``records_in``. Each subtask receives every broadcast record.
+        rate_limited_ms: how long an async function's next requests waited for a rate limit, or None without a limit.
+        broadcast_in: number of broadcast records among the received records. Each subtask receives every broadcast
+            record.
         process: pid of the process that ran the task: a home process (long-lived process of a state partition) or a
             Spark Python worker.
         attempt: the Spark task's attempt number, from 0, or None outside of Spark.
@@ -209,11 +210,11 @@ class TaskReport:
         number: the vertex's number in the program, or -1 if unknown.
         started: when the epoch began in the task.
         operators: records in and out of each operator of the chain, from the head.
-        held_by: [vertex, subtask] that holds the task's watermark back, or None. The subtask is -1 for a source without
-            records in the epoch.
-        event_times: [smallest timestamp, largest timestamp, source position of the record with the largest] of the
-            timestamps that the task assigned in the epoch, or None. A position is ``{"topic", "partition", "offset"}``
-            for Kafka, ``{"file"}`` for files, otherwise ``{}``.
+        held_by: [vertex, subtask] of the sender that holds the task's watermark back, or None. The subtask is -1 for a
+            source without records in the epoch.
+        event_times: [smallest, largest, source position of the largest timestamp's record] of the timestamps that the
+            task assigned in the epoch, or None. A position is ``{"topic", "partition", "offset"}`` for Kafka,
+            ``{"file"}`` for files, otherwise ``{}``.
         key_sample: the number of sampled records, and the most frequent keys in the sample (as text) with their counts.
             None if the stream has no keys or few records.
         versions: Python and package versions of the process. Only set in the task's first epoch in a process.
@@ -310,7 +311,7 @@ _DEFAULTS = [
 
 
 def text_of_report(report: TaskReport) -> str:
-    """Return a report's values as a JSON array. New fields must be added at the end.
+    """Return a report's values as a JSON array. New fields of ``TaskReport`` must be added at its end.
 
     Trailing default values are omitted to save memory: Spark keeps a hundred progress events per query.
     """
@@ -337,7 +338,7 @@ class Buffer(NamedTuple):
     """A payload for one subtask or output.
 
     Attributes:
-        target: the receiver's subtask code or output code.
+        target: the number that identifies the receiving subtask or output.
         seq: index of the buffer among the epoch's buffers from this channel to this target.
     """
 

@@ -34,8 +34,8 @@ class PillarboxError(Exception):
     def at(self, **location: object) -> None:
         """Add parts of the error's location: ``operator``, ``subtask``, ``key``, ``record``. Existing parts are kept.
 
-        If the location names another operator, nothing is added, because the error is propagating through upstream
-        operators.
+        If the location already names another operator, nothing is added, because the error is propagating through
+        upstream operators.
         """
         shown = {
             name: shorten_record(value) if name == "record" else shorten(value) for name, value in location.items()

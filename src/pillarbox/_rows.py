@@ -83,9 +83,9 @@ class Row(tuple[Any, ...], metaclass=_RowType):
     names them. ``Payment = Row("card", "amount")`` creates rows with these columns: ``Payment("c1", 2.5)``.
 
     Values are accessed by attribute (``row.card``, as fast as in a named tuple), by name (``row["card"]``), by position
-    (``row[0]``), or by unpacking. Only ``row["..."]`` accesses a column whose name is not an identifier, starts with
-    two underscores, or is one of ``_fields``, ``_make``, ``_replace``. A column with the name of a method (``count``,
-    ``get``) hides that method, as in a named tuple.
+    (``row[0]``), or by unpacking. A column needs ``row["..."]`` if its name is not an identifier, starts with two
+    underscores, or is ``_fields``, ``_make`` or ``_replace``. A column with the name of a method (``count``, ``get``)
+    hides that method, as in a named tuple.
 
     ``"card" in row`` is True if the column exists. Rows compare, sort and hash like tuples of their values, regardless
     of names. A row is immutable: ``_replace`` returns a new row.
@@ -117,7 +117,7 @@ class Row(tuple[Any, ...], metaclass=_RowType):
         """Return a row of ``values``. Its column names are the values of this row.
 
         Raises:
-            TypeError: a value of this row is not a string, or the number of ``values`` differs.
+            TypeError: a value of this row is not a string, or there are too many or too few ``values``.
         """
         if not all(isinstance(name, str) for name in self):
             raise TypeError(f"column names must be strings, not {tuple(self)}")
@@ -125,7 +125,7 @@ class Row(tuple[Any, ...], metaclass=_RowType):
 
     @classmethod
     def _make(cls: type[_RowT], values: Iterable[Any]) -> _RowT:
-        """Return a row of this class. Raises TypeError if the number of ``values`` differs."""
+        """Return a row of this class. Raises TypeError for too many or too few ``values``."""
         row = cls(values)
         if len(row) != len(cls._fields):
             raise TypeError(f"{len(cls._fields)} values expected, got {len(row)}")
@@ -205,7 +205,7 @@ _MOST_CLASSES = 10_000
 def row_class(fields: tuple[str, ...]) -> type[Row]:
     """Return the row class with these columns.
 
-    Equal ``fields`` give the same class, unless thousands of other classes have displaced it.
+    Equal ``fields`` give the same class, unless thousands of other classes have displaced it from a cache.
 
     The class takes one iterable of values and does not check their number. Raises ValueError for duplicate names.
     """

@@ -28,7 +28,7 @@ _WIDTH = 400
 
 
 def user_traceback(error: BaseException) -> str:
-    """Format an error's tracebacks (causes first) without removing frames, or return "" if there are none."""
+    """Format all frames of an error's tracebacks (causes first), or return "" if there are none."""
     parts: list[str] = []
     cause = error.__cause__
     if cause is not None and any(part.__traceback__ is not None for part in causes_of(cause)):

@@ -314,7 +314,7 @@ def _failure_column(name: str) -> StructField:
 
 
 class _Failure(NamedTuple):
-    """A value of the failures column."""
+    """A value of ``async_map``'s column for failures."""
 
     type: str
     message: str
@@ -322,7 +322,7 @@ class _Failure(NamedTuple):
 
 
 class _RowCall(CombiningFunction):
-    """Calls a function with columns of a row, and appends its result to the row."""
+    """Calls a function with columns of a row, and appends the result to the row."""
 
     def __init__(
         self,

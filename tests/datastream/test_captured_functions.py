@@ -1,5 +1,5 @@
 # ruff: noqa: B023
-# (Variables of loops in functions are what is tested.)
+# Loop variables in functions are tested.
 from __future__ import annotations
 
 import threading

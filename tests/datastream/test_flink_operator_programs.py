@@ -231,7 +231,7 @@ def test_word_count_by_mode(env, mode, rolling):
 COUNT = Types.TUPLE([Types.STRING(), Types.INT()])
 
 
-# -- methods of Flink's Java API that a program may look for --
+# -- methods of Flink's Java API --
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_methods_of_javas_streams_say_what_to_do_instead(env, name, instead):
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # as received from a worker
 
 
-# -- parameters of Java's: a collector, a context, a size --
+# -- parameters in Java: a collector, a context, a size --
 
 
 class ProcessWithCollector(KeyedProcessFunction):

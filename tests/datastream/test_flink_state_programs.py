@@ -518,7 +518,7 @@ def test_fraud_within_a_minute():
         for at, amount in ((0, 0.5), (59_000, 600.0), (60_000, 0.5), (121_000, 600.0), (122_000, 0.5), (123_000, 0.5)):
             harness.set_processing_time(at)
             harness.push(Transaction(1, at, amount))
-        # The timer of the last but one is deleted, so a minute after it the flag is still there.
+        # The flag outlives the deleted timer.
         harness.set_processing_time(182_500)
         harness.push(Transaction(1, 0, 501.0))
         assert harness.get_output() == [Alert(1), Alert(1)]

@@ -81,7 +81,7 @@ def test_ride_cleansing(env):
     assert env.from_collection(rides).filter(InTheCity()).execute_and_collect() == [rides[0], rides[3]]
 
 
-# -- rides and fares: a join by state, of a stream that comes first and one that comes later --
+# -- rides and fares: a join by state --
 
 
 class Enrich(CoFlatMapFunction):
@@ -171,7 +171,7 @@ def test_rides_and_fares_that_are_lost_expire():
     with ProgramTestHarness(rides_with_fares, parallelism=2) as harness:
         harness.push_all("rides", [Ride(n, True, n * MINUTE) for n in (1, 2, 3)])
         harness.push_all("fares", [Fare(n, 7, n * MINUTE, 0.5) for n in (2, 4)])
-        # Event time follows the rides, a minute behind: so two minutes have not passed yet.
+        # Event time is a minute behind the rides, so two minutes have not passed.
         assert harness.run_epoch() == {"joined": [(2, 0.5)], "rides": [Ride(1, True, MINUTE)], "fares": []}
         harness.push("rides", Ride(9, True, 9 * MINUTE))
         harness.push("fares", Fare(8, 7, 8 * MINUTE, 0.25), Fare(3, 7, 3 * MINUTE, 0.75))

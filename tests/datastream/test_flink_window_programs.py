@@ -317,7 +317,7 @@ def test_sessions_whose_gap_is_in_the_records(env):
         def process(self, key: str, context: ProcessWindowFunction.Context, elements: Iterable[Any]) -> Iterable[Any]:
             yield context.window().start, context.window().end, len(list(elements))
 
-    # The second session touches the third record: windows that touch are one, as in Flink.
+    # Windows that touch merge, as in Flink.
     assert sessions.process(Span()).execute_and_collect() == [(1, 9, 3), (20, 21, 1)]
 
 
@@ -371,7 +371,7 @@ def test_top_two_of_each_window(env):
     assert results == sorted(ranked.items())
 
 
-# -- joins: the examples of the page, with a stream of oranges and one of greens --
+# -- joins: the page's examples, with oranges and greens --
 
 
 class Number(NamedTuple):

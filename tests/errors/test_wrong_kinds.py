@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # (Wrong uses are what a type checker would find.)
-"""Every public function, with each argument of a wrong type, works or raises pillarbox's own error.
+"""If an argument has a wrong type, every public function either works or raises pillarbox's own error.
 
 (For missing and unknown arguments, Python raises TypeError.)
 """
@@ -114,7 +114,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "Duration": lambda: Duration.of_millis(5),
     "Time": lambda: Time.milliseconds(5),
 }
-# Right arguments for the parameters that are not the wrong one, by their names; "x" for the others.
+# Valid arguments by parameter name; "x" for other parameters.
 RIGHT: dict[str, Any] = {
     "func": Same(),
     "reduce_function": max,

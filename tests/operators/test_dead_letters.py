@@ -84,7 +84,7 @@ class Acts(KeyedProcessFunction):
     """Follows its records' instructions. Timers at odd times also act. Timers at multiples of three then raise.
 
     Args:
-        raises: whether it raises. If False, records that would fail have no effect.
+        raises: whether the function raises. If False, records that would fail have no effect.
         ttl: the time-to-live of its states.
     """
 
@@ -377,7 +377,7 @@ class Raises(MapFunction):
 
 
 def group_of(*errors: Exception) -> Exception:
-    """Return what ``asyncio.TaskGroup`` raises, or before Python 3.11 an error with the same attribute."""
+    """Return an exception group or, before Python 3.11, another error with the same attribute."""
     group: Any = getattr(builtins, "ExceptionGroup", None)
     error: Any = RuntimeError("tasks") if group is None else group("tasks", errors)
     if group is None:

@@ -99,7 +99,7 @@ def pair(left: Any, right: Any, ctx: Any) -> Iterator[Any]:
     yield left, right
 
 
-# The parameters have the number of records with partners: all have one key.
+# The parameters contain the number of records with partners.
 @pytest.mark.parametrize(
     ("lower", "upper", "times", "partner"),
     [

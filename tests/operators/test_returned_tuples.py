@@ -1,4 +1,4 @@
-"""A returned tuple is a sequence of records. Errors explain this if a single record was meant."""
+"""A tuple that a function returns is a sequence of records. Errors explain this to users who meant one record."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class StoredState:
 
     Attributes:
         words: text on the page.
-        format: how it is stored if the record type is declared: ``"plain"``, or the beginning of the reason why it is
-            pickled. None without state.
+        format: how the state is stored if the record type is declared: ``"plain"``, or the beginning of the reason why
+            it is pickled. None without state.
         by_user: whether a function declares the state and its types.
     """
 
@@ -169,7 +169,7 @@ class Entry:
         batch: effects of batch mode on results.
         changes: permitted and refused changes of a program that resumes from the state.
         simulated: programs for the simulated cluster, by name.
-        chaos: its part of the chaos program.
+        chaos: the entry's part of the chaos program.
     """
 
     method: str

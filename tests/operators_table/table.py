@@ -2,8 +2,7 @@
 
 Enter a new operator here, once. Its entry drives the tests in this folder, the simulation (``tests/simulation``),
 ``tests/faults/test_every_operator.py``, chaos (``tests/faults/chaos``) and ``docs/operators.md``. ``entry.py`` explains
-the fields. Programs for simulation and chaos are next to the entry, or in ``tests/simulation/programs`` and
-``tests/faults/parts``.
+the fields.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """An emitted value never changes, even if functions change values that they received or emitted.
 
-The functions emit one object repeatedly, and change earlier calls' records. The results must equal a run with one
-record per epoch.
+The results must equal the results of a run with one record per epoch.
 """
 
 from __future__ import annotations

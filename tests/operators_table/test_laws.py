@@ -68,7 +68,7 @@ def harness_of(step: Any, operator: type[StreamOperator] = StreamOperator, **opt
         kind: type[OneInputStreamOperatorTestHarness] = OfColumns
     else:
         kind = KeyedOneInputStreamOperatorTestHarness if step.factory.keyed else OneInputStreamOperatorTestHarness
-    # Each task of a program gets a copy of its functions; here two of them may be open at a time.
+    # Two copies of the functions may be open at the same time.
     return kind(ChainNode(step.name, "operator", pickle.loads(dumps(step.factory))), **options)
 
 

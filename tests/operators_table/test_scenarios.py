@@ -99,9 +99,9 @@ SCENARIOS: list[Callable[[Entry, Path], Out]] = [
 ]
 
 
-# Without a shuffle there is nothing that a savepoint could have.
+# Without a shuffle, a savepoint has no state.
 WITHOUT_SHUFFLE = ("DataStream.", "AsyncDataStream.")
-# Each subtask gets each record of its second stream, so more subtasks emit more of the same rows.
+# Each subtask receives the whole second stream, so more subtasks emit more rows.
 IN_EACH_SUBTASK = {"BroadcastConnectedStream.process"}
 CASES = [
     (entry, scenario)

@@ -36,7 +36,7 @@ def running_redis(program: str, folder: Path) -> Iterator[str]:
         with (folder / "log").open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         try:
-            # Another process may have taken the port meanwhile: then the server ends by itself.
+            # If another process has taken the port, the server ends.
             if wait_until_it_answers(process, port):
                 yield f"redis://127.0.0.1:{port}"
                 return

@@ -223,7 +223,7 @@ def test_the_rate_of_a_job_is_limited(spark, service):
     stream = environment(spark).from_dataframe(numbers(spark, 240))
     squares = stream.map_async(Timed(service.url), job_rate_limit=80, timeout="5 minutes")
     asked = squares.to_dataframe("part INT, at LONG").collect()
-    # 240 requests of two processes: three seconds of the limit, and in any second at most 1.04 times the limit.
+    # 240 requests of two processes take three seconds. In any second, at most 1.04 times the limit begins.
     times = sorted(row.at for row in asked)
     assert len(times) == 240 and times[-1] - times[0] > 2.8e9
     assert max(sum(at <= other < at + 1e9 for other in times) for at in times) <= 84

@@ -59,10 +59,10 @@ def test_one_client_serves_many_micro_batches(spark, redis_url, client, tmp_path
     assert sorted(tuple(row) for row in rows) == RIGHT
     epochs = [progress for progress in query.recentProgress if progress["numInputRows"]]
     assert len(epochs) == 8
-    # Once per Python worker, of which there are about two: not once for each of sixteen tasks.
+    # Once per Python worker (about two), not once for each of sixteen tasks.
     opened = client.lrange("opened", 0, -1)
     assert 1 <= len(opened) == len(set(opened)) < 16
-    # No more connections than there were requests in flight, in each of them.
+    # In each worker, at most as many connections as requests in flight.
     assert client.info("stats")["total_connections_received"] - before <= len(opened) * 11
     count = counters(query)
     assert count["requests"] == count["completed"] == ROWS

@@ -1,4 +1,4 @@
-"""Expected batch results of the simulation's programs, key by key, with records by time.
+"""Expected batch results of the simulation's programs, key by key, with each key's records in time order.
 
 An oracle maps the sources' records, by name, to the outputs' records. Ordered outputs are grouped by key.
 """
@@ -360,7 +360,7 @@ def joined_windows(inputs: Inputs) -> dict[str, Values]:
         lefts_of, rights_of = aligned(80, 30)(lefts), aligned(80, 30)(rights)
         for window in lefts_of.keys() & rights_of.keys():
             joined += product(lefts_of[window], rights_of[window])
-        # Each record with the number of its stream; its time stays in its place.
+        # Each record with the number of its stream.
         both = [((value, stream), value[1]) for stream, values in ((0, lefts), (1, rights)) for value in values]
         grouped += [pair_text([record[0] for record in group]) for group in aligned(90, 90)(both).values()]
         in_sessions += [

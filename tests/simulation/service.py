@@ -47,7 +47,7 @@ def times_of_answers() -> Iterator[int]:
 
 
 class Client(Function):
-    """Calls the service. ``takes`` is the duration in milliseconds."""
+    """Calls the service. ``takes`` is a call's duration in milliseconds."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.loop = asyncio.get_running_loop()

@@ -37,7 +37,7 @@ def compiled(name: str) -> Programs:
 
 def run_of(name: str, seed: int) -> Run:
     program = PROGRAMS[name]
-    # How far event time is in a subtask, and which of them are idle, is another matter at another parallelism.
+    # A subtask's event time and idleness depend on the parallelism.
     rescales = program.cut_free and not program.timed and not program.event_time and program.rescales
     faults = [kind for kind in FAULTS if rescales or kind != "rescale"]
     return Run(compiled(name), f"{name} {seed}", faults=faults, turns=TurnsWithService)

@@ -354,7 +354,7 @@ def test_an_epoch_that_raises_leaves_no_trace():
         harness.push("words", ("a", "p90"), ("a", "late"), ("a", "boom"))
         with pytest.raises(OperatorError, match="boom"):
             harness.run_epoch()
-        # The dead task's timer at 90 must not be heard of either.
+        # The dead task's timer at 90 must not fire.
         harness.set_processing_time(95)
         assert harness.run_epoch() == {"main": [], "late": []}
         harness.push("words", ("a", "x"))

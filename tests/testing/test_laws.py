@@ -149,7 +149,7 @@ def test_timestamps_and_watermarks():
         harness.push(row(n=5))
     steps = [StreamRecord(row(n=n), None) for n in (1, 4, 3, 9, 8)]
     with pytest.raises(AssertionError, match="law 1"):
-        check_operator(open_harness, steps)  # watermarks follow each run: so they depend on the cut
+        check_operator(open_harness, steps)  # watermarks follow each batch, so they depend on the split
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -220,7 +220,7 @@ class TooLate(StreamOperator):
 
 
 class Leaking(StreamOperator):
-    """Fails in a run of records, and then cannot be closed."""
+    """Fails in a batch of records, and then cannot be closed."""
 
     busy = False
 
@@ -241,7 +241,7 @@ class BlindToColumns(StreamOperator):
 
 
 class AtTheEndOfRuns(StreamOperator):
-    """Emits a record at the end of each run of records."""
+    """Emits a record at the end of each batch of records."""
 
     def process_records(self, records):
         self.output.process_records(Records([sum(value.n for value in records.values)], records.timestamps[-1:]))

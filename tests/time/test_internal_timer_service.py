@@ -27,7 +27,7 @@ NAMESPACES = st.sampled_from(["w1", (0, 10), 2])
 
 
 class Timers:
-    """A timer service with its dependencies, which records fired timers and may act at each."""
+    """A timer service with its dependencies, which records fired timers and may act when a timer fires."""
 
     def __init__(self, namespaced=False, now=0):
         self.backend = KeyedStateBackend("op")
@@ -414,7 +414,7 @@ def test_a_start_looks_for_timers_only_where_some_row_has_one():
     timers, log = task()
     looked = [timer.name for timer in timers.backend.timers if timer.queue.size]
     assert looked == ["timers/event"]
-    # Loaded timers are not sorted for that.
+    # Loaded timers need no sorting for this.
     assert without(log) == ["timers/processing"]
     timers.call("register_processing", "a", 7)
     timers.service.advance_watermark(6)

@@ -77,7 +77,7 @@ class TestSystem:
             self.wait_until_done(timer)
 
     def wait_until_done(self, timer):
-        # A callback may not have returned yet: the next one follows it.
+        # The previous callback may not have returned yet.
         passed = threading.Event()
         self.service.register_timer(0, lambda t: passed.set())
         assert passed.wait(PATIENCE)

@@ -134,7 +134,7 @@ def test_the_largest_watermark_is_emitted_when_all_channels_become_idle(order):
 
 
 def test_the_flush_counts_channels_that_were_idle_before_and_behind_ones():
-    # In Flink 1.x this flush was left out where the last active channel was not at the minimum.
+    # Flink 1.x omits this flush unless the last active channel has the minimum.
     valve = Valve("abc")
     valve("a", 100)
     valve("b", 5)
@@ -238,7 +238,7 @@ class ModelChannel:
         self.watermark = MIN_TIMESTAMP
         self.idle = False
         self.aligned = True
-        # Never idle: then no output may ever get ahead of it.
+        # Never idle, so no output may exceed its watermark.
         self.waited_for = True
 
 

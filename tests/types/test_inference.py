@@ -182,7 +182,7 @@ def test_parameters_are_forgotten_at_run_time():
     assert Length.__mro__.count(MapFunction) == 1
     assert isinstance(ValueStateDescriptor[int]("count"), ValueStateDescriptor)
 
-    # Some of the parameters, or a subclass with more: their number is not checked.
+    # The number of parameters is not checked.
     class Some(KeyedProcessFunction[str]):
         def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
             yield value

@@ -119,7 +119,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     def take_event_times(self) -> list[Any] | None:
         """Return [smallest timestamp, largest timestamp, source position of the record with the largest timestamp].
 
-        Considers only timestamps assigned since the last call. Returns None without such timestamps.
+        Consider only timestamps assigned since the last call. Return None without such timestamps.
         """
         times, self._times = self._times, None
         return None if times is None else [times.earliest, times.latest, times.location]

@@ -64,7 +64,7 @@ class _UserTimers:
 
 
 class BatchTimerService(InternalTimerService):
-    """An operator's timer service in batch mode. After a key's last record, its watermark is the maximum."""
+    """An operator's timer service in batch mode. After a key's last record, the service's watermark is the maximum."""
 
     _users: tuple[_UserTimers, ...] = ()
 

@@ -79,7 +79,7 @@ class ProcessingTimeService(ABC):
     def current_processing_time(self) -> int: ...
 
     def begin_epoch(self) -> None:
-        """Begin an epoch, for clocks that log readings. Mailbox thread only."""
+        """Notify a clock that logs readings of a new epoch. Mailbox thread only."""
 
     @abstractmethod
     def relative_time_millis(self) -> int:

@@ -1,6 +1,7 @@
 """Logs a task's clock in an epoch, so that the epoch can be repeated with the same times.
 
-The log contains each changed reading and each timer firing, with the number of buffers received until then.
+The log contains each changed reading and each timer firing. The number of buffers received until then identifies the
+moment, because a repeated epoch receives the same buffers.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Duration(_Millis):
 
     @staticmethod
     def of_days(days: int) -> Duration:
-        """Return a duration in 24-hour days."""
+        """Return a duration of ``days`` 24-hour days."""
         return Duration(_times(days, _DAY))
 
     @staticmethod
@@ -131,27 +131,27 @@ class Time(_Millis):
 
     @staticmethod
     def days(days: int) -> Time:
-        """Return a duration in 24-hour days."""
+        """Return a duration of ``days`` 24-hour days."""
         return Time(_times(days, _DAY))
 
     @staticmethod
     def hours(hours: int) -> Time:
-        """Return a duration in hours."""
+        """Return a duration of ``hours`` hours."""
         return Time(_times(hours, _HOUR))
 
     @staticmethod
     def minutes(minutes: int) -> Time:
-        """Return a duration in minutes."""
+        """Return a duration of ``minutes`` minutes."""
         return Time(_times(minutes, _MINUTE))
 
     @staticmethod
     def seconds(seconds: int) -> Time:
-        """Return a duration in seconds."""
+        """Return a duration of ``seconds`` seconds."""
         return Time(_times(seconds, _SECOND))
 
     @staticmethod
     def milliseconds(milliseconds: int) -> Time:
-        """Return a duration in milliseconds."""
+        """Return a duration of ``milliseconds`` milliseconds."""
         return Time(milliseconds)
 
     def to_milliseconds(self) -> int:

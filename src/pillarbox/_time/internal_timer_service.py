@@ -40,7 +40,7 @@ class KeyedProcessingTimers(KeyedTimers, Protocol):
     """Processing-time timers. Timers that are overdue when an epoch begins fire after the epoch's records."""
 
     def begin_epoch(self, now: int) -> None:
-        """Leave timers that are due at ``now`` to :meth:`fire_overdue`."""
+        """Begin an epoch. Timers that are due at ``now`` fire in :meth:`fire_overdue`."""
 
     def next_for_clock(self) -> int | None: ...
 
@@ -167,7 +167,7 @@ class InternalTimerService:
         return count
 
     def begin_epoch(self, now: int) -> None:
-        """Leave timers that are due at ``now`` to :meth:`fire_overdue_processing_time_timers`."""
+        """Begin an epoch. Timers that are due at ``now`` fire in :meth:`fire_overdue_processing_time_timers`."""
         self.processing_timers.begin_epoch(now)
         self.schedule()
 

@@ -35,7 +35,7 @@ class StatusWatermarkValve:
     - A channel that becomes active is aligned once its watermark has caught up with the output.
     - When the last active channel becomes idle, the valve emits the largest watermark of all channels and becomes idle.
 
-    After every call, the output has reached the minimum of the aligned channels. (In Flink, this may take until the
+    After every call, the output has reached the aligned channels' minimum watermark. (In Flink, this may take until the
     next watermark.)
     """
 
@@ -102,8 +102,8 @@ class StatusWatermarkValve:
     ) -> None:
         """Process changes of several channels together, in any order.
 
-        ``changes``: channel -> (last watermark while active, last status). A channel that becomes active is aligned if
-        it has reached the earlier output watermark.
+        ``changes`` maps channels to (last watermark while active, last status). A channel that becomes active is
+        aligned if it has reached the previous output watermark.
         """
         if self._unsettled:
             self._settle(sink)

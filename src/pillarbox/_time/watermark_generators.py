@@ -82,7 +82,7 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
     batchable = True
 
     def __init__(self, max_out_of_orderness: DurationLike) -> None:
-        """Create a generator. An int bound is in milliseconds."""
+        """Create a generator. An int ``max_out_of_orderness`` is in milliseconds."""
         self._distance = to_millis(max_out_of_orderness) + 1
         self._max_timestamp = MIN_TIMESTAMP
 
@@ -102,7 +102,7 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
 
 
 class AscendingTimestampsWatermarks(BoundedOutOfOrdernessWatermarks):
-    """Generates watermarks for ascending timestamps: always 1 ms below the latest timestamp."""
+    """Generates watermarks for ascending timestamps: always 1 ms before the latest timestamp."""
 
     def __init__(self) -> None:
         super().__init__(0)

@@ -135,8 +135,8 @@ class WatermarkStrategy:
         """Return a copy that marks streams without records as idle, so that downstream does not wait for them.
 
         Before the first shuffle, a stream is idle as a whole; after a shuffle, each subtask is idle on its own, even if
-        it never receives a record. The clock is the epoch's time (Spark's batch timestamp), and the time of the last
-        record is state, so a repeated epoch has the same result, and time while a query is stopped counts. (In Flink,
+        it never receives a record. The clock is the epoch's time (Spark's batch timestamp), and the last record's time
+        is state. A repeated epoch therefore has the same result, and time while a query is stopped counts. (In Flink,
         the timeout restarts.)
 
         A streaming query then runs an epoch at each trigger, even without data, so set a trigger such as

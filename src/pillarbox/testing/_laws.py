@@ -37,7 +37,7 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
        consecutive snapshots.
     3. Watermarks never decrease. No record is emitted behind the watermark, unless the input has late records.
     4. After its output raises an error, the operator emits nothing more, and closes without another error.
-    5. Columnar rows give the same results as rows.
+    5. Columnar input gives the same results as rows.
     6. After a snapshot, the task continues with the same function object, still open.
 
     For example, for a function with keyed state::

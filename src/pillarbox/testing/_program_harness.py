@@ -1,4 +1,4 @@
-"""The harness for a whole program, which it runs in this process, epoch by epoch, with a manual clock."""
+"""The harness that runs a whole program in this process, epoch by epoch, with a manual clock."""
 
 from __future__ import annotations
 

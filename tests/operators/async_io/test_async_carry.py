@@ -168,7 +168,7 @@ def test_a_request_whose_time_ran_out_meanwhile_is_asked_before_it_is_given_up(p
     assert epoch.restore(second.store)
     parts = epoch.run_epoch([], second.store)
 
-    # The epoch waits for it, as otherwise there might be no end, with a new worker in each epoch.
+    # The epoch waits for it, because with a new worker in each epoch, it might never end.
     async def answer_when_asked():
         while len(second.service.waiting) < 2:
             await asyncio.sleep(0.001)

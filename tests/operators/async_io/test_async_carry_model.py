@@ -67,7 +67,7 @@ class CarryMachine(RuleBasedStateMachine):
         left = {outcome[1] if isinstance(outcome, tuple) else outcome for outcome in self.out}
         for value in resident.service.waiting:
             assert value not in left
-            # It gets a last chance if it was only sent now.
+            # It may still complete if it was only sent now.
             assert now < self.asked[value] + TIMEOUT or answering is not None, "not given up in time"
 
     def answer_all_that_is_overdue(self, resident: Resident) -> Any:

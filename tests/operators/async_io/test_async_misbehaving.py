@@ -560,7 +560,7 @@ def test_a_job_rate_limit_in_a_program():
 
 
 def test_a_function_that_ignores_cancellation_does_not_hang_the_process():
-    """As garbage, the coroutine would loop in the collector, so it is referenced until the process ends."""
+    """If the coroutine became garbage, it would loop in the collector, so it is referenced until the process ends."""
     program = """
 import asyncio, gc, threading
 from pillarbox._operators.async_io.loop import event_loop

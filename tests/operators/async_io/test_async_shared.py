@@ -27,7 +27,7 @@ from tests.support.nodes import node
 
 
 class Service(Function):
-    """Answers a value on request. Each subtask has a copy, as if unpickled."""
+    """A service that answers when the test calls ``answer``. Each subtask has a copy, as if unpickled."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -269,7 +269,7 @@ def test_a_blocked_loop_is_not_for_those_who_come_later(monkeypatch):
 
 
 def test_a_limit_is_that_of_all_in_a_partition():
-    """The subtasks of a partition share their event loop, and with it the slots of all limits."""
+    """The subtasks of a partition share their event loop, and therefore the slots of all limits."""
     options: Any = {"rate_limit": 5, "budgets": [Budget("model", requests=5)]}
     shared = SharedResources()
     with task(shared, Service(), **options) as first, task(shared, Service(), **options) as second:

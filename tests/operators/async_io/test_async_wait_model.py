@@ -29,7 +29,7 @@ class Element:
         self.started: int | None = None
         self.outputs: list[Any] | None = None
         self.completed = 0
-        # Its time ran out before it could be asked: the next epoch waits for it.
+        # It timed out before it was sent, so the next epoch waits for it.
         self.last_chance = False
 
 

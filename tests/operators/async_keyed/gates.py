@@ -21,7 +21,7 @@ BAD: OutputTag[Any] = OutputTag("bad")
 
 
 class Gate:
-    """Futures by name. ``await gate(name)`` returns when the test opens the name."""
+    """Futures by name. ``await gate(name)`` returns when the test opens the gate for ``name``."""
 
     def __init__(self) -> None:
         self.waiting: list[Any] = []

@@ -376,7 +376,7 @@ def test_connections_closed_between_epochs_are_seen_before_any_step() -> None:
 
 
 def test_visits_of_a_busy_key_leave_room_for_records() -> None:
-    """Each epoch's watermark visits each busy key, and a slow request may outlast hundreds of epochs."""
+    """In each epoch, the watermark fires timers (a visit) of each busy key, and a request may outlast many epochs."""
     gate = Gate()
 
     class Slow(Stateful):

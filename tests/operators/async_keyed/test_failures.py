@@ -100,7 +100,7 @@ def test_a_failing_timer_fails_the_task_and_is_named() -> None:
 
 
 class Hanging(Stateful):
-    """Waits forever. The record determines its reaction to a cancellation."""
+    """Waits forever. The record determines the function's reaction to a cancellation."""
 
     async def process_element(self, value: Any, ctx: Any) -> Any:
         self.value.update(value[1])

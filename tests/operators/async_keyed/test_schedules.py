@@ -1,4 +1,4 @@
-"""Async keyed functions have the sequential model's results. The comparison finds planted bugs."""
+"""Async keyed functions give the same results as a sequential model. The comparison finds planted bugs."""
 
 from __future__ import annotations
 

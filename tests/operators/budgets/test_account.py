@@ -123,7 +123,7 @@ def test_a_period_begins_with_the_first_request_after_the_one_before():
     end = budget.book([1], 2.0, 5 * DAY + 2_000)
     assert isinstance(end, RetryAt)
     assert end.at == pytest.approx(DAY / 1000)
-    # No bookings for two days and a half; the period begins now, and not at a multiple of a day.
+    # After two and a half days without bookings, the period begins now, not at a multiple of a day.
     late = int(7.5 * DAY)
     assert isinstance(budget.book([1], late / 1000, late), Slots)
     assert (budget.period.began, budget.period.spent) == (late, 1)

@@ -13,7 +13,7 @@ class DeclinedError(Exception): ...
 
 
 class Service:
-    """A service that answers when the test opens the gate of its argument.
+    """A service that answers a call when the test opens the gate of the call's argument.
 
     Attributes:
         gate: gates by argument.

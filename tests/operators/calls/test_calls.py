@@ -45,7 +45,7 @@ async def two_calls(service: Service, value: Any, ctx: Any) -> Any:
 
 
 def test_an_answered_call_is_not_made_again_after_a_failure(service: Service) -> None:
-    """R25, R30: its record is in the snapshot of the answer's epoch."""
+    """R25, R30: the snapshot of the epoch that received the answer contains the call's record."""
     harness = calling(service, two_calls)
     harness.push(("a", 1))
     service.gate.open(harness, "first")
@@ -83,7 +83,7 @@ def test_concurrent_calls_of_which_some_have_answers(service: Service) -> None:
 
 
 def test_records_belong_to_their_element(service: Service) -> None:
-    """R26: later records of the key make their own calls, also with the same arguments."""
+    """R26: later records of the key make their own calls, even with the same arguments."""
 
     async def run(service: Service, value: Any, ctx: Any) -> Any:
         yield await ctx.call(service.ask, "x", key="x")

@@ -261,7 +261,7 @@ def test_rows_without_timestamp_are_refused():
     stream = StreamExecutionEnvironment().from_collection([ROW(("ann", 1, 2, None, ""))], PAYMENT)
     with pytest.raises(ProgramError, match=r"'window.aggregate: n' uses event time, but .* have no timestamps"):
         stream.key_by("card").window(MINUTE).aggregate(n=count_()).execute_and_collect()
-    # Results of a keyed function may have timestamps: results of its timers do.
+    # Results of timers have timestamps.
     untimed = stream.key_by("card").process(lambda row, ctx: [row], PAYMENT)
     with pytest.raises(ProgramError, match="without a timestamp: put assign_timestamps_and_watermarks"):
         untimed.key_by("card").window(MINUTE).aggregate(n=count_()).execute_and_collect()

@@ -245,7 +245,7 @@ def test_results_are_those_of_the_general_operator(assigner, epochs, bound, late
     if isinstance(assigner, EventTimeSessionWindows):
         bound = 1_200  # late records form sessions by arrival order: see below
     with pytest.MonkeyPatch.context() as patch, both(assigner, bound, lateness, parallelism) as job:
-        # How many partial results windows may have that are fired together, and alone.
+        # Maximum partial results of windows that fire together, and alone.
         patch.setattr(window_operator, "_TOGETHER", limits[0])
         patch.setattr(window_operator, "_ALONE", limits[1])
         (source,) = job.program.sources

@@ -1,4 +1,4 @@
-"""A function for ``applyInPandasWithState`` in the operator. Expectations are from Spark 4.3."""
+"""The operator runs a function for ``applyInPandasWithState``. Expectations are from Spark 4.3."""
 
 from __future__ import annotations
 

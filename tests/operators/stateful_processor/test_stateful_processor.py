@@ -1,4 +1,4 @@
-"""A ``StatefulProcessor`` in the operator: calls, timers, states, results. Expectations are from Spark 4.3."""
+"""The operator runs a ``StatefulProcessor``: calls, timers, states, results. Expectations are from Spark 4.3."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_two_stacks_merge_each_pane_three_times_at_most(size, slide, there, rng)
     windows = 0
     for start in range(-size, 201, slide):
         if rng.random() < 0.1:
-            continue  # a window that holds nothing is not asked for; one may be passed over
+            continue  # empty windows are not requested
         windows += 1
         expected = [pane for pane in panes if start <= pane < start + size]
         assert (stacks.window(start, start + size, panes) or []) == expected
@@ -262,7 +262,7 @@ def test_a_record_behind_the_watermark_counts_in_the_windows_that_are_open():
         harness.push_all([("a", 1), ("a", 2)], [5, 15])
         harness.push_watermark(19)
         harness.clear_output()
-        harness.push_all([("a", 4), ("b", 8)], [7, 8])  # of a pane that has been merged, and of one that is new
+        harness.push_all([("a", 4), ("b", 8)], [7, 8])  # of a merged pane, and of a new pane
         assert harness.get_output() == []
         harness.push_watermark(39)
         assert [(key, window, result) for key, window, result in harness.get_output() if window[0] == 0] == [
@@ -274,7 +274,7 @@ def test_a_record_behind_the_watermark_counts_in_the_windows_that_are_open():
 @pytest.mark.parametrize(
     ("late_by", "panes_of_a_window", "merges"),
     [
-        (15, 64, 6),  # the usual lateness: the last panes are merged for each window, and nothing is done again
+        (15, 64, 6),  # the usual lateness: no merge is repeated
         (300, 64, 70),  # far behind: a stack with the pane is merged again
     ],
 )

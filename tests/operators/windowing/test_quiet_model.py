@@ -25,7 +25,7 @@ class Numbers(ProcessWindowFunction):
 
 
 class Source:
-    """A source's last record, earlier watermark and current watermark."""
+    """A source's last record, previous watermark and current watermark."""
 
     def __init__(self, bound: int, timeout: int | None) -> None:
         self.bound, self.timeout = bound, timeout

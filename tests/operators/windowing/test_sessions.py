@@ -312,7 +312,7 @@ def test_state_that_was_kept_another_way_is_refused():
             open_windows(there, snapshot=snapshot)
 
 
-# -- columnar runs: they wait for each other, and are folded key by key --
+# -- columnar batches, buffered and folded key by key --
 
 
 class InOrder(AggregateFunction):

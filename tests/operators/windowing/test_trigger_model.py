@@ -47,7 +47,7 @@ from tests.operators.windowing.windows import open_windows
 LATE = OutputTag("late")
 LONG = bool(os.environ.get("PILLARBOX_LONG"))
 
-# Ends of windows are even, and so is the clock: then no window of processing time ends in the millisecond at hand.
+# Window ends and clock times are even, so no processing-time window ends in the current millisecond.
 evens = st.integers(1, 10).map(lambda number: 2 * number)
 
 
@@ -215,7 +215,7 @@ def every(interval: int) -> When:
 
 def every_by_the_clock(interval: int) -> When:
     def plan(window: Open, now: int, time: int) -> None:
-        # At the end of the window as well, as long as the clock has not passed it.
+        # Also at the window's end, unless the clock has passed it.
         window.memo["next"] = window.last if now < window.last < time else time
         window.timers.add(("processing", window.memo["next"]))
 
@@ -527,7 +527,7 @@ def test_windows_with_any_trigger_and_evictor_do_what_is_told_of_them(kind, when
                     harness.push_all(run, [time for _, _, time in run])
                 for record in records:
                     oracle.add(*record)
-            # Timers of times that have passed already fire with the next look at the clock.
+            # Past timers fire at the next reading of the clock.
             harness.set_processing_time(oracle.clock)
             oracle.set_clock(oracle.clock)
             outputs = [row if len(row) > 3 else (*row, None) for row in harness.get_output()]

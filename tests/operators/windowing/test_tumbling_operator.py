@@ -93,7 +93,7 @@ def test_functions_that_want_all_elements_take_the_general_operator():
 @pytest.mark.parametrize("offset", [0, 3 * 3_600_000])
 def test_days_of_many_times_are_those_of_each(zone, days, offset):
     line = Days(zone, offset, "of()")
-    # Far apart as well: a date that stands for "no end".
+    # Far apart, too: a date that means "no end".
     times = np.array([*half_hours(zone), 253_370_764_800_000, -DAY * 40_000])
     starts = line.starts(times, days * DAY)
     assert starts.tolist() == [line.start(time, days * DAY) for time in times.tolist()]
@@ -136,7 +136,7 @@ def test_a_key_whose_window_has_fired_does_not_fire_again_at_a_lesser_watermark(
     out: list[Any] = []
     fired = after(None, [(("a", 3), ("b", 5), ("d", 6)), 9])
     assert out.pop() == [("a", 1), ("b", 1), ("d", 1)]
-    # Restored, and once more: new windows fire at their end, and so do windows with a new element.
+    # Restored twice. New windows, and windows with a new element, fire at their end.
     both = after(fired, [(("c", 6), ("b", 7))])
     for steps in ([9], [5, 9, 12], [(("a", 20),), 9]):
         after(both, steps)

@@ -1,4 +1,4 @@
-"""Windows of all kinds with lateness, disorder, runs of records and restarts, compared with a model of lists."""
+"""Windows of all kinds with lateness, disorder, batches of records and restarts, compared with a simple model."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def sessions(gap: int) -> Kind:
 
 
 def dynamic(most: int) -> Kind:
-    # The gap depends on the element's time alone, so that the model needs no more than that.
+    # The gap depends only on the element's time, to simplify the model.
     def gap(time: int) -> int:
         return 1 + time % most
 
@@ -166,7 +166,7 @@ class Spread(AggregateFunction):
 
 
 class Changing(Spread):
-    """Spreads in mutable accumulators. A merge changes both."""
+    """Like ``Spread``, but with mutable accumulators. A merge changes both accumulators."""
 
     def create_accumulator(self):
         return []
@@ -275,7 +275,7 @@ def test_windows_do_what_the_model_does(kind, how, lateness, tagged, steps):
         harness.clear_output()
         harness.push_watermark(10**6)
         assert by_window(harness.get_output()) == by_window(model.advance(10**6))
-        # Nothing is left of windows that are over.
+        # Ended windows leave no state.
         harness.snapshot()
         assert harness.num_event_time_timers() == 0
         assert list(harness._backend.get_keys()) == []

@@ -22,7 +22,7 @@ class Kind:
     Attributes:
         windows: returns an element's windows, given its time on the windows' clock and its index among the key's
             elements.
-        by_event_time: whether they end by event time.
+        by_event_time: whether the windows end in event time.
         merges: whether overlapping or touching windows merge.
     """
 

@@ -38,8 +38,8 @@ class SimulatedProgram(program.SimulatedProgram):
     """A program and the conditions of its outcome in streaming and batch mode.
 
     Attributes:
-        batch_oracle: the oracle in batch mode, by default ``oracle``. A string gives a reason for a comparison with a
-            run without faults instead.
+        batch_oracle: the oracle in batch mode, by default ``oracle``. If it is a string (a reason), results are instead
+            compared with a run without faults.
         batch_view: ``view`` in batch mode.
         sorted_in_batch: whether batch mode sorts records by key. False if functions cannot have state.
         rescales: whether the outcome does not depend on the number of subtasks. False if each subtask emits something.

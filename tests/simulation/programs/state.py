@@ -213,7 +213,7 @@ def side_outputs(env, events):
 
 
 class Sampled(KeyedProcessFunction):
-    """Seeds its process's random numbers, so that its samples can be repeated."""
+    """Seeds the process's random number generator, so that its samples can be repeated."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))

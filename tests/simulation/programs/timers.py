@@ -21,7 +21,7 @@ class Later(KeyedProcessFunction):
 
 
 def processing_time(env, events):
-    # A past timer fires each time it is set: so none may be set twice, and times are even.
+    # A past timer fires each time it is set, so no timer may be set twice, and times are even.
     return events.key_by(first).process(Later())
 
 

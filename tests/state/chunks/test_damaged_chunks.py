@@ -1,4 +1,4 @@
-"""Invalid chunks with right digests. Cold starts and inspections check the writer's guarantees."""
+"""Invalid chunks with correct digests. Cold starts and inspections check the writer's guarantees."""
 
 from __future__ import annotations
 

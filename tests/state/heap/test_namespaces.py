@@ -221,7 +221,7 @@ def test_states_of_keys_do_not_merge():
         state.merge_namespaces(SECOND, [FIRST])
 
 
-# -- states that are asked for late --
+# -- states declared late --
 
 
 def test_a_late_state_fits_into_rows_that_are_there():

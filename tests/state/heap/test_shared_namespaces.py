@@ -149,7 +149,7 @@ def test_windows_are_what_dictionaries_are(steps):
             assert workers[turn].held() == {window: held for window, held in model.items() if held}
         worker = workers[turn].commit()
         cold = Worker(store)
-        # The same in a worker that is warm, and the same order.
+        # The same, in the same order, in a warm worker.
         assert [list(worker.state.items(window)) for window in sorted(worker.state.namespaces())] == [
             list(cold.state.items(window)) for window in sorted(cold.state.namespaces())
         ]

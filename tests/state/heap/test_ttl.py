@@ -260,14 +260,14 @@ def test_equal_to_plain_python(epochs, configs, large, late):
                     result = task.call(key, kind, what, argument)
                     assert result == model.call(now, configs.get(kind), key, kind, what, argument), (kind, what)
                 if event == "lost" and not attempt:
-                    model.held = copy_of_model  # the attempt is lost with its worker, and all is done again
+                    model.held = copy_of_model  # the attempt is lost with its worker, and repeated
                     workers = [Task(store, configs, late=late)]
             task.commit()
             model.end_epoch(now, configs)
             for kind in KINDS:
                 readable = [key for key in range(4) if model.call(now, configs.get(kind), key, kind, "peek", 0)]
                 assert sorted(task.keys_with(kind)) == readable, kind
-        # After any history: when the time of all states has passed, nothing remains.
+        # When all states have expired, nothing remains.
         configs = dict.fromkeys(KINDS, StateTtlConfig(100))
         task = Task(store, configs, late=late)
         for _ in range(3):
@@ -540,7 +540,7 @@ def test_an_epoch_that_is_run_again_does_the_same():
                     rough.fail_epoch()
                     assert rough.run_epoch()["output"] == calm.run_epoch()["output"]
                 snapshot = rough.snapshot()
-        # By then each subtask has cleaned all that is its own.
+        # By then, each subtask has cleaned its state.
         for _ in range(3):
             calm.advance_processing_time(100_000)
             calm.run_epoch()

@@ -133,11 +133,11 @@ def change(elements: Any, what: str, key: int, number: int) -> None:
 
 @given(calls, st.booleans(), st.booleans())
 def test_a_large_map_is_put_back(calls, in_log, is_plain):
-    """After the undo, every read returns what a dict would return.
+    """After the undo, every read returns the same as a dict.
 
     Args:
         in_log: whether the map's elements are already in the log. If not, the map is new.
-        is_plain: whether its types are declared.
+        is_plain: whether the map's types are declared.
     """
     key = KeyNote(columns=["key"], types=["string"]) if is_plain else None
     identity = LogIdentity("op", 0, 1, 128, key=key)

@@ -29,7 +29,7 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.log.state_log import StateLog
 
 KEYS = ("k", "other")
-LARGE = 300  # so many elements of 200 bytes are kept apart from their row
+LARGE = 300  # large enough to be stored outside of the row
 ACCESSED = StateTtlConfig.UpdateType.OnReadAndWrite
 SHOWN = StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
 
@@ -201,7 +201,7 @@ def test_undo_restores_the_state(ttl, calls, is_large):
         if commits:
             keyed.log.commit(store, {})
             backend.now += later
-        # Between calls, too, much is done to state.
+        # State also changes between calls.
         backend.set_current_key("k")
         keyed.do("put", 3)
         keyed.do("remove", 4)

@@ -168,7 +168,7 @@ def test_damage_is_noticed():
         LogView(store, 7)
 
 
-# -- classes that are not at hand --
+# -- missing classes --
 
 gone: Any = ModuleType("tests_gone")
 

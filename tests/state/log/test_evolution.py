@@ -422,7 +422,7 @@ def test_a_state_gets_another_name_and_keeps_all_that_is_in_it(kind, ttl, monkey
     assert task.is_written_anew
     assert all(look(task[key]["total"]) == expected and task[key]["other"].value() == 7 for key in "ab")
     store = task.commit()
-    # The name is of no use any more, and does no harm.
+    # The alias is no longer needed, and harmless.
     for states in ({"other": former["other"], "total": of(make("total"))}, former):
         task = Task(store.copy(), timers=True, **states)
         assert not task.is_written_anew
@@ -430,7 +430,7 @@ def test_a_state_gets_another_name_and_keeps_all_that_is_in_it(kind, ttl, monkey
         stamps = task.backend.timestamps("b")
         assert stamps == {"user-timers/event": [200]}
     assert b"/sum" not in all_bytes(store)
-    # Back to the older program: it does not know the new name, and suggests a remedy.
+    # The older program does not know the new name, and suggests a remedy.
     with pytest.raises(
         CheckpointMismatchError, match=rf"holds {kind} 'total' of operator 'op', which .*renamed_from\('t"
     ):

@@ -320,7 +320,7 @@ def test_a_task_that_goes_on_does_not_read_its_own_head_again(monkeypatch):
     monkeypatch.setattr("pillarbox._state.log.state_log.read_head", None)
     assert first.log.sync(store) is second.log.sync(store) is Sync.IN_STEP
     monkeypatch.undo()
-    # The same epoch of another attempt has other bytes, and so has a head that was damaged.
+    # Another attempt at the epoch, or a damaged head, has different bytes.
     second.put("k", n=2)
     first.put("k", n=2)
     before = dict(store.chunks)
@@ -341,7 +341,7 @@ def test_the_ways_to_stand_to_a_store():
     first.put(1, a=1)
     first.commit()
     assert first.log.sync(store) is Sync.IN_STEP
-    # Another task has written: the begun task is created again, also if it began without state.
+    # Another task has written, so the task is recreated, even if it began without state.
     assert second.log.sync(store) is Sync.OUT_OF_STEP
     second = Task(store, a="value")
     assert second.sync is Sync.LOADED

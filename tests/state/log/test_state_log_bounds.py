@@ -1,4 +1,4 @@
-"""Bounds of the log's length and of an epoch's writes (bytes), over mixtures of row sizes.
+"""Bounds of the log's length and of an epoch's writes (bytes), for mixtures of row sizes.
 
 The log's constants are divided by 64, so that states of some hundred kilobytes are large.
 """

@@ -63,7 +63,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("fire"), TIMES),
     st.tuples(st.just("empty"), KEYS),
 )
-# The same in namespaces: some states are asked for when they are first used, by each worker in another order.
+# In namespaces, each worker declares some states on first use, in a different order.
 NAMESPACES = st.sampled_from([0, 1, (0, 5), "window"])
 SPACE_OPERATIONS = st.one_of(
     st.tuples(st.just("value.update"), KEYS, NAMESPACES, st.none() | SMALL),
@@ -456,10 +456,10 @@ class StateLogMachine(RuleBasedStateMachine):
 
 
 def clean_and_check(contents, store, added, gone):
-    """Clean the log. Then it has few chunks, or the epoch has passed enough old chunks.
+    """Clean the log, and check that it has few chunks or that cleaning has processed enough old chunks.
 
-    So the log has at most the "few" chunks, plus the chunks of the epochs that it takes to pass all of them. Each epoch
-    passes a part of a full chunk. (Cleaning's guarantee in bytes: test_state_log_bounds.py.)
+    Each epoch processes at least a part of a full chunk. The log therefore has at most the "few" chunks, plus the
+    chunks that are added while all old chunks are processed. (Bounds in bytes: test_state_log_bounds.py.)
     """
     ledger = contents.ledger
     few = SPARE_CHUNKS + GATHERING * max(ledger.current // CHUNK_ROWS, ledger.live_bytes // CHUNK_BYTES)

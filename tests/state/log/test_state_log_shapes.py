@@ -1,4 +1,4 @@
-"""Bounds of the log, over values with hidden sizes, large keys, and further kinds of rows.
+"""Bounds of the log's length, with values of hidden sizes, large keys, and further kinds of rows.
 
 The log's constants are divided by 64, as in test_state_log_bounds.py.
 """

@@ -146,7 +146,7 @@ def test_rows_of_another_savepoint_get_their_key_groups_anew():
     fewer = encoded.drop_columns(["key_group", "exact", "namespace"])
     (edited,) = EditedTable(new_table.operator).encode(fewer)
     assert edited.equals(encoded)
-    # A null is the key None, which a savepoint may have state of.
+    # A null is the key None.
     (edited,) = EditedTable(new_table.operator).encode(fewer.set_column(1, "key", pa.array(["a", None])))
     groups = edited.column("key_group").to_pylist()
     assert groups == [key_group("a", 16), key_group(None, 16)]

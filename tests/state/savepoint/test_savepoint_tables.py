@@ -484,12 +484,12 @@ def test_state_of_operators():
         assert dict(states["rules"].items()) == {"rule": [1]}
         operators = log.task_state["operators"]["ask"]
         dealt += [content[1][0] for content in operators[:-1]]
-        # The watermark that all had behind their requests, and no other one.
+        # Only the watermark that all subtasks had after their requests.
         assert operators[-1] == ("watermark", 2_000)
         assert all(what == "request" for what, *_ in operators[:-1])
     assert values == [(subtask, n) for subtask in range(3) for n in range(subtask + 2)]
     assert dealt == [(subtask, n) for subtask in range(3) for n in range(3)]
-    # As many subtasks as before: each keeps its own.
+    # With the same number of subtasks, each keeps its own.
     for subtask, store in moved(with_own_rows(3), 3, 16).items():
         backend, log = own_backend(subtask, 3, store)
         assert list(backend.states["list"].get()) == [(subtask, n) for n in range(subtask + 2)]
@@ -742,7 +742,7 @@ def test_a_directory(tmp_path):
     changes = [("value", n, None, [n], 0) for n in range(30)] + [("space list", n, (0, n), [n, n], 0) for n in range(9)]
     logs = written(3, 16, note, Types.LONG(), changes)
     directory = tmp_path / "savepoint"
-    # A half one of before is overwritten, files that the new one does not have, too.
+    # An incomplete earlier savepoint is overwritten, including its additional files.
     for name in ("started", "state/gone"):
         (directory / name).mkdir(parents=True)
     (directory / "state" / "gone" / "part-0.parquet").write_bytes(b"half")
@@ -758,7 +758,7 @@ def test_a_directory(tmp_path):
     new = restore_logs(savepoint, "op", identities)
     assert state_of(new, note, Types.LONG())[0] == state_of(logs, note, Types.LONG())[0]
     assert {view.task_state()["gate"]["valve"]["watermark"] for view in map(LogView, new.values(), new)} == {WATERMARK}
-    # The new logs prove themselves as others do.
+    # The new logs are valid.
     for store in new.values():
         head = LogView(store, 0).head
         assert head.newest is not None and head.newest.fits(store.chunks[head.following - 1])

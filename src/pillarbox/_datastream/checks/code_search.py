@@ -20,7 +20,7 @@ _MOST_ELEMENTS = 100
 
 
 def uses_processing_time(function: object) -> bool:
-    """Return whether a function sets processing-time timers, by its declaration or by a search of its code."""
+    """Return whether a function sets processing-time timers, according to its declaration or a search of its code."""
     declared = function.uses_processing_time if isinstance(function, Function) else None
     if declared is None:
         return mentions(function, "register_processing_time_timer")

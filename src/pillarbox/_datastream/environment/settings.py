@@ -259,7 +259,7 @@ class ProgramSettings:
         Args:
             allow_non_restored_state: whether to skip the state of operators, and the positions of sources, that the
                 program lacks.
-            renamed: maps former operator uids and source names to the program's.
+            renamed: maps former operator uids and source names to the current names.
             positions: where sources begin. With ``"savepoint"``, they begin at the savepoint's positions, matched by
                 source name; new sources begin as in a new query. With ``"none"``, all sources begin as in a new query.
                 A dict maps source names to positions as in Spark's offset log (a dict, an int, or None to begin as in a
@@ -267,10 +267,10 @@ class ProgramSettings:
                 in order.
 
         Raises:
-            ProgramError: the program is in batch mode, a new uid belongs to no operator, or the query on Spark has no
-                checkpoint location, several programs, or stateful Spark operators.
-            CheckpointMismatchError: the savepoint is missing or damaged, or does not match the program; or the
-                checkpoint was not begun from this savepoint with these arguments. Raised when the program starts.
+            ProgramError: the program is in batch mode, a new uid belongs to no operator, or a query on Spark lacks a
+                checkpoint location, or contains several programs or stateful Spark operators.
+            CheckpointMismatchError: the savepoint is missing or damaged, or does not match the program; or the existing
+                checkpoint was begun from another savepoint or with other arguments. Raised when the program starts.
 
         Example:
             >>> env = env.from_savepoint("/savepoints/2026-05-01", renamed={"count": "count-cards"})

@@ -337,9 +337,9 @@ class DataStream(Stream[T1], Generic[T1]):
         """Partition the stream by key: records with the same key share a subtask and keyed state.
 
         Args:
-            key_selector: a function of the record, a ``KeySelector``, or one or several column names. A key is a
-                string, a number, bytes, a date or time, a tuple of these, or None. Times with a time zone are compared
-                as instants, so all machines need equal time zone data (``tzdata``).
+            key_selector: a function of the record, a ``KeySelector``, or one or more column names. A key is a string, a
+                number, bytes, a date or time, a tuple of these, or None. Times with a time zone are compared as
+                instants, so all machines need equal time zone data (``tzdata``).
             more: further column names or, as in PyFlink, the ``key_type``.
             key_type: a type from ``Types`` to convert keys to. Keys that do not fit are refused.
             on_error: used if the key function raises or returns no valid key. The key function is called twice for such

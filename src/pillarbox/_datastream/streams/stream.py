@@ -233,8 +233,8 @@ class Stream(OperatorSettings, Generic[T1]):
     ) -> ConnectedStreams[T1, T2] | BroadcastConnectedStream[T1, T2]:
         """Connect this stream with another one, so that one operator processes both, with shared state.
 
-        Either key both streams, before this call (``a.key_by("x").connect(b.key_by("y"))``) or after it
-        (``a.connect(b).key_by("x", "y")``), or key neither.
+        Key both streams or neither, before this call (``a.key_by("x").connect(b.key_by("y"))``) or after it
+        (``a.connect(b).key_by("x", "y")``).
 
         Args:
             ds: a stream of the same environment, or a broadcast stream (``b.broadcast(descriptor)``).
@@ -303,7 +303,7 @@ class Stream(OperatorSettings, Generic[T1]):
         """Print each record in its task's process.
 
         Args:
-            sink_identifier: prefix of each line, followed by the subtask's number if there are several subtasks.
+            sink_identifier: prefix of each line, followed by the subtask's number if there is more than one subtask.
 
         Example:
             >>> _ = env.from_collection([1, 2]).print("numbers")
@@ -331,7 +331,7 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Args:
             job_execution_name: ignored, for compatibility with PyFlink.
-            limit: maximum number of records. The program ends when it is reached. With a limit, the result is a list.
+            limit: maximum number of records. The program ends at this number. With a limit, the result is a list.
                 Otherwise, it is a :class:`CollectedResults`, and the program runs while results are read.
 
         Raises:
@@ -352,8 +352,8 @@ class Stream(OperatorSettings, Generic[T1]):
     def to_dataframe(self, schema: SchemaLike | None = None) -> DataFrame:
         """Return the stream as a DataFrame for Spark's sinks, triggers and SQL.
 
-        It is streaming if any source is streaming. Records are converted to columns like values of ``Types.ROW_NAMED``.
-        For a single column, a record may be the column's value.
+        The DataFrame is streaming if any source is streaming. Records are converted to columns like values of
+        ``Types.ROW_NAMED``. For a single column, a record may be the column's value.
 
         Args:
             schema: the columns: a DDL string, ``StructType``, ``Types``, dataclass or ``NamedTuple``; by default the

@@ -14,7 +14,7 @@ _SAMPLES = 4096
 
 
 class Counters:
-    """An epoch's counts. Mailbox thread only."""
+    """An epoch's request counts. Mailbox thread only."""
 
     def __init__(self) -> None:
         self.completed = 0

@@ -13,7 +13,7 @@ class Deadlines:
     """A timer for the earliest deadline of an operator's requests. Mailbox thread only.
 
     A timeout begins with the request's first attempt. It is measured with the monotonic clock, because the wall clock
-    may be changed, or with the wall clock if another process made the first attempt.
+    may be changed. If another process made the first attempt, the wall clock is used.
 
     Args:
         timeout: milliseconds, or None for no deadlines.

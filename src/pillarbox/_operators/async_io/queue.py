@@ -67,7 +67,7 @@ class OrderedQueue(Generic[E]):
 
 
 class Segment:
-    """The entries between two events: pending, or completed but held back by an earlier event."""
+    """The entries between two events, such as watermarks: pending, or completed but held back by an earlier event."""
 
     __slots__ = ("completed", "event", "pending")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Output = tuple[str | None, Any, int | None]
 """Tag of the side output or None, value, timestamp."""
 
-# Maximum number of visits at the end of a key's line.
+# Maximum number of visits at the end of a key's queue.
 _MOST_VISITS = 16
 
 LETTER = ""
@@ -46,8 +46,8 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         current: the timestamp of the record or of the current timer.
         emitted: the timestamp of the results.
         watermark: the watermark when the record arrived.
-        state: SETTLED once the element has finished or was cut off (it ignored its cancellation) and its outputs are
-            complete. Asyncio tasks that it left running then have no key.
+        state: SETTLED once the outputs are complete, because the element has finished, or was cut off after it ignored
+            its cancellation. Asyncio tasks that it left running then have no key.
         is_queued: whether the element is in the operator's queue, and its key therefore busy. An element whose key is
             free is queued only when it first awaits; most never do.
         steps: the worker that runs the element, or None until the element has awaited something.
@@ -271,9 +271,9 @@ class Visit(Element):
 
 
 def extend_visit(line: Sequence[Element], watermark: int, limit: int, domain: TimeDomain) -> bool:
-    """Let a visit at the end of a key's line fire later timers, too. Return False while few visits wait there.
+    """Extend a visit at the end of a key's queue to later timers. Return False if too few visits wait there.
 
-    Otherwise, each epoch would add a visit behind an element that takes hours.
+    Without this, each epoch would add a visit behind an element that takes hours.
     """
     visits = [visit for visit in islice(reversed(line), _MOST_VISITS) if type(visit) is Visit]
     if len(visits) == _MOST_VISITS:

@@ -50,7 +50,7 @@ def _check_names(keywords: KeyedAsyncKeywords, method: str) -> None:
 
 
 class Kind(NamedTuple):
-    """A kind of keyed function."""
+    """A kind of keyed function: its operators, without and with ``async def``, and its methods."""
 
     plain: Any
     waiting: Any

@@ -215,11 +215,11 @@ class AsyncKeyedOperator(KeyedOperator):
             self.emit()
 
     def visit_processing_time(self, keys: Mapping[Any, int]) -> None:
-        """Fire the due processing-time timers of ``keys``, even if the clock has been set back since."""
+        """Fire the due processing-time timers of ``keys``, even if the clock has since been set back."""
         self._visit(keys, self._timers.current_processing_time(), TimeDomain.PROCESSING_TIME)
 
     def _visit(self, keys: Mapping[Any, int], limit: int, domain: TimeDomain) -> None:
-        """Fire due timers of ``keys`` and of keys with unfinished elements, because these may set due timers.
+        """Fire due timers of ``keys``, and of keys with unfinished elements, because these elements may set due timers.
 
         Args:
             keys: maps each key to its latest due timer.
@@ -353,7 +353,7 @@ class AsyncKeyedOperator(KeyedOperator):
         runner.figures.begin_epoch((key, len(line)) for key, line in runner.lines.items() if line)
 
     def _linger(self) -> None:
-        """Wait briefly for an element to finish in an epoch without records. This is cheaper than another epoch."""
+        """In an epoch without records, wait briefly for an element to finish. This is cheaper than another epoch."""
         count = len(self._queue)
         if not count or self.context.processing_time_service.manual is not None:
             return

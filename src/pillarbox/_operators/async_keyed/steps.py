@@ -32,7 +32,7 @@ class WorkerSteps(Coroutine[Any, Any, None]):
         has_waited: whether any of the worker's elements has awaited something.
         is_cut_off: whether the worker lost its call slot, because its element ignored a cancellation.
         turn_began: when the current step began (seconds).
-        began: when the current element began, but not before ``turn_began`` (seconds).
+        began: when the current element began, or ``turn_began`` if later (seconds).
     """
 
     __slots__ = ("_inner", "_runner", "began", "coroutine", "element", "has_waited", "is_cut_off", "task", "turn_began")

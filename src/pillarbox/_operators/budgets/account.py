@@ -10,13 +10,13 @@ from typing import NamedTuple
 from pillarbox._operators.budgets.budget import Limits
 
 #: A request may begin up to this time (seconds) after its slot. Thus, at most rate * (T + LATE) + 1 requests begin in
-#: any time T.
+#: any T seconds.
 LATE = 0.04
 #: Slots are booked at most this many seconds ahead.
 AHEAD = 0.1
 # A booking without slots is retried when this many seconds of slots are free, to save messages.
 _QUANTUM = 0.01
-# Duration of the halved rate after a stop (seconds).
+# Seconds of the halved rate after a pause that the service requested.
 _HALF = 1.0
 # A ceiling is charged in parts of this fraction. Each part is written to a file before it is spent.
 _PART = 0.01
@@ -92,7 +92,7 @@ class Period:
 
 
 class Account:
-    """A budget's slots, debt, ceiling and circuit breaker. Not thread-safe.
+    """One budget's slots, charged units, ceiling and circuit breaker. Not thread-safe.
 
     Args:
         now: the time of the first slot.
@@ -194,7 +194,7 @@ class Account:
         return max(min(self.period.spent + part, ceiling), self.period.spent)
 
     def settle(self, report: Report, now: float) -> bool:
-        """Account for the outcome of requests. Returns whether it voids all slots that are booked but unused."""
+        """Account for the outcome of requests. Return whether all slots that are booked but unused become void."""
         self.period.spent = max(0.0, self.period.spent + report.units)
         if self.limits.units is not None:
             self._solvent = max(self._solvent, now) + report.units / self.limits.units

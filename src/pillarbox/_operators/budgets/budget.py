@@ -150,11 +150,11 @@ class Budget:
         )
 
     def estimate_of(self, argument: Any) -> float:
-        """Return a request's estimated cost in units. Raises ``ProgramError`` if ``estimate`` returns anything else."""
+        """Return a request's estimated cost in units. Raises ``ProgramError`` if ``estimate`` returns no number."""
         return self._amount("estimate", self.estimate, argument) if callable(self.estimate) else self.estimate
 
     def cost_of(self, result: Any, estimate: float) -> float:
-        """Return a request's cost in units. Raises ``ProgramError`` if ``unit_cost`` returns anything else."""
+        """Return a request's cost in units. Raises ``ProgramError`` if ``unit_cost`` returns no number."""
         return estimate if self.unit_cost is None else self._amount("unit_cost", self.unit_cost, result)
 
     def _amount(self, option: str, function: Callable[[Any], float], argument: Any) -> float:

@@ -12,7 +12,7 @@ from pillarbox._operators.budgets.account import Refused, Report
 from pillarbox._operators.budgets.budget import Budget, Limits
 from pillarbox._operators.budgets.ledger import NEARLY, LedgerConnection, Slot
 
-#: Name of the counter of milliseconds that the next request waited for its turn.
+#: Name of a counter: for how many milliseconds the next request waited for its turn.
 RATE_LIMITED = "rate_limited_ms"
 
 #: Counters of a budget, which are attributes of its gates.

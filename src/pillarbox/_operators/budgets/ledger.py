@@ -16,7 +16,7 @@ from pillarbox._operators.budgets.budget import Limits
 from pillarbox._time.clock import ProcessingTimeService
 from pillarbox._time.system_clock import system_clock_ms
 
-#: A time at most this far ahead (seconds) is now, because times are inexact sums of fractions.
+#: A time at most this far ahead (seconds) counts as now, because times are inexact sums of fractions.
 NEARLY = 1e-6
 
 
@@ -39,7 +39,7 @@ class Slot(NamedTuple):
 class LedgerConnection(ABC):
     """An event loop's access to a ledger. Loop thread only."""
 
-    #: Seconds of the slots' clock.
+    #: Returns the time on the slots' clock (seconds).
     now: Callable[[], float]
 
     @abstractmethod
@@ -60,7 +60,7 @@ class LedgerConnection(ABC):
 
 
 class Ledger(ABC):
-    """Holds the accounts of all budgets. Event loops book slots of the accounts."""
+    """Holds the accounts of all budgets. Event loops book slots from the accounts."""
 
     @abstractmethod
     def open(self) -> LedgerConnection: ...
@@ -127,7 +127,7 @@ class LocalLedger(Ledger, LedgerConnection):
 
 @dataclass(frozen=True)
 class BudgetScope:
-    """The scope of a task's budgets: all tasks of the query, with a shared ledger, or one task.
+    """The scope of a task's budgets: one task, or all tasks of the query (with a shared ledger).
 
     Attributes:
         ledger: the ledger that all tasks of the query share, or None if they divide the limits equally.

@@ -33,7 +33,7 @@ def token_id(token: bytes) -> bytes:
 
 
 class Connection:
-    """One end of a connection."""
+    """One end of a connection between an event loop and the driver's ledger."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, *, is_driver: bool

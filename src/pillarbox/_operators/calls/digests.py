@@ -1,7 +1,7 @@
 """Digests that are the same for equal data in every process.
 
-A digest is the hash of a pickle that has sorted sets, and names instead of classes and functions. It has no memo,
-because a memo depends on object identity.
+A digest is the hash of a pickle that has sorted sets, and names instead of classes and functions. The pickle has no
+memo, because a memo depends on object identity.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from io import BytesIO
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
-# The opcodes of sets. If other data contains these bytes, its digest only takes longer.
+# The opcodes of sets. Other data that contains these bytes only takes longer to digest.
 _SETS = (b"\x8f", b"\x91")
 
 

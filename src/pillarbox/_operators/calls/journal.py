@@ -1,8 +1,8 @@
 """Stores recorded answers of service calls in files (a journal), which survive a failed epoch.
 
 Files are ``<journal>/<query>/<uid>/<subtask>/<epoch>/<attempt>-<number>``. Records that arrive while a file is being
-written are written to the next file. Before its first call, and before it carries elements over, a task reads the files
-of uncommitted epochs. After an epoch's commit, it removes the epoch's files. Mailbox thread only, but another thread
+written are written to the next file. A task reads the files of uncommitted epochs before its first call, and before it
+carries elements over. After an epoch's commit, it removes the epoch's files. Mailbox thread only, but another thread
 writes and removes the files.
 """
 
@@ -33,7 +33,7 @@ Entry = tuple[bytes, Name, tuple[Any, ...]]
 
 
 class Journal:
-    """The journal of one task.
+    """One task's journal: files with the recorded answers of service calls.
 
     Args:
         location: a folder in a file system, such as ``s3://bucket/prefix``.
@@ -67,7 +67,7 @@ class Journal:
         self._writes_to: int | None = None
 
     def open(self) -> None:
-        """Read the records of earlier attempts at the epoch, unless they have been read."""
+        """Read the records of earlier attempts at the epoch, unless they have already been read."""
         if not self._is_open:
             first = self._context.epoch
             with self._context.shared.resting(), self._errors("read"):
@@ -88,7 +88,7 @@ class Journal:
                 self.add(epoch, entries or ())
 
     def add(self, epoch: int, entries: Iterable[Entry]) -> None:
-        """Add records of earlier attempts, for elements that arrived in ``epoch`` or before."""
+        """Add records of earlier attempts, for elements that arrived in ``epoch`` or earlier."""
         for identity, name, content in entries:
             records, record = self._records.setdefault(identity, {}), Record(*content)
             if name not in records or not records[name].is_answered:

@@ -90,7 +90,7 @@ class ServiceCall:
     async def answer(self, *, was_begun: bool) -> Any:
         """Call the service and return its answer, or raise ``TimeoutError``.
 
-        If the call may have been made before (``was_begun``), calls ``reconcile`` first.
+        If the call may have been made before (``was_begun``), call ``reconcile`` first.
         """
         timeout = self._options.timeout
         if self._options is NO_OPTIONS and self._callee.is_async:

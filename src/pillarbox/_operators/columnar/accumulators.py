@@ -201,7 +201,7 @@ class MinOrMax(ByKernels):
 
 
 class FirstOrLast(ByGroups):
-    """The value of the row with the first or last event time. If several rows have this time, the smallest value."""
+    """The value of the row with the earliest or latest event time, or the smallest value if there are several rows."""
 
     def __init__(self, kind: spark.DataType, *, latest: bool) -> None:
         _check_compared(kind, "last_" if latest else "first_", "it has no order for rows with equal times")
@@ -246,7 +246,7 @@ class ApproxCountDistinct(ByGroups):
 
 
 class UserAggregate(ByGroups):
-    """A user's :class:`ArrowAggregateFunction`."""
+    """Calls a user's :class:`ArrowAggregateFunction`."""
 
     def __init__(self, function: Any, types: Sequence[spark.DataType], result_type: spark.DataType) -> None:
         self._function = function
@@ -356,7 +356,7 @@ _MAGNITUDE = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 def _ordered(column: pa.Array) -> pa.Array:
-    """Map floats to integers that sort in the same order. -0.0 sorts just below 0.0, and NaN sorts last."""
+    """Map floats to integers that sort in the same order. -0.0 sorts before 0.0, and NaN sorts last."""
     numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy()
     bits = np.where(np.isnan(numbers), _NAN, numbers.view(np.int64))
     return pa.array(bits ^ ((bits >> 63) & _MAGNITUDE), mask=_nulls(column))

@@ -123,7 +123,7 @@ def avg_(column: str) -> ColumnAggregate:
 
 
 def first_(column: str) -> ColumnAggregate:
-    """Take a column's value from the row with the first event time.
+    """Take a column's value from the row with the earliest event time.
 
     If several rows have this time (in ms), the smallest value is taken, or null if all values are null.
 
@@ -135,7 +135,7 @@ def first_(column: str) -> ColumnAggregate:
 
 
 def last_(column: str) -> ColumnAggregate:
-    """Take a column's value from the row with the last event time. Ties and nulls are as in :func:`first_`.
+    """Take a column's value from the row with the latest event time. Ties and nulls are as in :func:`first_`.
 
     Example:
         >>> last_("amount")
@@ -147,7 +147,8 @@ def last_(column: str) -> ColumnAggregate:
 def approx_count_distinct_(column: str) -> ColumnAggregate:
     """Estimate the number of a column's distinct non-null values. The result is a LONG.
 
-    The number is exact below 1,024. Above, the relative standard error is 3.1 %, and each key stores 8 KiB per window.
+    A number less than 1,024 is exact. For larger numbers, the relative standard error is 3.1 %, and each key stores 8
+    KiB per window.
 
     Example:
         >>> approx_count_distinct_("shop")
@@ -193,7 +194,7 @@ class ArrowAggregateFunction(ColumnAggregate):
 
     @abstractmethod
     def merge(self, groups: Any, size: int, /, *partials: Any) -> Sequence[Any]:
-        """Merge each group's partial results. Returns arrays of the same types, with one value per group."""
+        """Merge each group's partial results. Return arrays of the same types, with one value per group."""
 
     @abstractmethod
     def result(self, /, *partials: Any) -> Any:

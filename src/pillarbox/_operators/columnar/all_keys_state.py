@@ -21,7 +21,7 @@ T = TypeVar("T", bound=Sized)
 
 
 class AllKeysState:
-    """A state with one value per address."""
+    """A state with one value per namespace (*address*)."""
 
     def __init__(self, context: OperatorContext, backend: KeyedStateBackend, descriptor: StateDescriptor) -> None:
         self._backend = backend

@@ -124,7 +124,7 @@ class Partials:
         starts: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64] | None = None,
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Aggregate rows into partial results, one per key and start. Returns (partial results, their starts).
+        """Aggregate rows into partial results, one per key and start. Return (partial results, their starts).
 
         Args:
             times: Unix times in ms.
@@ -162,7 +162,7 @@ class Partials:
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
         """Merge the partial results of each of several windows, which may share batches, in one pass.
 
-        Returns one partial result per window and key, and its window's index.
+        Return one partial result per window and key, and its window's index.
         """
         lengths = [sum(batch.num_rows for batch in batches) for batches in groups]
         numbers = np.repeat(np.arange(len(groups)), lengths)
@@ -172,7 +172,7 @@ class Partials:
         return merged, columns[_GROUP].to_numpy()
 
     def of_keys(self, batches: Sequence[pa.RecordBatch], others: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Return the partial results whose keys are in ``others``, and possibly some others."""
+        """Return the partial results whose keys are in ``others``, and possibly more."""
         values = self._different_keys(others)
         return [batch.filter(self._among(batch, values)) for batch in batches]
 

@@ -31,7 +31,7 @@ _Numbers = npt.NDArray[np.int64]
 
 
 class ColumnarSessionOperator(ColumnarOperator):
-    """Event-time sessions with a fixed gap."""
+    """The operator of columnar event-time sessions with a fixed gap."""
 
     def __init__(self, context: OperatorContext, keying: Keying, program: ColumnarProgram) -> None:
         super().__init__(context, keying, program)
@@ -101,7 +101,7 @@ class ColumnarSessionOperator(ColumnarOperator):
         marks = np.arange(both.num_rows) >= sessions.num_rows
         merged, touched = self._partials.merged_by(both, self._numbered(both), marks)
         over = self._over(merged, watermark)
-        # Open sessions are not over, so a session that is over has only late rows.
+        # Stored sessions are not over, so a merged session that is over has only late rows.
         self._drop(_chosen(merged, over))
         self._changed.append(_chosen(merged, touched & ~over))
         ended = _column(merged, END) - 1 <= watermark

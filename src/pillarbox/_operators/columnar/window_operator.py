@@ -1,7 +1,7 @@
 """Columnar tumbling, sliding and cumulating windows, which merge the partial results of panes.
 
-A pane's partial results are stored at the address of its start. A firing timer only marks its window as due. After a
-watermark's last timer, all due windows fire, and the partial results of small windows are merged in one pass.
+Partial results are stored by the start of their pane. A firing timer only marks its window as due. After a watermark's
+last timer, all due windows fire, and the partial results of small windows are merged in one pass.
 """
 
 from __future__ import annotations

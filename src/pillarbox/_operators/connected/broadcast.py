@@ -1,4 +1,4 @@
-"""``process`` on a stream and a broadcast stream.
+"""``process`` on a stream connected to a broadcast stream.
 
 Source: Flink's ``CoBroadcastWithNonKeyedOperator`` and ``CoBroadcastWithKeyedOperator``.
 """

@@ -77,7 +77,7 @@ class DeadLetters:
     """Writes and counts an operator's dead letters.
 
     Args:
-        has_key: whether letters contain the key. False if the program has no key, so that the key is internal.
+        has_key: whether letters contain the key. False if pillarbox, not the program, has keyed the stream.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ def cause_of(error: PillarboxError) -> Exception:
 def concerns_record(error: BaseException | None, others: tuple[type[Exception], ...] = ()) -> TypeGuard[Exception]:
     """Return whether an error is about the record, and not about the program or environment.
 
-    An exception group must contain only such errors. ``others`` are further errors about records.
+    An exception group is about the record if all its errors are. ``others`` are further errors about records.
     """
     if isinstance(error, others):
         return True
@@ -154,7 +154,7 @@ def sort_out(
     *,
     in_halves: bool,
 ) -> Iterator[tuple[range, T]]:
-    """Split records at bad records. Yields (positions, result of ``check``) for each good part, in order.
+    """Split records at bad records. Yield (positions, result of ``check``) for each good part, in order.
 
     Args:
         check: raises one of ``errors`` if a record is bad.

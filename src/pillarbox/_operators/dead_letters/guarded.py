@@ -1,4 +1,4 @@
-"""An operator that passes one record at a time to another operator, and emits dead letters for it."""
+"""An operator that passes one record at a time to another operator, and emits a dead letter if that operator fails."""
 
 from __future__ import annotations
 

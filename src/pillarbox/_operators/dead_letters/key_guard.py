@@ -1,4 +1,4 @@
-"""Removes records without a valid key before they reach the partitioner, which computes keys again."""
+"""Removes records without a valid key before they reach the partitioner, which computes the keys a second time."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Pickled by name, because ``dataclasses`` compares it by identity, and classes of ``__main__`` are pickled with it.
+# Pickled by name, because ``dataclasses`` compares MISSING by identity, and pickles of ``__main__`` classes contain it.
 copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
@@ -43,8 +43,8 @@ class Pickled:
     """The pickle of a user object, including classes and functions that workers cannot import.
 
     Attributes:
-        broadcasts: the object's references to Spark's broadcast variables. Spark sends a variable only if it finds the
-            variable while pickling a function itself.
+        broadcasts: the object's references to Spark's broadcast variables. Spark sends a variable only if Spark itself
+            pickles a function that refers to it.
     """
 
     __slots__ = ("broadcasts", "payload")
@@ -59,7 +59,7 @@ class Pickled:
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler that prefers this process's classes to pickled classes, because their globals would be copies."""
+    """An unpickler that prefers this process's classes to pickled classes, whose globals would be copies."""
 
     def find_class(self, module: str, name: str) -> Any:
         named = super().find_class(module, name)
@@ -93,8 +93,8 @@ def load(payload: bytes) -> Any:
 class BroadcastReferences:
     """References to Spark's broadcast variables. When Spark pickles this object, it sends the variables to the worker.
 
-    In the worker, it becomes an empty tuple, which does not import pillarbox. User objects find the variables by
-    number.
+    In the worker, it becomes an empty tuple, so that unpickling it does not import pillarbox. User objects refer to
+    variables by number.
     """
 
     def __init__(self, broadcasts: Iterable[Any] = ()) -> None:
@@ -109,11 +109,11 @@ class BroadcastReferences:
 class Captured(Generic[P, R]):
     """A function, pickled as soon as the program receives it, as in PyFlink and PySpark.
 
-    The function may therefore refer to a loop variable. Each operator calls its own copy. If the function cannot be
-    pickled, running the program raises an error with the operator's name.
+    A function that refers to a loop variable therefore keeps the variable's current value. Each operator calls its own
+    copy. If the function cannot be pickled, running the program raises an error with the operator's name.
 
     Attributes:
-        pickled: None if the function cannot be pickled, and after unpickling.
+        pickled: the pickle. None if the function cannot be pickled, and after unpickling.
     """
 
     __slots__ = ("function", "pickled")

@@ -38,7 +38,7 @@ def is_from_downstream(error: BaseException) -> bool:
 
 
 def next_look(values: list[Any], limit: int = 2**63) -> int:
-    """Return when to check the batch's size next (a number of results), or 0 to emit the batch now."""
+    """Return the number of results that triggers the next check of the batch's size, or 0 to emit the batch now."""
     if len(values) >= limit:
         return 0
     sample = values[:: len(values) // _SAMPLE]

@@ -55,7 +55,7 @@ class EmittingContext:
 
 
 class TimedContext(EmittingContext, ProcessFunction.Context):
-    """The context of a non-keyed stream."""
+    """The context of a function on a non-keyed stream."""
 
     def __init__(self, collector: Collector, timers: TimerService) -> None:
         super().__init__(collector)
@@ -66,7 +66,7 @@ class TimedContext(EmittingContext, ProcessFunction.Context):
 
 
 class KeyedTimedContext(TimedContext, KeyedProcessFunction.OnTimerContext):
-    """The context of a keyed stream."""
+    """The context of a function on a keyed stream."""
 
     def __init__(self, collector: Collector, timers: TimerService, backend: KeyedStateBackend) -> None:
         super().__init__(collector, timers)

@@ -9,7 +9,7 @@ from pillarbox._elements import Records
 
 
 class KeyedRun(NamedTuple):
-    """A batch of consecutive records of one input in batch mode, grouped by key and sorted by time within a key.
+    """A run: consecutive records of one input in batch mode, grouped by key and sorted by time within a key.
 
     The first key's records may have begun in the previous run, and the last key's may continue in the next run.
 

@@ -34,7 +34,7 @@ _METHODS = frozenset({*dir(dict), *dir(Row)})
 
 
 class Keying:
-    """Computes the keys of a batch of records, with a function or from columns. Several columns give tuples."""
+    """Computes the keys of a batch of records, with a function or from columns. A key of several columns is a tuple."""
 
     def __init__(
         self,

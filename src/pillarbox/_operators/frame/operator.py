@@ -56,7 +56,7 @@ class Fanout:
     """Sends every element to several consumers.
 
     Args:
-        owners: number of consumers, from the first, that receive copies. The others receive the original records.
+        owners: the first ``owners`` consumers receive copies, and the others receive the original records.
     """
 
     def __init__(self, inputs: Sequence[Input], copier: Copier, owners: int) -> None:
@@ -225,7 +225,7 @@ class StreamOperator:
         raise NotImplementedError
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Process a run in batch mode. For each key, process its records and, at its end, drop its state."""
+        """Process a batch of records key by key, in batch mode. After a key's last record, drop the key's state."""
         process = self.inputs[run.input_index].process_records
         if not run.ends:
             process(run.records)

@@ -26,7 +26,8 @@ class SharedResources:
 
     Attributes:
         stay: whether all epochs of the tasks run in this process.
-        resting: returns a context manager for waits of the mailbox thread. Within it, other threads can run functions.
+        resting: returns a context manager for waits of the mailbox thread. During such a wait, other threads can run
+            functions.
         query: the query's id, or empty if unknown.
         of_thread: the resources that all vertices' tasks in this mailbox thread share.
     """

@@ -123,7 +123,7 @@ class Partitioner(Function, ABC, Generic[Key]):
 
     @abstractmethod
     def partition(self, key: Key, num_partitions: int, /) -> int:
-        """Return the index of a key's subtask, below ``num_partitions``. It must always be the same for a key."""
+        """Return the index of a key's subtask, less than ``num_partitions``. A key must always get the same index."""
 
 
 class MapFunction(Function, ABC, Generic[In, Out]):
@@ -199,7 +199,7 @@ Results: TypeAlias = (
 
 
 class RecordContext(ABC):
-    """The current record."""
+    """The context of the current record, with side outputs."""
 
     @abstractmethod
     def timestamp(self) -> int | Any:
@@ -228,7 +228,7 @@ class ProcessFunction(Function, ABC, Generic[In, Out]):
     """
 
     class Context(RecordContext):
-        """The current record."""
+        """The context of the current record."""
 
         @abstractmethod
         def timer_service(self) -> TimerService:
@@ -269,14 +269,14 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
     """
 
     class Context(ProcessFunction.Context, CallContext, Generic[KeyOut]):
-        """The current record and its key."""
+        """The context of the current record and its key."""
 
         @abstractmethod
         def get_current_key(self) -> KeyOut:
             """Return the current key."""
 
     class OnTimerContext(Context[KeyOut], Generic[KeyOut]):
-        """The current timer and its key. ``timestamp()`` is the timer's time."""
+        """The context of the current timer and its key. ``timestamp()`` is the timer's time."""
 
         @abstractmethod
         def time_domain(self) -> TimeDomain:
@@ -293,8 +293,8 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /) -> Results[Out]:
         """Process a timer when it fires, with its key's state. May be an ``async def``.
 
-        Returns results as ``process_element`` does. The results of an event-time timer have its ``timestamp`` (Unix
-        time in ms); the results of a processing-time timer have no event time. ``ctx`` is valid only during the call.
+        Return results as in ``process_element``. The results of an event-time timer have its ``timestamp`` (Unix time
+        in ms); the results of a processing-time timer have no event time. ``ctx`` is valid only during the call.
         """
         return None
 

@@ -49,7 +49,7 @@ class CallContext:
         Args:
             function: an ``async def``, or a plain function, which runs in a thread. Its parameter ``idempotency_key``,
                 if any, receives a string that is the same whenever the call is repeated, in any process.
-            args: the function's arguments, which must be picklable plain data.
+            args: the function's arguments: plain data that can be pickled, unless ``key`` is set.
             key: the call's idempotency key, which then identifies the call. Required for a lambda and for arguments
                 that cannot be pickled. Using the key for another function or other arguments is an error.
             retry: a strategy or a number of retries, as in ``map_async``.
@@ -59,7 +59,7 @@ class CallContext:
                 function receives the tuple of arguments.
             record_errors: exception types that count as answers, such as ``Declined``. They are recorded, not retried.
             reconcile: ``f(idempotency_key, *args)``, which asks the service for the outcome of a call that may have
-                reached it, and returns the result or ``CALL_AGAIN``. Called before a retry, and after a failure if no
-                answer was recorded.
+                reached it, and returns the result, or ``CALL_AGAIN`` if the service has not received the call. Called
+                before a retry, and after a failure if no answer was recorded.
         """
         raise ProgramError("ctx.call() works only in an async def: await ctx.call(...)")

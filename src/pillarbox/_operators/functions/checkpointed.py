@@ -46,8 +46,8 @@ class OperatorStateStore:
     def get_union_list_state(self, descriptor: ListStateDescriptor[V]) -> ListState[V]:
         """Return a list state. After rescaling, each new subtask has all subtasks' elements.
 
-        A restart without rescaling restores each subtask's own elements. (In Flink, all elements.) Arguments and errors
-        are as in :meth:`get_list_state`.
+        A restart without rescaling restores each subtask's own elements. (Flink restores all elements.) Arguments and
+        errors are as in :meth:`get_list_state`.
         """
         return self._declared(descriptor, union=True)
 
@@ -93,7 +93,7 @@ class FunctionSnapshotContext:
         self._checkpoint_id = checkpoint_id
 
     def get_checkpoint_id(self) -> int:
-        """Return the current epoch's number, which is also its checkpoint's. The first is 1."""
+        """Return the number of the current epoch and its checkpoint. The first is 1."""
         return self._checkpoint_id
 
 

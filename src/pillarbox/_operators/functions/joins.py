@@ -73,7 +73,7 @@ class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
     """
 
     class Context(ABC):
-        """The current pair of records. All times are Unix times in ms."""
+        """The context of the current pair of records. All times are Unix times in ms."""
 
         @abstractmethod
         def get_left_timestamp(self) -> int:

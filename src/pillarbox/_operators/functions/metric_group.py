@@ -47,7 +47,7 @@ class Counter:
 
 
 def _json_number(count: Any) -> Any:
-    """Convert a sum of numbers of other types, such as NumPy's, to an int if it is whole by type, else to a float."""
+    """Convert a number, possibly of a NumPy type, to an int if its type is integral, otherwise to a float."""
     try:
         return index(count)
     except TypeError:
@@ -119,7 +119,7 @@ class MetricGroup:
     """Creates metrics by name. Returned by ``runtime_context.get_metrics_group()``.
 
     Methods return the same object for the same name. They raise ``ProgramError`` if a name is not a string, is already
-    used for another kind of metric, or belongs to its operator, such as ``dead_letters``.
+    used for another kind of metric, or is used by the operator itself, such as ``dead_letters``.
     ``pillarbox.metrics(progress)`` reports the metrics, prefixed with the operator's uid.
 
     Example:

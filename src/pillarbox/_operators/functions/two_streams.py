@@ -120,10 +120,10 @@ class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
     if TYPE_CHECKING:
         # Some type checkers reject an alias of a generic class.
         class Context(KeyedProcessFunction.Context[KeyOut], Generic[KeyOut]):
-            """The current record and its key."""
+            """The context of the current record and its key."""
 
         class OnTimerContext(Context[KeyOut], KeyedProcessFunction.OnTimerContext[KeyOut], Generic[KeyOut]):
-            """The current timer and its key."""
+            """The context of the current timer and its key."""
 
     else:
         Context = KeyedProcessFunction.Context

@@ -21,7 +21,7 @@ from pillarbox._operators.windowing.operator import WindowOperator
 
 
 class CoGroupWindowOperator(WindowOperator):
-    """Windows that contain the records of two streams."""
+    """The operator of windows that contain the records of two streams."""
 
     def __init__(self, context: OperatorContext, keyings: tuple[Keying, Keying], program: WindowProgram) -> None:
         super().__init__(context, keyings[0], program)

@@ -28,7 +28,8 @@ from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 _MANY = 32
-# Records may stay up to 1/8 of their interval longer than needed. This gives many keys' timers equal, cheap times.
+# Records may stay up to 1/8 of their interval longer than needed. Thus, timers of many keys have equal times, which is
+# cheap.
 _PART = 8
 _TIME = itemgetter(0)
 
@@ -41,7 +42,7 @@ class Interval(NamedTuple):
 
 
 class JoinContext(EmittingContext, ProcessJoinFunction.Context):
-    """The current pair of records. The operator updates its fields."""
+    """The context of the current pair of records. The operator updates its fields."""
 
     left: int = 0
     right: int = 0
@@ -104,7 +105,7 @@ class _Side:
         return [(time, self.state[time]) for time in times]
 
     def drop(self, watermark: int) -> int | None:
-        """Drop records that can no longer match. Returns the watermark that next drops a record, or None."""
+        """Drop records that can no longer match. Return the watermark that next drops a record, or None."""
         state, times = self.state, self._in_order()
         over = len(times) if watermark == MAX_WATERMARK else bisect_left(times, watermark - self.wait + 1)
         if over == len(times):

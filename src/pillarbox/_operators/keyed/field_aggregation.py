@@ -28,8 +28,8 @@ class FieldAggregation(ReduceFunction[Any]):
     ``max_by`` return the first record with the extreme value. NaN is greater than all numbers, as in Flink and Spark.
 
     Args:
-        field: the field's position (in tuples and rows) or name (in rows, dicts and objects). Any other record is its
-            own field 0.
+        field: the field's position (in tuples and rows) or name (in rows, dicts and objects). Any other record counts
+            as its own field 0.
     """
 
     def __init__(self, method: Method, field: int | str) -> None:

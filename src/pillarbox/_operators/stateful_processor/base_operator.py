@@ -93,7 +93,8 @@ class MicroBatchOperator(KeyedOperator):
     def _late_watermark(self, batch: MicroBatch) -> int:
         """Return the watermark that decides which rows are late: the previous micro-batch's, as in Spark.
 
-        Returns 0 in the first micro-batch, and the current watermark if the operator did not run in the previous one.
+        Return 0 in the first micro-batch, and the current watermark if the operator did not run in the previous
+        micro-batch.
         """
         last, self._last = self._last, (batch.number, batch.watermark)
         if last is None:

@@ -68,7 +68,7 @@ class GroupStateOperator(MicroBatchOperator):
         self._emit()
 
     def _in_zone(self, kind: pa.DataType) -> pa.DataType:
-        """Return the type of a key's column in the rows: its times are in the session's zone."""
+        """Return a key column's type in the rows, whose times are in the session's zone."""
         return pa.timestamp("us", self._options.zone) if kind == pa.timestamp("us", "UTC") else kind
 
     def _keys(self, keys: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:

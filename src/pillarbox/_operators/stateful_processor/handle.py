@@ -87,7 +87,7 @@ class Declarations:
 
 
 class _Handle:
-    """Base class of both handles. ``phase`` is Spark's name of the handle's state."""
+    """Base class of ``DriverHandle`` and ``TaskHandle``. ``phase`` is Spark's name of the handle's state."""
 
     def __init__(self, time_mode: str, phase: str, timers: HeapTimers | None = None) -> None:
         self._time_mode, self._phase, self._timers = time_mode, phase, timers

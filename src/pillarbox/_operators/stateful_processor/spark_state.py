@@ -35,7 +35,7 @@ class SparkStateTable:
     For a state with a time-to-live, Spark stores the expiry time, and a savepoint the last access time.
 
     Attributes:
-        operator: the operator's entry in the manifest.
+        operator: the operator's entry in the savepoint's manifest.
         variables: maps names to states, in column order.
     """
 

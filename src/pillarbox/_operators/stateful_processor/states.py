@@ -13,7 +13,7 @@ from pillarbox._state.descriptors import ListState, MapState, ValueState
 
 
 class ProcessorValueState:
-    """Spark's ``ValueState``."""
+    """Implements Spark's ``ValueState``."""
 
     __slots__ = ("clear", "exists", "get", "update")
 
@@ -29,7 +29,7 @@ class ProcessorValueState:
 
 
 class ProcessorListState:
-    """Spark's ``ListState``."""
+    """Implements Spark's ``ListState``."""
 
     __slots__ = ("_codec", "_name", "_state")
 
@@ -66,7 +66,7 @@ class ProcessorListState:
 
 
 class ProcessorMapState:
-    """Spark's ``MapState``, in insertion order."""
+    """Implements Spark's ``MapState``, in insertion order."""
 
     __slots__ = ("_key", "_row", "_state", "_value")
 

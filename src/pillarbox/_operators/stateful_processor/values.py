@@ -57,7 +57,7 @@ def struct_codec(schema: spark.StructType, *, hashable: bool = False, zone: dt.t
 
     Args:
         hashable: whether stored values can be dictionary keys.
-        zone: the time zone of returned timestamps. None is the machine's.
+        zone: the time zone of returned timestamps. None means the machine's zone.
     """
     codecs = [_codec(field.dataType, hashable, zone) for field in schema]
     encoders, count = [codec.encode for codec in codecs], len(codecs)
@@ -184,7 +184,7 @@ def _interval(value: Any) -> dt.timedelta | None:
 
 
 def _decimal(kind: spark.DecimalType) -> Function:
-    # The context of the processor's thread may have too few digits.
+    # The decimal context of the processor's thread may have too few digits.
     context = Context(prec=kind.precision, rounding=ROUND_HALF_UP, traps=[InvalidOperation])
     unit = Decimal((0, (1,), -kind.scale))
 

@@ -73,7 +73,7 @@ def _itself(value: Any) -> Any:
 
 
 class FoldedContents:
-    """Contents of one accumulator per window. Methods receive the state, because one object serves all windows."""
+    """Accesses a window's stored accumulator. Methods receive the state, because one object serves all windows."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
@@ -92,7 +92,7 @@ class FoldedContents:
 
 
 class ListContents:
-    """Contents of all elements of a window, in arrival order."""
+    """Accesses a window's elements, which are stored in arrival order."""
 
     def __init__(self, fold: Fold | None = None, evictor: Evictor | None = None) -> None:
         self.descriptor: StateDescriptor = ListStateDescriptor(_NAME)

@@ -24,7 +24,7 @@ _FAR = 2**62
 class FoldingWindowOperator(BaseWindowOperator):
     """Folds elements into time windows.
 
-    Unless all keys share windows, a key has a single timer, for the window that ends next. If another window is next
+    Unless all keys share windows, a key has a single timer, for the window that ends next. If another window ends next
     when the timer fires, the timer is only set again, for that window.
     """
 

@@ -38,7 +38,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
 
 
 class WorkerLostError(Exception):
-    """A worker was lost, or a task failed there."""
+    """A simulated worker was lost, or a task failed on it."""
 
 
 @dataclass

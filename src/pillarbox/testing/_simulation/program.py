@@ -26,7 +26,7 @@ class SimulatedProgram:
     Attributes:
         inputs: draws the records of each source.
         last: records for one more epoch, after all inputs.
-        tail: clock advance (ms) before each empty epoch that follows.
+        tail: clock advances (ms), one before each empty epoch at the end.
         together: key functions by source. Within an epoch, all records of a key are in one partition, in order.
         order: key functions by output. The order of records with the same key is compared.
         cut_free: whether the outcome is independent of the division into epochs and partitions.

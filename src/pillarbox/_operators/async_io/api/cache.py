@@ -58,7 +58,7 @@ class AsyncCache:
 
 
 class SharedResults:
-    """An operator's results by key, shared by its subtasks in a process."""
+    """An operator's cached results by key, shared by its subtasks in a process."""
 
     def __init__(self, settings: AsyncCache, clock: Callable[[], int]) -> None:
         caches = import_library("cachetools", "cache")
@@ -76,7 +76,7 @@ class ResultCache:
     """A task's view of the cache. Mailbox thread only.
 
     The first request for a key is its *leader*. Until it has ended, later requests *follow* it and share its outcome,
-    except for a timeout before their own.
+    unless it times out before they would.
     """
 
     def __init__(self, settings: AsyncCache, context: OperatorContext) -> None:
@@ -115,7 +115,7 @@ class ResultCache:
     def join(self, request: Request, key: Any, arrived: int | None = None) -> bool:
         """Make a request follow its key's leader. Without a leader, return True: the caller must send the request.
 
-        ``arrived`` is the monotonic time (ms) of its arrival, by default now.
+        ``arrived`` is the monotonic time (ms) of the request's arrival, by default now.
         """
         leader = self._leaders.setdefault(key, request)
         if leader is request:

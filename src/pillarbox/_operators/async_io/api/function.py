@@ -59,7 +59,7 @@ class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
 
 
 class CombiningFunction(Function, ABC):
-    """A function whose result is combined with its record when it is emitted. A cache stores only the result.
+    """A function whose result is combined with its record on emission. A cache stores only the result.
 
     The methods run in the mailbox thread.
 

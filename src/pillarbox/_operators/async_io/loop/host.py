@@ -142,7 +142,7 @@ class FunctionHost:
     def _call_user(self, what: str, seconds: float, function: Callable[..., Any], *args: Any) -> None:
         """Call user code in the loop's thread.
 
-        A KeyboardInterrupt counts as an error of the code, because Ctrl-C never reaches this thread.
+        A KeyboardInterrupt counts as an error of the user code, because Ctrl-C never reaches this thread.
         """
         try:
             self.thread.call(function, *args, timeout=seconds)

@@ -125,7 +125,7 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Join the buffered rows, emit rows that can no longer match, and store the rest.
 
-        Otherwise, rows that cannot match would wait for the next watermark, possibly for several epochs.
+        Without this, rows that cannot match would wait for the next watermark, possibly for several epochs.
         """
         super().prepare_snapshot_pre_barrier(checkpoint_id)
         self.flush()

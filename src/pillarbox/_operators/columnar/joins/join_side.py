@@ -40,7 +40,7 @@ class JoinSide:
     """One side of a columnar join. Pickled to the workers.
 
     Attributes:
-        keys: the side's key columns, in the order of the other side's.
+        keys: the side's key columns, in the order of the other side's key columns.
         encoder: converts Python rows to columns. None if the rows are columnar.
         late_tag: the side output for late rows, or None to drop and count them.
         joins_nulls: whether null keys match each other. Otherwise, a row with a null key has no partner.

@@ -20,7 +20,7 @@ from pillarbox._types.type_information import Types
 
 
 class GlobalWindows(WindowAssigner):
-    """One endless window per key, for use with a trigger."""
+    """Assigns a key's elements to one endless window, for use with a trigger."""
 
     window_type: Callable[..., Any] = GlobalWindow
 
@@ -74,7 +74,7 @@ def _count(value: int, asked_by: str) -> int:
 
 
 class CountWindowAssigner(WindowAssigner):
-    """Base class of assigners of windows with a fixed number of a key's elements. Counts elements in keyed state."""
+    """Base class of assigners of windows with a fixed number of elements. Counts a key's elements in keyed state."""
 
     window_type: Callable[..., Any] = CountWindow
 
@@ -106,14 +106,14 @@ class CountWindowAssigner(WindowAssigner):
 
 
 class CountTumblingWindowAssigner(CountWindowAssigner):
-    """Adjacent windows of ``window_size`` elements of a key. An incomplete window does not fire."""
+    """Assigns a key's elements to adjacent windows of ``window_size`` elements. An incomplete window does not fire."""
 
     def __init__(self, window_size: int) -> None:
         super().__init__(window_size, window_size)
 
     @staticmethod
     def of(window_size: int) -> CountTumblingWindowAssigner:
-        """Return the assigner. Raises ProgramError for a size below 1.
+        """Return the assigner. Raises ProgramError unless the size is positive.
 
         Example:
             >>> numbers = env.from_collection(range(5))
@@ -127,7 +127,7 @@ class CountTumblingWindowAssigner(CountWindowAssigner):
 
 
 class CountSlidingWindowAssigner(CountWindowAssigner):
-    """Windows of a key's last ``window_size`` elements. A window fires after every ``window_slide`` elements.
+    """Assigns a key's elements to windows of ``window_size`` elements that fire after every ``window_slide`` elements.
 
     Only full windows fire, as in PyFlink. For smaller windows at the beginning, as in Java, use a global window with
     ``CountTrigger.of(slide)`` and ``CountEvictor.of(size)``.
@@ -135,7 +135,7 @@ class CountSlidingWindowAssigner(CountWindowAssigner):
 
     @staticmethod
     def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner:
-        """Return the assigner. Raises ProgramError for a size or slide below 1.
+        """Return the assigner. Raises ProgramError unless the size and slide are positive.
 
         Example:
             >>> numbers = env.from_collection(range(5))

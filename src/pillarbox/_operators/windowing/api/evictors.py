@@ -132,7 +132,7 @@ class TimeEvictor(_OneSided):
 
 
 class DeltaEvictor(_OneSided):
-    """Keeps the elements whose distance to the last element is below a threshold."""
+    """Keeps the elements whose distance to the last element is less than a threshold."""
 
     def __init__(
         self, threshold: float, delta_function: Callable[[Any, Any], float], do_evict_after: bool = False

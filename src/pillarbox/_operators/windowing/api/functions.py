@@ -47,7 +47,7 @@ class KeyedStateStore(ABC):
 
 
 class WindowContext(ABC, Generic[WindowOut]):
-    """The current window, and the clocks. All times are Unix times in ms."""
+    """A window function's access to its window and to clocks. All times are Unix times in ms."""
 
     @abstractmethod
     def window(self) -> WindowOut:
@@ -130,7 +130,7 @@ class ProcessWindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
     """
 
     class Context(WindowContext[WindowOut], Generic[WindowOut]):
-        """The current window. Valid only during the call."""
+        """The context of the current window. Valid only during the call."""
 
     @abstractmethod
     def process(
@@ -160,7 +160,7 @@ class ProcessAllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
     """
 
     class Context(WindowContext[WindowOut], Generic[WindowOut]):
-        """The current window. Valid only during the call."""
+        """The context of the current window. Valid only during the call."""
 
     @abstractmethod
     def process(

@@ -106,7 +106,7 @@ class _DynamicGap(Sessions):
 
 
 class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
-    """Event-time sessions. A key's elements are in the same session if they are at most ``gap`` apart."""
+    """Assigns elements to event-time sessions. Elements of a key that are at most a gap apart share a session."""
 
     @staticmethod
     def with_gap(size: DurationLike) -> EventTimeSessionWindows:
@@ -131,7 +131,7 @@ class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
 
 
 class ProcessingTimeSessionWindows(ProcessingTimeAssigner, _FixedGap):
-    """Processing-time sessions."""
+    """Assigns elements to processing-time sessions."""
 
     @staticmethod
     def with_gap(size: DurationLike) -> ProcessingTimeSessionWindows:
@@ -155,7 +155,7 @@ class ProcessingTimeSessionWindows(ProcessingTimeAssigner, _FixedGap):
 
 
 class DynamicEventTimeSessionWindows(EventTimeAssigner, _DynamicGap):
-    """Event-time sessions with a per-element gap."""
+    """Assigns elements to event-time sessions with a per-element gap."""
 
     @staticmethod
     def with_dynamic_gap(extractor: GapExtractor) -> DynamicEventTimeSessionWindows:
@@ -169,7 +169,7 @@ class DynamicEventTimeSessionWindows(EventTimeAssigner, _DynamicGap):
 
 
 class DynamicProcessingTimeSessionWindows(ProcessingTimeAssigner, _DynamicGap):
-    """Processing-time sessions with a per-element gap."""
+    """Assigns elements to processing-time sessions with a per-element gap."""
 
     @staticmethod
     def with_dynamic_gap(extractor: GapExtractor) -> DynamicProcessingTimeSessionWindows:

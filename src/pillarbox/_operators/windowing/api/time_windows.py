@@ -23,7 +23,7 @@ class FixedWindows(TimedAssigner):
     """Base class of assigners of fixed-length windows.
 
     Args:
-        lengths: maps names, which errors use, to lengths (ms). The first is the largest window size. The last is the
+        lengths: maps names (for error messages) to lengths (ms). The first is the largest window size. The last is the
             interval between consecutive window ends.
         offset: added to each window start (ms).
         time_zone: the time zone for windows of whole days from midnight. None if lengths are plain milliseconds.
@@ -69,7 +69,7 @@ class _Tumbling(FixedWindows):
 
 
 class TumblingEventTimeWindows(EventTimeAssigner, _Tumbling):
-    """Adjacent event-time windows of one length."""
+    """Assigns elements to adjacent event-time windows of one length."""
 
     @staticmethod
     def of(size: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None) -> TumblingEventTimeWindows:
@@ -93,7 +93,7 @@ class TumblingEventTimeWindows(EventTimeAssigner, _Tumbling):
 
 
 class TumblingProcessingTimeWindows(ProcessingTimeAssigner, _Tumbling):
-    """Adjacent processing-time windows of one length."""
+    """Assigns elements to adjacent processing-time windows of one length."""
 
     @staticmethod
     def of(
@@ -128,7 +128,7 @@ class _Sliding(FixedWindows):
 
 
 class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
-    """Event-time windows of one length that start at every multiple of a slide. They may overlap."""
+    """Assigns elements to event-time windows of one length, which start at multiples of a slide and may overlap."""
 
     @staticmethod
     def of(
@@ -151,7 +151,7 @@ class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
 
 
 class SlidingProcessingTimeWindows(ProcessingTimeAssigner, _Sliding):
-    """Processing-time windows like :class:`SlidingEventTimeWindows`."""
+    """Assigns elements to processing-time windows, like :class:`SlidingEventTimeWindows`."""
 
     @staticmethod
     def of(
@@ -193,7 +193,7 @@ class _Cumulative(FixedWindows):
 
 
 class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
-    """Event-time windows that share a start, each longer by a step than the previous (Flink SQL's ``CUMULATE``)."""
+    """Assigns elements to event-time windows with a common start and growing lengths (Flink SQL's ``CUMULATE``)."""
 
     @staticmethod
     def of(
@@ -217,7 +217,7 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
 
 
 class CumulativeProcessingTimeWindows(ProcessingTimeAssigner, _Cumulative):
-    """Processing-time windows like :class:`CumulativeEventTimeWindows`."""
+    """Assigns elements to processing-time windows, like :class:`CumulativeEventTimeWindows`."""
 
     @staticmethod
     def of(

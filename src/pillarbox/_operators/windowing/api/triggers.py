@@ -87,7 +87,7 @@ class Trigger(ABC, Generic[In, WindowT]):
             """Return a state of the current key and window."""
 
     class OnMergeContext(TriggerContext):
-        """The context of a merged window."""
+        """The context of ``on_merge``, for the merged window."""
 
         @abstractmethod
         def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
@@ -105,11 +105,11 @@ class Trigger(ABC, Generic[In, WindowT]):
         """Decide whether to fire or purge after an element was added to the window."""
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide whether to fire or purge at a trigger timer's event time or the window's end."""
+        """Decide whether to fire or purge when the trigger's event-time timer fires, or at the window's end."""
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide whether to fire or purge at a trigger timer's processing time or the window's end."""
+        """Decide whether to fire or purge when the trigger's processing-time timer fires, or at the window's end."""
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
@@ -238,7 +238,7 @@ class CountTrigger(Trigger):
 
     @staticmethod
     def of(window_size: int) -> CountTrigger:
-        """Return the trigger. Raises ProgramError for a number below 1.
+        """Return the trigger. Raises ProgramError unless the number is positive.
 
         Example:
             >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
@@ -323,7 +323,7 @@ class DeltaTrigger(Trigger):
 
 
 class PurgingTrigger(Trigger):
-    """Drops a window's elements when a nested trigger fires. Other state remains until the window ends."""
+    """Fires like a nested trigger, and then drops the window's elements. Other state remains until the window ends."""
 
     def __init__(self, nested_trigger: Trigger) -> None:
         if not isinstance(nested_trigger, Trigger):

@@ -20,7 +20,7 @@ _EPOCH_DAY = _EPOCH.toordinal()
 
 
 class Milliseconds:
-    """Window starts at multiples of a length (from 1970 in UTC) plus an offset."""
+    """Computes window starts at multiples of a length (from 1970 in UTC) plus an offset."""
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
@@ -43,7 +43,7 @@ class Milliseconds:
 
 
 class Days:
-    """Window starts at local midnight plus an offset. A day may have 23, 24 or 25 hours."""
+    """Computes window starts at local midnight plus an offset. A day may have 23, 24 or 25 hours."""
 
     def __init__(self, zone: str, offset: int, asked_by: str) -> None:
         try:
