@@ -55,7 +55,7 @@ class OperatorReport:
         next_wake_up: when a task next has work even without input (Unix time in ms), or None if never.
         unfinished: the subtasks whose requests are carried into the next epoch.
         state_bytes: the approximate size of the stored state.
-        rate_limited_ms: how long the next request must wait for a rate limit (maximum of all tasks), or None if there
+        rate_limited_ms: how long the next request has waited for a rate limit (maximum of all tasks), or None if there
             is no rate limit.
         most_back_pressured: the subtask with the largest ``back_pressured_ms``, or None.
         alignment_ms: the time between a task's first barrier and its last (maximum of all tasks).
