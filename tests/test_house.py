@@ -284,7 +284,7 @@ _OF_SPARK = re.compile(
 
 
 def test_private_names_of_spark_are_in_one_folder():
-    """That folder documents their purpose, and the effects of their absence."""
+    """Only the folder ``session`` uses Spark's private names. It documents their purpose."""
     results = {path.parent.relative_to(SRC).as_posix() for path in FILES if _OF_SPARK.search(path.read_text())}
     assert results == {"pillarbox/_runtime/spark/session"}
 

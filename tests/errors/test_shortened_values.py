@@ -1,4 +1,4 @@
-"""Errors show the beginning of a value's ``repr``, whose rest is never created."""
+"""Errors show only the beginning of a value's ``repr``. The rest is never built."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_another_scheme_of_codes_is_refused(codes, advice):
     with pytest.raises(CheckpointMismatchError) as caught:
         read_layouts(json.dumps({"codes": codes, "layouts": [[16, 16]], "number": 3}))
     message = str(caught.value)
-    assert f"uses format {codes} of subtask numbers, but this version of pillarbox uses format 2: {advice}" in message
+    assert f"numbers its subtasks by version {codes}, but this version of pillarbox by version 2: {advice}" in message
 
 
 def test_a_local_job_takes_the_key_groups_of_its_savepoint():

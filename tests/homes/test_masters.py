@@ -1,4 +1,4 @@
-"""Home processes on masters with several executors, and with other Spark versions. In the end, no process is left."""
+"""Home processes with several executors, and with other Spark versions. No process may be left afterwards."""
 
 from __future__ import annotations
 

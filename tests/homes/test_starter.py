@@ -183,7 +183,7 @@ def test_a_daemons_end_is_that_of_its_homes(executor: Executor) -> None:
 
 
 def test_without_a_starter_nobody_is_asked(executor: Executor) -> None:
-    with pytest.raises(NoHomesError, match="this executor has no home processes"):
+    with pytest.raises(NoHomesError, match="is left on this executor"):
         executor.keeper.ask("end", starts=False, run="run", secrets=[], within=1.0)
 
 

@@ -132,7 +132,7 @@ def read_layouts(text: str) -> LayoutsNote | None:
         return None
     if codes != CODES:
         raise CheckpointMismatchError(
-            f"the checkpoint uses format {codes} of subtask numbers, but this version of pillarbox uses format"
+            f"the checkpoint numbers its subtasks by version {codes}, but this version of pillarbox by version"
             f" {CODES}: {advice_on_version(codes, CODES)}, or use a new checkpoint directory"
         )
     number, layouts = note.get("number"), note.get("layouts")

@@ -33,7 +33,7 @@ class Failure:
         record: the record being processed, or None if, for example, a timer was being processed.
         number: the record's position (from 1) in the task's input of the epoch, or None if the operator that failed is
             not the chain's first.
-        clock: the epoch's clock readings as text, for a replay, or None if it is too long or unknown.
+        clock: the epoch's clock readings as text, for a replay, or None if they are unknown or the text is too long.
     """
 
     error: str = "Exception"

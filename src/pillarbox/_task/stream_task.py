@@ -194,7 +194,7 @@ class StreamTask(ABC):
     def _end(self, event: TaskEvent) -> list[Exception]:
         """End the task. Returns the errors that were raised while closing.
 
-        The caller must hold the work lock, which is not released.
+        The caller must hold the work lock. This method does not release it.
         """
         self.life.enter(event)
         # The operators and the mailbox now belong to this thread.

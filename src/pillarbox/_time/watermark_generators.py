@@ -187,9 +187,9 @@ class WatermarksWithIdleness(WatermarkGenerator):
 
 
 class MonotoneWatermarkOutput(WatermarkOutput):
-    """Drops watermarks that do not ascend, repeated statuses, and everything after the end of event time.
+    """Drops watermarks that do not advance, repeated statuses, and everything after the end of event time.
 
-    Flink's ``WatermarkToDataOutput``.
+    Corresponds to Flink's ``WatermarkToDataOutput``.
 
     Args:
         idle: the last status that the sink has received. If None (unknown), the first status is always emitted.

@@ -231,7 +231,7 @@ class TaskMailbox:
         return self._take(lambda mail: mail.priority >= priority)
 
     def drain(self) -> list[Mail]:
-        """Remove and return all mails, in the order of taking."""
+        """Remove and return all mails, in the order that :meth:`take` would return them."""
         self._check_is_mailbox_thread()
         mails: list[Mail] = []
         self._drain_into(mails)

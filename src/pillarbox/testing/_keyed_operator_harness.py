@@ -44,7 +44,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return list(dict.fromkeys(key for key, namespace in self._places() if self._has_something(key, namespace)))
 
     def get_namespaces(self, key: Any) -> list[Any]:
-        """Return a key's namespaces that have state or timers. A window is a tuple of its fields."""
+        """Return a key's namespaces that have state or timers. Windows are returned as tuples of their fields."""
         return self._backend.namespaces.namespaces_of(key)
 
     def num_event_time_timers(self) -> int:

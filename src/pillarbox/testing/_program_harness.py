@@ -31,7 +31,7 @@ Build = Callable[..., DataStream | Mapping[str, DataStream]]
 
 @dataclass(frozen=True)
 class ProgramSnapshot:
-    """A program's committed state. Another harness can start with it. Picklable."""
+    """A program's committed state. Another harness can be started from it. Picklable."""
 
     epoch: int
     stores: Savepoint

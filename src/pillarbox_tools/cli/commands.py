@@ -286,7 +286,7 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
     """Change the parallelism of CHECKPOINT's query, which must be stopped.
 
     The state is moved to N Spark partitions. Then start the same program with set_parallelism(N). It resumes exactly
-    where it stopped. N is at most the max parallelism, which the first start fixed.
+    where it stopped. N is at most the max parallelism, which the first start sets.
 
     If the command is interrupted, no query starts on the checkpoint until you run the command again. The command needs
     Spark 4.2 or newer; afterwards, the query may run on an older version.

@@ -139,7 +139,7 @@ def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
 @JSON
 @with_spark
 def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_session: Any) -> None:
-    """Pack all data about CHECKPOINT's query into FILE, to send to someone who can help.
+    """Pack diagnostic data about CHECKPOINT's query into FILE, to send to someone who can help.
 
     FILE contains the plan, the history with metrics and failures, versions, settings with secrets masked, and the sizes
     of the state. With --with-records, it also contains keys, records and error messages. The query may be running.

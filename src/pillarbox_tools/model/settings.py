@@ -1,4 +1,4 @@
-"""Parses settings of Spark and of a query."""
+"""Parses Spark and query settings."""
 
 from __future__ import annotations
 

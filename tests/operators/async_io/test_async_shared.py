@@ -257,7 +257,7 @@ def test_a_blocked_loop_is_not_for_those_who_come_later(monkeypatch):
         first, second = task(shared, ask, timeout=None), task(shared, ask, timeout=None)
         first.push("blocks")
         assert blocked.wait(60)
-        with pytest.raises(OperatorError, match="a coroutine blocks its event loop"):
+        with pytest.raises(OperatorError, match="a coroutine is blocking the event loop"):
             first.close()
         with task(shared, ask, timeout=None) as again:
             again.push(1)

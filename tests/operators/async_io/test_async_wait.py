@@ -623,7 +623,7 @@ def test_a_coroutine_that_blocks_its_loop_is_named(monkeypatch):
     h = harness(ask)
     h.push("a")
     assert asked.wait(60)
-    with pytest.raises(OperatorError, match=r"'ask': a coroutine blocks its event loop: await an asyncio client"):
+    with pytest.raises(OperatorError, match=r"'ask': a coroutine is blocking the event loop: await an asyncio client"):
         h.close()
     done.set()
 

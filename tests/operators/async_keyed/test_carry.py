@@ -346,7 +346,7 @@ def test_other_options_refuse_a_snapshot_with_carried_elements() -> None:
             return [value]
 
     Plain.__name__ = "Counting"
-    with pytest.raises(CheckpointMismatchError, match="contains unfinished records of operator 'Counting'"):
+    with pytest.raises(CheckpointMismatchError, match="contains in-flight records of operator 'Counting'"):
         opened(Plain(), snapshot=snapshot)
 
 

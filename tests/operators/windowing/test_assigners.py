@@ -161,7 +161,8 @@ def test_days_of_a_zone_without_changes_are_those_without_a_zone(time, offset):
 @pytest.mark.parametrize("time", [10**15, -(10**15), 1_700_000_000_000_000_000])
 def test_times_beyond_the_calendar_have_no_day(time):
     with pytest.raises(
-        ProgramError, match=rf"{time} \(epoch ms\) is outside of the years 1 to 9999, so it has no day in UTC"
+        ProgramError,
+        match=rf"{time} \(epoch ms\) is outside the years 1 to 9999, so it is no date in the time zone UTC",
     ):
         windows(TumblingEventTimeWindows.of("1 day", time_zone="UTC"), time)
 

@@ -76,6 +76,6 @@ def test_nothing_is_noted_that_was_guessed(folder):
 
 def test_another_scheme_of_codes_is_refused_and_stays_noted(folder):
     files = folder({**NOTE, "codes": CODES + 1})
-    with pytest.raises(CheckpointMismatchError, match=f"uses format {CODES + 1} of subtask numbers"):
+    with pytest.raises(CheckpointMismatchError, match=f"numbers its subtasks by version {CODES + 1}"):
         files.layouts(None)
     assert len(files.notes) == 1

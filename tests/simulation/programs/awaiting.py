@@ -15,7 +15,7 @@ BAD: OutputTag[Any] = OutputTag("bad")
 
 
 class AsyncHistory(History):
-    """Waits for some turns of the event loop before and after each state change."""
+    """Yields to the event loop a few times before and after each state change."""
 
     async def process_element(self, value: int, ctx: Any) -> Any:
         for _ in range(value % 9):

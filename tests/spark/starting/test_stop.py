@@ -128,7 +128,7 @@ def test_a_last_epoch_that_has_no_input_and_one_that_is_run_again(spark, tmp_pat
     query.processAllAvailable()
     with monkeypatch.context() as patch:
         patch.setattr(stop_module, "_TRY_EVERY", 1_000)  # it tries once, and has no time to try again
-        with pytest.raises(SavepointError, match="no input arrived for the last epoch within the timeout") as caught:
+        with pytest.raises(SavepointError, match="no input arrived for the final epoch within the timeout") as caught:
             stop_with_savepoint(query, f"{tmp_path}/second", drain=True, timeout=400)
     assert "The query is stopped, and no savepoint was written" in str(caught.value)
     assert not query.isActive and not (tmp_path / "second").exists()

@@ -45,8 +45,8 @@ class ConnectedStreams(Generic[T1, T2]):
     """Two streams, of types ``T1`` and ``T2``, that one operator processes. As in PyFlink.
 
     If both streams are keyed, before ``connect`` or with :meth:`key_by`, records with the same key share a subtask and
-    keyed state. Streams that are not partitioned are rebalanced. Functions have a method for each stream, such as
-    ``map1`` and ``map2``.
+    keyed state. A stream with no key and no explicit partitioning is rebalanced. Functions have a method for each
+    stream, such as ``map1`` and ``map2``.
 
     ``output_type`` and ``on_error`` are as in :class:`DataStream`. Invalid arguments raise ``ProgramError``.
     """

@@ -252,7 +252,7 @@ class AsyncKeyedOperator(KeyedOperator):
 
     @property
     def alarm_at(self) -> int | None:
-        """The time of the event loop's next timer on a manual clock (Unix time in ms), or None."""
+        """When the event loop's next timer is due (Unix time in ms). None without a timer or a manual clock."""
         return None if self._alarm is None else self._alarm[1]
 
     def _post_turn(self, timestamp: int) -> None:

@@ -65,9 +65,9 @@ class ElementRunner:
         lines: maps each busy key to the elements that wait for it, or to None.
         run: the remaining records of the current batch, or None.
         get_broadcast_state: returns a read-only broadcast state. None if there is no broadcast stream.
-        is_turning: whether :meth:`turn` is running, whose caller then emits finished elements.
+        is_turning: whether :meth:`turn` is running. Its caller then emits finished elements.
         cut_off: workers whose elements ignored a cancellation. They still run, but without a key or call slot.
-        dropped_timers: reports timers that are set while their key ends in batch mode.
+        dropped_timers: reports timers that are dropped, because they were set at the end of their key in batch mode.
         count_last_timer: called for each timer that fires after the end of the data, to limit their number.
     """
 

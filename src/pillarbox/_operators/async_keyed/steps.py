@@ -32,7 +32,7 @@ class WorkerSteps(Coroutine[Any, Any, None]):
         has_waited: whether any of the worker's elements has awaited something.
         is_cut_off: whether the worker lost its call slot, because its element ignored a cancellation.
         turn_began: when the current step began (seconds).
-        began: when the current element began, or ``turn_began`` if later (seconds).
+        began: when the current element began to run in this step (seconds): ``turn_began``, or its own start if later.
     """
 
     __slots__ = ("_inner", "_runner", "began", "coroutine", "element", "has_waited", "is_cut_off", "task", "turn_began")

@@ -286,9 +286,9 @@ class StreamOperator:
         """Restore the result of ``snapshot_state`` (None in a new query). Raises for another operator's state."""
         if state is not None:
             raise CheckpointMismatchError(
-                f"the checkpoint contains unfinished records of operator {self.name!r}, which is now another kind of"
-                " operator: first complete an epoch of the old program with on_barrier='drain', or use a new checkpoint"
-                " directory"
+                f"the checkpoint contains in-flight records of operator {self.name!r}, which is now a different kind"
+                " of operator: first run an epoch of the old program with on_barrier='drain', or use a new"
+                " checkpoint directory"
             )
 
     def snapshot_event_time(self) -> dict[str, Any] | None:

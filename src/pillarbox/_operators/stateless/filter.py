@@ -32,7 +32,7 @@ class FilterOperator(FunctionOperator):
         with self.each(records, self.keying) as values:
             keep = list(map(self.call, values))
             if len(keep) < len(records):
-                raise RuntimeError("the function raised StopIteration")
+                raise RuntimeError("the function raised StopIteration, which only iterators may raise")
         self._check(records.values, keep)
         return keep
 

@@ -28,7 +28,8 @@ OnNewKey = Callable[[Any, Any], None] | None
 class SharedWindowOperator(FoldingWindowOperator):
     """Folds each element into one pane (slice of time). A tumbling window is one pane.
 
-    Elements of panes that have not fired are folded together. Other elements are processed one by one, in order.
+    Elements whose pane has not fired yet are folded in bulk. Elements of panes that have fired are processed one by
+    one, in order.
     """
 
     shared = True
@@ -73,7 +74,7 @@ class SharedWindowOperator(FoldingWindowOperator):
         return ahead, _at_starts(starts[ahead], self._pane_at)
 
     def _times_of(self, records: Records) -> Times:
-        """Return the times that decide the records' windows. Raises if a time is missing or too far away."""
+        """Return the timestamps that determine the records' windows. Raises if one is missing or out of range."""
         if not self._is_event_time:
             return np.full(len(records), self._timers.current_processing_time())
         stamps = records.stamps if isinstance(records, ArrowRecords) else None

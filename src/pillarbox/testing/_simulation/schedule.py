@@ -30,7 +30,7 @@ class Epoch:
         slices: (start, end) of the epoch's records, by source.
         deal: seed for distributing the records over partitions.
         step: how far the clock advances before the epoch (milliseconds).
-        records: the program's last records, instead of slices.
+        records: the records of the final epoch, which has no slices, or None.
         calm: whether faults are disabled, so that slow work can complete.
     """
 
@@ -108,7 +108,7 @@ def small_limits(rng: random.Random) -> list[tuple[Any, str, Any]]:
 
 
 def small_sorts(rng: random.Random) -> list[tuple[Any, str, Any]]:
-    """Return limits so low that even a few records are sorted in files, in several rounds, with hash collisions."""
+    """Return limits so low that even a few records are sorted in files and in several rounds, and have equal hashes."""
     bits = rng.choice([0, 1, 2**31 - 1])
     return [
         (key_sorter, "_PORTION_BYTES", rng.choice([300, 3_000, 10**7])),

@@ -156,7 +156,7 @@ def _keys(keys: Key | Mapping[str, Key] | None, names: Iterable[str], argument: 
     for name, key in by_name.items():
         if name not in names:
             raise ProgramError(
-                f"simulate(): {argument}= has the unknown name {name!r}; the names are {', '.join(names)}"
+                f"simulate(): {argument}= has the unknown name {name!r}; valid names are {', '.join(names)}"
             )
         if not callable(key) and not isinstance(key, str):
             raise ProgramError(f"simulate(): {argument}= must be a column name or a function, not {shorten(key)}")

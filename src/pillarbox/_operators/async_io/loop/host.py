@@ -122,7 +122,7 @@ class FunctionHost:
             except FutureTimeoutError:
                 self._lease.spoil()
                 raise OperatorError(
-                    f"operator {self._name!r}: a coroutine blocks its event loop: {_BLOCKING}"
+                    f"operator {self._name!r}: a coroutine is blocking the event loop: {_BLOCKING}"
                 ) from None
             if isinstance(self._function, Function):
                 self._call_user("close()", _CLOSING, self._function.close)
@@ -178,8 +178,8 @@ class _Loop:
 
     def _warn(self, seconds: float) -> None:
         _log.warning(
-            "the event loop was blocked for %.1f s, during which no request could proceed. If a coroutine"
-            " blocked it: %s %s",
+            "the event loop was blocked for %.1f s, so no request could proceed. A coroutine may have blocked it: %s"
+            " %s",
             seconds,
             _BLOCKING,
             place_of_task(self._operator),

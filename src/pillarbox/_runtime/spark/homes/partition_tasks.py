@@ -208,7 +208,7 @@ class PartitionTasks:
                 relay.send((Kind.WELCOME,))
 
     def seconds_overdue(self) -> float:
-        """Return for how many seconds a cancelled attempt's functions have kept running, or 0."""
+        """Return how long a cancelled attempt's functions have kept running (seconds), or 0."""
         now = self._clock()
         with self._lock:
             if self._waits_since is not None and self._thread in self._turn.waiting:

@@ -122,7 +122,7 @@ class StarterConnection:
                 self._connect()
             except (ConnectionRefusedError, FileNotFoundError):
                 if not starts:
-                    raise FileNotFoundError("this executor has no home processes") from None
+                    raise FileNotFoundError("no home process (which runs operators) is left on this executor") from None
                 if time.monotonic() > deadline:
                     raise
                 if not self._start():

@@ -32,7 +32,7 @@ class Output(ABC):
 
 
 class BufferOutput(Output):
-    """Converts buffers for the tasks after the next shuffle to rows."""
+    """Converts buffers to rows, for the tasks after the next shuffle."""
 
     def __init__(self, report: str | None) -> None:
         self._has_reports = report is not None
@@ -55,8 +55,8 @@ class BufferOutput(Output):
 class ColumnOutput(Output):
     """Converts output records to typed columns.
 
-    A row contains a record of one output, or a task's metrics. A single output has top-level columns; each of several
-    outputs has a struct column.
+    A row contains a record of one output, or a task's metrics. If there is only one output,
+    its columns are top-level; otherwise, each output is a struct column.
 
     Args:
         outputs: (name, columns) of each output, by target number.

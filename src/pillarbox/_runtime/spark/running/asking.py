@@ -192,8 +192,8 @@ class Command:
             # The driver keeps the same deadline, except while it writes a savepoint.
             if now > wish.until / 1000 + self._finishing(wish):
                 raise self.failed(
-                    "the driver accepted the request, but does not respond: it has died, or is still working on it."
-                    f" See its log. {self._outcome(wish)}"
+                    "the driver accepted the request, but has not responded: it may have died, or may still be"
+                    f" working on the request. See its log. {self._outcome(wish)}"
                 )
         elif status == OPEN:
             if now > wish.until / 1000:

@@ -54,10 +54,11 @@ def start(
     take_over: bool = False,
     **options: Any,
 ) -> StreamingQuery:
-    """Start a streaming query with a program of pillarbox, like ``writer.start()``, and manage it.
+    """Start a streaming query with a pillarbox program, like ``writer.start()``, and manage it.
 
     - Refuses a program that cannot resume from the checkpoint, because the number of shuffles or sources, a key, a uid
-      or the max parallelism has changed. Logs doubtful changes.
+      or the max parallelism has changed. Logs a warning about
+      changes that may be unsafe.
     - Refuses a checkpoint whose query another driver runs, or whose rescaling was interrupted.
     - With ``env.set_auto_rescale(True)``, rescales a checkpoint to the program's parallelism. Otherwise, the query runs
       with the checkpoint's parallelism, and a warning is logged.

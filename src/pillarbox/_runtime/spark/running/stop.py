@@ -77,7 +77,8 @@ def stop_with_savepoint(
         )
     if started.checkpoint is None:
         raise SavepointError(
-            f"query {query.id} has no checkpointLocation, so no later start could resume it: nothing was done"
+            f"query {query.id} has no checkpointLocation, so no savepoint can be written, and the query continues:"
+            " set checkpointLocation, or call query.stop() to stop it without keeping its state"
         )
     if drain and not started.start.passes_settings:
         raise SavepointError(
@@ -89,7 +90,7 @@ def stop_with_savepoint(
     if twice:
         raise SavepointError(
             f"query {query.id} contains several programs with an operator {twice[0]!r}, but a savepoint has one state"
-            " per uid: nothing was done. Run each program in a query of its own"
+            " per uid: no savepoint was written, and the query continues. Run each program in a separate query"
         )
     check_new(started.start.spark, directory)
     with started.held():
@@ -166,8 +167,8 @@ class _Stop:
             if time.monotonic() + _TRY_EVERY > self._deadline:
                 which = f" of {', '.join(map(repr, left))} (the other operators had input)" if left else ""
                 raise self._aborted(
-                    f"no input arrived for the last epoch{which} within the timeout, but Spark runs no epoch without"
-                    " input: add a record to a source; the program may drop it"
+                    f"no input arrived for the final epoch{which} within the timeout, but Spark runs an epoch only if"
+                    " there is input: add any record to a source, such as one that the program filters out"
                 )
             time.sleep(_TRY_EVERY)
 

@@ -172,8 +172,8 @@ def _write_tables(
         for uid, views in sorted(by_uid.items()):
             if any(uid == other.uid for other in operators):
                 raise CheckpointMismatchError(
-                    f"checkpoint {files}: several programs of the query have an operator {uid!r}, but a savepoint has"
-                    " one state per uid: run each program in a query of its own"
+                    f"checkpoint {files}: several programs of the query have an operator with uid {uid!r}, but a"
+                    " savepoint has one state per uid, so none was written: run each program in a separate query"
                 )
             logs = files.logs(operator).where(f"code IN ({', '.join(map(str, sorted(views)))})")
             table, rows = table_of_logs(logs, [view.head for view in views.values()])

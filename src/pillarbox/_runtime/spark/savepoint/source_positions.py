@@ -328,8 +328,8 @@ def _initial_offset(spark: SparkSession, source: PlannedSource, checkpoint: str)
 def _before_first_file(source: PlannedSource) -> Any:
     if source.cleans:
         raise CheckpointMismatchError(
-            f"none of the files that {source.name} has read still exists, and Spark's cleanSource fails at such a"
-            " start: start the query without the option cleanSource until its first micro-batch is committed"
+            f"all files that {source.name} has read are gone, and a query with Spark's option cleanSource cannot"
+            " start then: start it without cleanSource, let one micro-batch commit, and restart it with the option"
         )
     return BEGINNING
 

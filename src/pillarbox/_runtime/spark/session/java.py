@@ -1,7 +1,7 @@
 """Accesses a classic session's Java objects, such as its DataFrames and file systems.
 
-Any version of Spark may rename their methods; `compatibility.py` checks some when a query starts. No function runs a
-job.
+Any version of Spark may rename their methods; `compatibility.py` checks some of these methods when a query starts. No
+function of this module starts a Spark job.
 """
 
 from __future__ import annotations

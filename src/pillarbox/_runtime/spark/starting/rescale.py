@@ -26,9 +26,9 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     """Change how many tasks of a stopped query run concurrently, by repartitioning its state.
 
     Afterwards, start the same program with ``set_parallelism(parallelism)``. It resumes exactly where it stopped.
-    Subtasks are spread over the new partitions; their number, the max parallelism, is fixed by the first start. Spark
-    reads and writes all state once. If the call is interrupted, repeat it: no query can start on the checkpoint until
-    it completes.
+    Subtasks are spread over the new partitions. The number of subtasks (the max parallelism) is fixed by the first
+    start. Spark reads and writes all state once. If the call is interrupted, repeat it: no query can start on the
+    checkpoint until it completes.
 
     Args:
         spark: a classic session, of Spark 4.2 or newer.
@@ -40,7 +40,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
 
     Raises:
         CheckpointMismatchError: the checkpoint does not exist, the query is running, its last epoch is not committed, a
-            rescaling to a different parallelism was interrupted, or the max parallelism is lower.
+            rescaling to a different parallelism was interrupted, or ``parallelism`` exceeds the max parallelism.
         ConfigurationError: this version of Spark cannot rescale.
         ProgramError: ``parallelism`` is not a positive integer.
 
@@ -69,8 +69,9 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
         raise CheckpointMismatchError(f"checkpoint {location} contains no pillarbox state to repartition")
     if parallelism > subtasks:
         raise CheckpointMismatchError(
-            f"checkpoint {location}: parallelism {parallelism} is above its max parallelism {subtasks}, which the first"
-            f" start fixed: choose at most {subtasks}, or write a savepoint and start from it with"
+            f"checkpoint {location}: parallelism {parallelism} is above its max parallelism {subtasks}, which was set"
+            f" by the first start and cannot change: use at most {subtasks}, or write a savepoint and start from it"
+            " with"
             " env.from_savepoint(...), a new set_max_parallelism(...) and a new checkpoint directory"
         )
     stopped.renew_description()

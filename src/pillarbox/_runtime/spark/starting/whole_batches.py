@@ -54,8 +54,9 @@ class WholeBatches:
         self._persists = True
         name = getattr(self._function, "__name__", type(self._function).__name__)
         _log.warning(
-            "the foreachBatch function %s() read only a part of batch %d, so the batch is computed again. From now on,"
-            " the query persists its batches. env.for_each_batch() always computes each batch once",
+            "the foreachBatch function %s() read only a part of batch %d, so the batch is computed again, and the"
+            " query persists all later batches. To avoid both, use env.for_each_batch(), which always computes each"
+            " batch once",
             *(name, batch_id),
         )
         _compute(batch)
@@ -76,7 +77,10 @@ def _compute(batch: DataFrame) -> None:
 
 @contextmanager
 def whole_batches(start: Start, checkpoint: Checkpoint | None) -> Iterator[Callable[[StreamingQuery], None]]:
-    """Compute a query's batches completely. Start the query in the block, and pass it to the yielded function."""
+    """Compute all rows of each batch within the block, even if the query's function reads only some of them.
+
+    Start the query in the block, and pass it to the yielded function.
+    """
     function = start.batch_function
     if function is None or not session_of(start.spark).has_jvm:
         yield _ignore
