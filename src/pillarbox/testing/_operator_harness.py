@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from pillarbox._copies import Copier, copied
+from pillarbox._copies import CannotCopyError, Copier, copied
 from pillarbox._elements import Records, Watermark, WatermarkStatus
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
@@ -102,7 +102,8 @@ class OneInputStreamOperatorTestHarness:
 
     The operator is opened immediately, and closed by :meth:`close` or at the end of a ``with`` block. Everything runs
     in the calling thread, so a method's effects are complete when it returns, except for requests of async functions,
-    which :meth:`drain` awaits. Pushed records are copied. If a function raises, the harness raises ``OperatorError``.
+    which :meth:`drain` awaits. Pushed records are copied if possible. If a function raises, the harness raises
+    ``OperatorError``.
 
     Args:
         node: the operator's name, uid and factory.
@@ -217,7 +218,7 @@ class OneInputStreamOperatorTestHarness:
             raise ProgramError("the harness and its function are closed: push records inside the with block")
         self._backend.now = self.get_processing_time()
         # A function may change its records, but not the test's.
-        self.operator.inputs[index].process_records(records.copied(copied))
+        self.operator.inputs[index].process_records(records.copied(_own))
         self._settle()
 
     def push_watermark(self, timestamp: int) -> None:
@@ -430,3 +431,10 @@ def _one(value: Any, timestamp: int | None) -> Records:
 
 def _nothing_to_do(controller: MailboxController) -> None:
     controller.suspend_default_action()
+
+
+def _own(value: Any) -> Any:
+    try:
+        return copied(value)
+    except CannotCopyError:
+        return value

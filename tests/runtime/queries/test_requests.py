@@ -427,7 +427,7 @@ def test_one_that_is_taken_at_the_last_moment_is_waited_for(folder, clock, savep
                 folder.content.append(RequestStatus(line.of, "failed", "the request was withdrawn"))
 
     folder.when = driver
-    words = "accepted the request, but does not respond" if dies else "^the request was withdrawn"
+    words = "accepted the request, but has not responded" if dies else "^the request was withdrawn"
     with pytest.raises(SavepointError, match=words):
         savepoint()
     assert clock.now < 1000 + 30 + 600 + 5
@@ -452,7 +452,7 @@ def test_a_stop_that_begins_at_the_last_moment(folder, clock, carried_out):
 
 def test_a_stop_that_never_ends(folder, clock):
     folder.when = lambda line: folder.content.append(ObservedState(1, "stopping"))
-    with pytest.raises(SavepointError, match="accepted the request, but does not respond"):
+    with pytest.raises(SavepointError, match="accepted the request, but has not responded"):
         stop()
     assert clock.now < 1000 + 30 + 120 + 5 and len(folder.content) == 2, "it was not withdrawn, so it may still happen"
 
