@@ -32,7 +32,6 @@ def classes_of(vertex: Vertex) -> Loads:
 
 
 def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunkStore]:
-    """Convert a program's savepoint to state logs, by (uid, subtask)."""
     start = program.savepoint
     assert start is not None
     savepoint = LocalSavepoint(start.directory)

@@ -83,7 +83,6 @@ def _whose(vertex: Vertex) -> str:
 
 
 def main_classes() -> Pickled:
-    """Pickle the classes in the driver's ``__main__``, except unpicklable classes."""
     main = sys.modules.get("__main__")
     classes: dict[str, Any] = {}
     for name, value in list(vars(main).items()) if main is not None else ():

@@ -9,7 +9,6 @@ _log = logging.getLogger("pillarbox")
 
 
 def notify(text: str) -> None:
-    """Log a notice if INFO messages are shown, otherwise print it to standard error."""
     if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
         _log.info("%s", text)
     else:

@@ -1,7 +1,6 @@
 """The interface between the core and ``pillarbox_tools``, which the core does not import.
 
-The tools observe queries through three hooks, ``on_*``. For each query, a separate thread with a bounded queue calls
-the hooks, so a hook cannot fail or delay the query.
+The tools observe queries through three hooks, ``on_*``.
 """
 
 from __future__ import annotations

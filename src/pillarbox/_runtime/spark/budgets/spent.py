@@ -1,7 +1,7 @@
 """Files in checkpoints that store the units charged to budgets' ceilings.
 
 Each checkpoint stores the charge of the whole budget, including other queries' share. If charges differ, the highest
-counts. Units are charged before requests may use them.
+counts.
 """
 
 from __future__ import annotations

@@ -247,7 +247,6 @@ class Checkpoint:
             )
 
     def check_state_format(self) -> None:
-        """Raise if the state format might let Spark commit one attempt's state with another attempt's output."""
         if self.state_format != "1":
             raise CheckpointMismatchError(
                 f"checkpoint {self} has state files of format {self.state_format}, with which Spark may commit one task"

@@ -1,6 +1,6 @@
 """Copies one epoch of a running query's checkpoint, because Spark may remove the epoch during a long read.
 
-The copy has a new query id. Spark's state reader can read it, and a query can repeat the epoch on it.
+The copy has a new query id.
 """
 
 from __future__ import annotations

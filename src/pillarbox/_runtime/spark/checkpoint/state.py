@@ -113,7 +113,6 @@ class CheckpointState:
             )
 
     def _check_partitions(self, operator: Stateful) -> None:
-        """Raise if the folder of a state partition is missing, because Spark's reader would silently skip it."""
         folder = session_of(self.spark).hadoop_folder(f"{self._location}/state/{operator.id}")
         if folder is None:
             return

@@ -4,8 +4,7 @@ Sockets are files in a folder that only the user may enter. Each end checks the 
 Spark's daemon has a secret, that secret.
 
 The socket of a starter (the process that starts homes) is named ``EXECUTOR-DAEMON``, and the socket of a home (a
-process that runs tasks) ``EXECUTOR-DAEMON.HOME``. The workers of one PySpark
-daemon share a starter.
+process that runs tasks) ``EXECUTOR-DAEMON.HOME``. The workers of one PySpark daemon share a starter.
 """
 
 from __future__ import annotations
@@ -133,7 +132,6 @@ def secret() -> bytes:
 
 
 def is_secret(line: bytes) -> bool:
-    """Compare a line with the secret in constant time."""
     return hmac.compare_digest(line, secret())
 
 

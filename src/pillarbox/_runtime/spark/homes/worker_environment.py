@@ -116,7 +116,6 @@ def enter(worker: WorkerEnvironment, value_of: Callable[[int], bytes]) -> None:
 
 
 def take_updates() -> bytes | None:
-    """Return and reset the calling thread's accumulator updates, or return None if there are no updates."""
     return accumulators.take_sums()
 
 

@@ -284,7 +284,6 @@ def _report_names() -> Iterator[str]:
 
 
 def collect_objects(program: Program, spark: SparkSession) -> Generator[list[Any], None, None]:
-    """Run a bounded program. Yields the records of its output, buffer by buffer."""
     plan = _Plan(program, spark)
     if plan.is_streaming:
         raise ProgramError(

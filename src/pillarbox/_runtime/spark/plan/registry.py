@@ -160,7 +160,6 @@ def note_start(spark: SparkSession) -> None:
 
 
 def is_one_unstarted(spark: SparkSession) -> bool:
-    """Return whether a program was planned in this session, and no query has been started since."""
     return spark in _unstarted
 
 
@@ -191,7 +190,6 @@ def _named(program: PlannedProgram, name: str) -> PlannedProgram:
 
 
 def check_uids(programs: Sequence[PlannedProgram]) -> None:
-    """Raise if two programs have different operators with the same uid, because they might swap states at a restart."""
     operators: dict[str, int] = {}
     for uid, serial in (item for program in programs for item in program.summary.serials.items()):
         if operators.setdefault(uid, serial) != serial:

@@ -54,12 +54,10 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
     up a key, so this reads all state of the level (the operators between two shuffles).
 
     Args:
-        spark: the session that reads the checkpoint.
         checkpoint: the ``checkpointLocation`` of the query.
         uid: the operator's uid, as set with ``.uid("count")``.
         key: the key. A string is parsed as the declared key type. If no type is declared, it is compared with the keys
-            in state. "10040" may be a string or a number, "2026-05-01" a date, and '["a", 1]' a key of two columns. A
-            value that is not a string is the key itself.
+            in state. "10040" may be a string or a number, "2026-05-01" a date, and '["a", 1]' a key of two columns.
 
     Returns:
         - ``key``: the key as text; ``subtask``: the index of its subtask;
@@ -150,7 +148,6 @@ def _looks(
 
 
 def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any]) -> Any:
-    """Return the key in an operator's state that a string denotes."""
     operator, heads = operator_with(files, uid)
     head = next(iter(heads.values()))
     subtasks = {_subtask(key, head) for key in keys}

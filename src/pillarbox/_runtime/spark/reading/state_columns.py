@@ -47,7 +47,7 @@ class StateColumn:
     """A column of an operator's state table.
 
     Attributes:
-        name: the column's name. Unique in the table, ignoring case.
+        name: unique in the table, ignoring case.
         type: its Spark type, or None for VARIANT.
         name_of_type: the type's name in the heads (metadata) of state logs.
     """

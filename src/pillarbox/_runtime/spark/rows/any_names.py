@@ -21,7 +21,6 @@ def quoted(name: str) -> str:
 
 
 def with_plain_names(df: DataFrame) -> DataFrame:
-    """Rename a DataFrame's columns if a name contains a dot or a backtick."""
     names = df.columns
     if not any("." in name or "`" in name for name in names):
         return df

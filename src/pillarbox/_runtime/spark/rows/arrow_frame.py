@@ -1,7 +1,4 @@
-"""Wraps Arrow batches in pandas frames, which Spark's stateful operator requires.
-
-Spark uses an Arrow array in a pandas column without conversion.
-"""
+"""Wraps Arrow batches in pandas frames, which Spark's stateful operator requires."""
 
 from __future__ import annotations
 

@@ -109,7 +109,6 @@ def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narro
 
 
 def has_narrow_rows(program: Program) -> bool:
-    """Return whether all sources have few columns, all of fixed width."""
     from pyspark.sql.types import BooleanType, DateType, NumericType, TimestampNTZType, TimestampType
 
     fixed = (BooleanType, DateType, NumericType, TimestampNTZType, TimestampType)

@@ -55,8 +55,7 @@ class BufferOutput(Output):
 class ColumnOutput(Output):
     """Converts output records to typed columns.
 
-    A row contains a record of one output, or a task's metrics. If there is only one output,
-    its columns are top-level; otherwise, each output is a struct column.
+    If there is only one output, its columns are top-level; otherwise, each output is a struct column.
 
     Args:
         outputs: (name, columns) of each output, by target number.

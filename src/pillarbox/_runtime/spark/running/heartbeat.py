@@ -180,7 +180,6 @@ def _path(checkpoint: str) -> str:
 
 
 def _files_of(spark: SparkSession, checkpoint: str) -> _Files | None:
-    """Return a checkpoint's heartbeat files, or None under Spark Connect."""
     folder = session_of(spark).hadoop_folder(_path(checkpoint))
     return None if folder is None else _Files(folder)
 

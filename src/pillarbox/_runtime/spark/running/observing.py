@@ -76,9 +76,6 @@ def dashboard(
         token: the credential for browsers. By default, a loopback address needs no token; for other addresses, ``url``
             contains a random token.
 
-    Returns:
-        The dashboard. Open its ``url`` in a browser.
-
     Raises:
         ConfigurationError: the token is empty, the dashboard is already open with a different host, port or token, or a
             package of the extra is missing.
@@ -110,9 +107,6 @@ def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str 
         host: the address to listen on. By default, only this machine has access; with "0.0.0.0", every machine has
             access.
 
-    Returns:
-        The server. Scrape its ``url``.
-
     Raises:
         ConfigurationError: the port is in use, the server is already open on another port, or prometheus-client is
             missing.
@@ -132,9 +126,6 @@ class QueryCollector:
     """A collector for a ``prometheus_client`` registry, in processes that already serve metrics.
 
     Exports the same metrics as :func:`pillarbox.serve_metrics`. Register one collector, and ``add`` more queries to it.
-
-    Args:
-        queries: queries from :func:`pillarbox.start`.
 
     Raises:
         ConfigurationError: prometheus-client is missing.

@@ -35,8 +35,8 @@ def stop_with_savepoint(
 ) -> None:
     """Stop a query between two epochs, and write a savepoint of its state after the last epoch.
 
-    The running epoch completes first. A query that starts from the savepoint resumes right after this query's last
-    output. If :func:`pillarbox.start` started the query, ``awaitTermination()`` returns after the savepoint is written.
+    A query that starts from the savepoint resumes right after this query's last output. If :func:`pillarbox.start`
+    started the query, ``awaitTermination()`` returns after the savepoint is written.
 
     With ``drain``, the query first completes all pending work (Flink's ``--drain``). One more epoch reads the available
     input, then event time ends: all windows and event-time timers fire, carried requests are answered, and the sink

@@ -60,7 +60,6 @@ def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: State
     If the call is interrupted, repeat it: it overwrites the incomplete savepoint.
 
     Args:
-        spark: the session that reads the checkpoint and writes the savepoint.
         checkpoint: the query's ``checkpointLocation``.
         directory: a new directory, on any file system that Spark can write to.
         processor: the query's ``StatefulProcessor`` (its ``init`` is called), or None for ``applyInPandasWithState``.
@@ -141,7 +140,6 @@ class _SparkState:
         return _by_key(StatefulProcessorOperator.kind, frames, declarations)
 
     def _check_key(self, key: DataType) -> None:
-        """Refuse pandas keys with a TIMESTAMP that Spark stored with a wrong offset, because two time zones differ."""
         zone = session_settings.time_zone(self._query.spark)
         if self._operator == _FRAMES and '"timestamp"' in key.json() and not _is_local(time_zone(zone)):
             raise self._refused(

@@ -1,8 +1,7 @@
 """Converts a savepoint's tables to the new subtasks' state logs, in a query's first epoch.
 
 Spark passes ``initialState`` rows to a stateful operator by grouping key. Each subtask gets its rows of the tables as
-Arrow batches, then its operator state. Each new log is opened once, so that state that does not fit the program fails
-in this epoch.
+Arrow batches, then its operator state.
 """
 
 from __future__ import annotations

@@ -65,7 +65,6 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
     If the call is interrupted, repeat it: it overwrites the incomplete savepoint.
 
     Args:
-        spark: the session that reads the checkpoint and writes the savepoint.
         checkpoint: the ``checkpointLocation`` of the query.
         directory: a new directory, on any file system that Spark can write to.
         epoch: a micro-batch whose state Spark retains, or None for the last committed micro-batch.
@@ -184,7 +183,6 @@ def _write_tables(
 
 
 def table_of_logs(logs: DataFrame, heads: Sequence[LogHead]) -> tuple[OperatorTable, DataFrame]:
-    """Convert the state logs of an operator's subtasks to a table, as (description, rows)."""
     table = Table(OperatorTable.of(heads))
     if parts_slot(table.operator.layout, table.operator.space_layout) is not None:
         table = Table(OperatorTable.of(heads, _parts(logs)))

@@ -46,8 +46,7 @@ def write_state(
     If ``directory`` contains a savepoint, the operator is added to it.
 
     With ``like``, ``df`` contains rows of the same operator in another savepoint, perhaps filtered or changed, from
-    that savepoint's folder ``state/UID`` (docs/savepoint-format.md) or from :func:`read_state`. For example, a test can
-    use one key of a production savepoint.
+    that savepoint's folder ``state/UID`` (docs/savepoint-format.md) or from :func:`read_state`.
 
     Args:
         df: a batch DataFrame.

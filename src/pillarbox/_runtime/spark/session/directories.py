@@ -27,7 +27,6 @@ def check_session(spark: Any, asked_by: str) -> None:
 
 
 def checked_directory(directory: Any, what: str) -> str:
-    """Check a directory argument, and return it without a final slash."""
     if not isinstance(directory, (str, PathLike)) or not str(directory):
         raise ProgramError(f"{what} must be a path, not {shorten(directory)}")
     return str(fspath(directory)).rstrip("/")

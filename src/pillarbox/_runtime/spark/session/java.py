@@ -1,7 +1,6 @@
 """Accesses a classic session's Java objects, such as its DataFrames and file systems.
 
-Any version of Spark may rename their methods; `compatibility.py` checks some of these methods when a query starts. No
-function of this module starts a Spark job.
+No function of this module starts a Spark job.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ def analyzed_plan(df: Any) -> Any:
 
 
 def plan_steps(df: Any) -> list[Any]:
-    """Return the nodes of a DataFrame's analyzed plan, each before its children."""
     steps: list[Any] = []
     pending: list[Any] = [analyzed_plan(df)]
     while pending:
@@ -86,7 +84,6 @@ _TASKS_WITH_HOSTS = 8
 
 
 def hosts_of_running_tasks(spark: Any, stage: int, attempt: int) -> list[str]:
-    """Return the hosts of some running tasks of a stage."""
     from py4j.protocol import Py4JError
 
     try:

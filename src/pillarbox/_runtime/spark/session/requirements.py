@@ -52,7 +52,6 @@ def speculation_problem(settings: Mapping[str, str]) -> str | None:
 
 
 def push_based_shuffle_problem(settings: Mapping[str, str]) -> str | None:
-    """Check that shuffles are not push-based, because Spark could not compare two attempts' output."""
     if not _is_true(settings, "spark.shuffle.push.enabled"):
         return None
     return (

@@ -1,6 +1,6 @@
 """Names of Spark settings and local properties that pillarbox uses.
 
-`compatibility.py` checks some of them when a query starts. "If missing" describes the effect if Spark lacks the name.
+"If missing" describes the effect if Spark lacks the name.
 """
 
 from __future__ import annotations

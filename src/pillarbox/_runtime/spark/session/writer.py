@@ -67,7 +67,6 @@ class Start:
         return self.trigger == "OneTimeTrigger"
 
     def one_batch(self) -> AbstractContextManager[None]:
-        """Within the block, make each start run a single micro-batch: the uncommitted micro-batch, if any."""
         return self._writer.one_batch()
 
     @property

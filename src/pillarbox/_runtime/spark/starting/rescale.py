@@ -1,7 +1,6 @@
 """Rescales a stopped query. Spark repartitions its state.
 
-The repartitioning is committed as a batch without input. If it is interrupted, it must complete before the query can
-start.
+The repartitioning is committed as a batch without input.
 """
 
 from __future__ import annotations
@@ -25,10 +24,9 @@ _SINCE = (4, 2)
 def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     """Change how many tasks of a stopped query run concurrently, by repartitioning its state.
 
-    Afterwards, start the same program with ``set_parallelism(parallelism)``. It resumes exactly where it stopped.
-    Subtasks are spread over the new partitions. The number of subtasks (the max parallelism) is fixed by the first
-    start. Spark reads and writes all state once. If the call is interrupted, repeat it: no query can start on the
-    checkpoint until it completes.
+    Afterwards, start the same program with ``set_parallelism(parallelism)``. It resumes exactly where it stopped. The
+    number of subtasks (the max parallelism) is fixed by the first start. Spark reads and writes all state once. If the
+    call is interrupted, repeat it: no query can start on the checkpoint until it completes.
 
     Args:
         spark: a classic session, of Spark 4.2 or newer.

@@ -26,7 +26,6 @@ _FAR = 20  # maximum number of successive rescalings
 
 
 def complete_sink_log(start: Start, checkpoint: Checkpoint) -> None:
-    """Add entries to a file sink's log for micro-batches that the sink did not receive."""
     folder = start.files if checkpoint.last_committed >= 0 else None
     if folder is None:
         return

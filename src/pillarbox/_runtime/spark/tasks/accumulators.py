@@ -27,8 +27,6 @@ _Sums = dict[int, tuple[Any, Any]]
 
 
 class _Collector:
-    """Sums the values that are added to accumulators in this process."""
-
     def __init__(self) -> None:
         self.is_on = False
         self._is_installed = False

@@ -34,7 +34,6 @@ def _end_children() -> None:
 
 
 def flush_output() -> None:
-    """Flush standard output and standard error, including replaced streams."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -256,7 +256,6 @@ def _clock_of(facts: TaskInfo) -> ReplayedClock | None:
 
 
 def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
-    """Unpickle a vertex, and apply the checkpoint's layout (numbers of subtasks)."""
     vertex = shipped.load()
     lay_out(vertex, layout)
     return vertex

@@ -34,7 +34,6 @@ class BatchTaskHost:
         self._output = output
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the partition's subtasks, and forward buffers for outputs and later shuffles."""
         acknowledge_at_once()
         for buffers in self._buffers(batches):
             yield from self._output(buffers)

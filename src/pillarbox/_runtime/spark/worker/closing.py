@@ -37,7 +37,6 @@ def _announce(run: str) -> None:
 
 @contextmanager
 def working() -> Iterator[None]:
-    """Delay `close_ended` within the block."""
     residency.here.is_busy = True
     try:
         yield

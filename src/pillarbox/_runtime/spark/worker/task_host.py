@@ -80,7 +80,6 @@ class TaskHost:
         self._facts = TaskInfo.here(self._program)._replace(executor=executor_here())
         self._replacement = replacement_here()
         self._tasks: LevelTasks | Relay | None = None
-        # The reason why the tasks run in this worker, not in a home process.
         self._fallback: str | None = None
 
     def close(self) -> None:
