@@ -113,6 +113,7 @@ class CheckpointState:
             )
 
     def _check_partitions(self, operator: Stateful) -> None:
+        # Spark's reader silently skips a state partition without a folder.
         folder = session_of(self.spark).hadoop_folder(f"{self._location}/state/{operator.id}")
         if folder is None:
             return

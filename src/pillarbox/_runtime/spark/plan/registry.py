@@ -190,6 +190,7 @@ def _named(program: PlannedProgram, name: str) -> PlannedProgram:
 
 
 def check_uids(programs: Sequence[PlannedProgram]) -> None:
+    # Different operators with the same uid might swap states at a restart.
     operators: dict[str, int] = {}
     for uid, serial in (item for program in programs for item in program.summary.serials.items()):
         if operators.setdefault(uid, serial) != serial:

@@ -67,6 +67,7 @@ class Start:
         return self.trigger == "OneTimeTrigger"
 
     def one_batch(self) -> AbstractContextManager[None]:
+        """Within the block, a start runs one micro-batch: the uncommitted micro-batch, if any."""
         return self._writer.one_batch()
 
     @property
