@@ -192,7 +192,6 @@ class TaskReport:
         next_wake_up: when the task next has work even without input, or None.
         unfinished: whether requests are carried into the next epoch.
         state_bytes: the approximate serialized size of the state.
-        state_chunks: number of chunks in the state log.
         mailbox_latency_ms: the longest wait of the latest ten probes in the mailbox, or None unless measured
             (``measure_mailbox_latency``). Also set for sources.
         state_sync: ``"in step"`` if the task's state already had the store's version, ``"loaded"`` if it read the

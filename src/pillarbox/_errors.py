@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 from pillarbox._unpickle import make_error
 
-# Maximum length of an exception message.
 _MESSAGE_LIMIT = 1000
 _FIELDS_LIMIT = 300
 # Maximum length of a value in a text column.

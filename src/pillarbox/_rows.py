@@ -323,7 +323,6 @@ def batch_of(schema: pa.Schema, rows: int, columns: Mapping[str, pa.Array]) -> p
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-# Target size of combined batches.
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 8 * 1024 * 1024
 

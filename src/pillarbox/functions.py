@@ -56,7 +56,6 @@ def async_map(
     The parameters after ``failures`` are as in :meth:`DataStream.map_async`.
 
     Args:
-        df: a streaming or batch DataFrame.
         fn: ``async def f(row)``, a plain function (which runs in a thread pool), or a callable object. With
             ``batch_size``, it receives a list of rows and returns a list of results.
         output: the columns to add: a DDL string such as ``"score DOUBLE"``, or any other schema. For one column, ``fn``
@@ -68,7 +67,6 @@ def async_map(
             a struct of the error's ``type``, its ``message`` and the number of ``attempts``, or null for a successful
             request. After a failure, the ``output`` columns are null.
         cache: a cache, whose default key is ``columns``.
-        on_failure: ``"fail"`` or ``"drop"``.
 
     Returns:
         a DataFrame with the columns of ``df``, then ``output``, then ``failures``. It is streaming if ``df`` is
@@ -157,7 +155,6 @@ def window_aggregate(
     State is columnar, and rows are never converted to Python objects. See :meth:`WindowedStream.aggregate`.
 
     Args:
-        df: a streaming or batch DataFrame.
         keys: one or more column names, or ``[]`` for windows over all rows.
         time: the event-time column: a timestamp, a date, or Unix time in ms; not null. Dates and TIMESTAMP_NTZ are in
             the session's time zone.
@@ -232,8 +229,6 @@ def interval_join(
         upper: the maximum of this difference.
         how: ``"inner"`` emits pairs. ``"left"`` also emits left rows without a match, with nulls in the right columns,
             as soon as event time rules out a match.
-        lower_bound_exclusive: whether to exclude pairs at exactly ``lower``.
-        upper_bound_exclusive: whether to exclude pairs at exactly ``upper``.
         delay: as in :func:`window_aggregate`.
         suffixes: as in :meth:`IntervalJoin.columns`.
         uid: as in :func:`window_aggregate`.
@@ -288,7 +283,6 @@ def _names(columns: Any, what: str) -> list[str]:
 
 
 def _check_new_columns(df: DataFrame, names: Sequence[str]) -> None:
-    """Raise if ``df`` already has one of the names, honouring Spark's case-sensitivity setting."""
     sensitive = (df.sparkSession.conf.get("spark.sql.caseSensitive", "false") or "false").lower() == "true"
 
     def folded(name: str) -> str:

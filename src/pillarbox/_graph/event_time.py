@@ -41,7 +41,6 @@ class _TimeState:
 def check_event_time(steps: Iterable[Transformation], *, batch: bool) -> None:
     """Raise if an operator's records lack timestamps. Warn if event time cannot advance."""
     states: dict[Transformation, _TimeState] = {}
-    # Inputs first.
     for step in sorted(steps, key=lambda step: step.number):
         before = [states[upstream] for upstream in step.inputs]
         if isinstance(step, OperatorTransformation):
@@ -95,7 +94,6 @@ def _needs_timestamps(step: OperatorTransformation) -> bool:
 
 
 def _warn_if_silent(step: OperatorTransformation, before: list[_TimeState]) -> None:
-    """Warn if an unbounded input without watermarks stops event time."""
     silent = {source for state in before for source in state.silent}
     endless = any(isinstance(source, DataFrameSource) and source.dataframe.isStreaming for source in silent)
     if not silent or step in _warned or not (endless or any(state.advances for state in before)):

@@ -60,7 +60,6 @@ class Program:
         parallelisms: the vertices' parallelisms, which a layout converts to numbers of subtasks.
         id: unique in the process. Later programs have higher ids.
         auto_rescale: whether a checkpoint may be rescaled to this parallelism.
-        serials: serial numbers of the operators, by uid.
     """
 
     name: str
@@ -86,7 +85,6 @@ class Program:
         return subtask_places(self.parallelisms, self.layout)
 
     def lay_out(self, layout: Layout) -> None:
-        """Replace the layout."""
         self.layout = layout
         for vertex in self.vertices:
             lay_out(vertex, layout)
@@ -211,7 +209,6 @@ class _Compiler:
                 )
 
     def compile(self) -> Program:
-        # Sources first.
         for source in sorted(self._sources, key=lambda step: step.number):
             vertex = self._new_vertex(source.name, "", 0)
             self._program.sources[vertex.number] = source
@@ -382,7 +379,6 @@ class _Compiler:
         assigners: set[OperatorTransformation],
         more: set[OperatorTransformation],
     ) -> list[OperatorTransformation]:
-        """Return the watermark assigners that differ between two parts of a source, or [] if no timeout applies."""
         has_parts = vertex.is_source and not vertex.batch and consumer.strategy is None
         return parts_with_timeouts(assigners, more) if has_parts else []
 

@@ -32,43 +32,29 @@ _LARGEST = ("rate_limited_ms", "alignment_ms", "mailbox_latency_ms")
 class OperatorReport:
     """The metrics of an epoch, aggregated over a vertex's tasks. Durations are in ms, and are sums unless noted.
 
-    For a source, ``watermark``, ``keys``, ``timers``, ``next_wake_up`` and the state's sizes and format are None.
+    Fields that are not described here are as in :class:`TaskReport`. For a source, ``watermark``, ``keys``, ``timers``,
+    ``next_wake_up`` and the state's sizes and format are None.
 
     Attributes:
-        vertex: the operators' names.
-        uid: the first operator's uid; empty for a source.
-        level: number of shuffles between the sources and the vertex.
         tasks: number of tasks that ran. Tasks without work do not run.
         records_in: a broadcast record counts once.
         records_out: a broadcast record counts once per receiving task.
         bytes_out: size of the buffers sent.
-        busy_ms: total time minus ``idle_ms``, ``back_pressured_ms`` and ``state_ms``.
-        idle_ms: time waiting for input.
-        back_pressured_ms: time waiting for the output to be consumed.
-        state_ms: time for syncing and writing the state.
         busiest: the first subtask (for a source, the first partition) with the largest ``busy_ms``.
-        counters: counters of the operators and of the user's functions, by ``uid.name``. Values are sums, except that
-            latencies, ``in_flight_max``, ``longest_key``, ``rate_limited_ms`` and ``blocked_ms`` are maxima.
+        counters: sums, except that latencies, ``in_flight_max``, ``longest_key``, ``rate_limited_ms`` and
+            ``blocked_ms`` are maxima.
         watermark: the lowest watermark of any task (Unix time in ms).
         keys: number of keys with state or timers, in the tasks that ran.
-        timers: number of event-time and processing-time timers.
         next_wake_up: when a task next has work even without input (Unix time in ms), or None if never.
         unfinished: the subtasks whose requests are carried into the next epoch.
-        state_bytes: the approximate size of the stored state.
-        rate_limited_ms: how long the next request has waited for a rate limit (maximum of all tasks), or None if there
-            is no rate limit.
+        rate_limited_ms: the maximum of all tasks.
         most_back_pressured: the subtask with the largest ``back_pressured_ms``, or None.
-        alignment_ms: the time between a task's first barrier and its last (maximum of all tasks).
-        mailbox_latency_ms: how long a probe waited in a mailbox (maximum of all tasks), or None if no probe has run.
+        alignment_ms: the maximum of all tasks.
+        mailbox_latency_ms: the maximum of all tasks.
         state_syncs: number of tasks by :attr:`TaskReport.state_sync`.
         state_format: as in :class:`TaskReport`. If tasks differ, the format of a task that pickles.
         gauges: maps ``uid.name`` to a gauge's lowest and highest value.
-        home_restarts: number of homes (long-lived processes that run tasks) that replaced a home that ended, hung or
-            was lost.
-        home_cold_starts: number of homes that began without the query's state.
-        home_adoptions: number of homes that a new starter (the process that starts homes) took over from an ended
-            starter.
-        fallbacks: maps reasons to the numbers of tasks that ran in a Spark Python worker rather than in their home.
+        fallbacks: maps reasons to the numbers of tasks that ran in a Spark Python worker rather than in a home process.
         began: when the first task began (Unix time in ms).
         ended: when the last task ended.
         operators: ``[records in, records out]`` of each operator, in chain order.

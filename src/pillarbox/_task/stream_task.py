@@ -217,11 +217,7 @@ class StreamTask(ABC):
         self._reader.close()
 
     def cancel(self) -> None:
-        """Cancel the task. Thread-safe.
-
-        If a thread holds the work lock, that thread closes the operators after leaving the loop; if not, this call
-        does.
-        """
+        """Cancel the task. Thread-safe."""
         if self.state.is_terminal:
             return
         error = TaskCanceledError(f"task {self.vertex.name!r} was cancelled")

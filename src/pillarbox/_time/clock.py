@@ -123,7 +123,6 @@ class ClosableService(ProcessingTimeService):
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self._lock = lock
         self._state = ServiceState.ALIVE
-        # Number of running callbacks.
         self._running = 0
         # Done when the service is closed and no callback is running.
         self._quiesced: Future[None] = _future_of_all()

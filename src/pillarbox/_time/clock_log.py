@@ -91,7 +91,6 @@ class LoggedClock(ProcessingTimeService):
         self._buffers = buffers
         self.log: ClockLog = ClockLog()
         self._began: int | None = None
-        # The thread whose readings are logged.
         self._thread: int | None = None
         self._readings = 0
         self._shown: int | None = None

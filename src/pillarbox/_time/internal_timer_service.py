@@ -167,7 +167,6 @@ class InternalTimerService:
         return count
 
     def begin_epoch(self, now: int) -> None:
-        """Begin an epoch. Timers that are due at ``now`` fire in :meth:`fire_overdue_processing_time_timers`."""
         self.processing_timers.begin_epoch(now)
         self.schedule()
 
@@ -176,7 +175,6 @@ class InternalTimerService:
         first = self.processing_timers.next_for_clock()
         if first is not None and first <= now:
             self.processing_timers.fire(now, self.triggerable.on_processing_time)
-            # Once for all due timers.
             self.triggerable.flush()
         self.schedule()
 

@@ -101,7 +101,6 @@ class _DeferredTimer(ScheduledTimer):
         return f"<timer for {self}: {self._state.name.lower()}>"
 
     def __str__(self) -> str:
-        # The mail's description.
         return getattr(self._callback, "__qualname__", None) or shorten(self._callback)
 
 

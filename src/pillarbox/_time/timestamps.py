@@ -30,7 +30,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 class TimestampAssigner(ABC):
-    """Assigns event time to records (PyFlink's class of the same name)."""
+    """Assigns event time to records (PyFlink's class)."""
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:

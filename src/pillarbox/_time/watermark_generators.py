@@ -65,7 +65,7 @@ class WatermarkGenerator(ABC):
         """Emit a watermark if it is new. Called after each batch of records, and at the end of each epoch."""
 
     def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
-        """Handle the largest timestamp of a batch of records. Only called if ``batchable`` is True.
+        """Handle the largest timestamp of a batch of records.
 
         Raises:
             NotImplementedError: the generator is batchable and does not override this method.

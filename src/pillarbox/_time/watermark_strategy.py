@@ -68,8 +68,7 @@ class WatermarkStrategy:
         """Return a strategy for records that are at most ``max_out_of_orderness`` out of order.
 
         Args:
-            max_out_of_orderness: after a record with timestamp T, no record older than T minus this duration is
-                expected (an int is milliseconds).
+            max_out_of_orderness: a duration (an int is milliseconds).
         """
         delay = to_millis(max_out_of_orderness, "for_bounded_out_of_orderness()")
         return WatermarkStrategy(partial(BoundedOutOfOrdernessWatermarks, delay))

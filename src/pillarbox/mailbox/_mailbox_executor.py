@@ -139,9 +139,7 @@ class MailboxExecutor:
         self._mailbox._take(lambda mail: mail.operator_priority >= self._priority).run()
 
     def try_yield(self) -> bool:
-        """Run one waiting mail of at least this executor's priority. Return whether there was such a mail.
-
-        Does not run deferrable mails. Errors of the mail propagate.
+        """Yield as :meth:`yield_` does, but do not wait for a mail. Return whether a mail was run.
 
         Raises:
             MailboxClosedError: the mailbox is closed.

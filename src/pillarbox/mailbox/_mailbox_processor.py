@@ -40,8 +40,6 @@ class MailboxProcessor:
     Any thread may call ``suspend``, ``all_actions_completed``, ``report_throwable``, ``get_..._executor`` and
     ``is_...``. The other methods raise :class:`WrongThreadError` outside of the mailbox thread.
 
-    Only the mailbox thread writes this object's flags, so a round of the loop takes no lock if there is no mail.
-
     Flink: ``MailboxProcessor``.
 
     Args:
@@ -167,7 +165,6 @@ class MailboxProcessor:
         self._start_timer()
         try:
             while True:
-                # The hot path.
                 if mailbox._may_have_new_mail or batch or self._needs_attention:
                     self._process_mails()
                     if self._suspended:
@@ -258,7 +255,6 @@ class MailboxProcessor:
         self._mailbox.bind_to_current_thread()
 
     def _enter(self) -> bool:
-        """Begin a run of the loop. Return False if the loop has ended permanently."""
         mailbox = self._mailbox
         mailbox._check_is_mailbox_thread()
         if not self._mailbox_loop_running:
@@ -273,7 +269,6 @@ class MailboxProcessor:
         return True
 
     def _process_mails(self) -> None:
-        """Run the waiting mails. If the default action is suspended, wait for more mails."""
         mailbox = self._mailbox
         if mailbox.create_batch():
             self._stop_timer()

@@ -26,9 +26,7 @@ _KEPT_LATENCIES = 10
 class LatencyStatistics:
     """Waiting times of the latest probe mails, in seconds."""
 
-    #: Number of probes so far.
     count: int
-    #: The latest waiting time.
     last: float
     #: Statistics of the latest ten.
     minimum: float

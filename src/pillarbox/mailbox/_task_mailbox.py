@@ -68,8 +68,7 @@ class TaskMailbox:
     :class:`MailboxClosedError` if the state does not allow it.
 
     Signal handlers and finalizers may put mails, even if they interrupt the mailbox's own methods. The lock is
-    therefore reentrant, and each change is a single deque call. For speed, the processor reads the deques directly, and
-    calls methods that omit checks.
+    therefore reentrant, and each change is a single deque call.
 
     Flink: ``TaskMailboxImpl``. If a quiesced mailbox has no matching mail, :meth:`take` raises; Flink would wait
     forever.

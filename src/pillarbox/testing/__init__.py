@@ -1,10 +1,9 @@
 """Tests programs in milliseconds, without a JVM, threads or sleeping.
 
-A test controls time (watermarks and a manual clock), state and failures. Mailbox, state, timers and operators are the
-same code as on Spark. :func:`harness_for` runs one function; :class:`ProgramTestHarness` runs a whole program, epoch by
-epoch. :class:`FakeService` replaces a service, and can simulate refused requests, crashes and lost answers.
-:func:`check_operator` checks that an operator obeys general laws, and :func:`simulate` runs a program under many
-schedules with faults. See docs/testing.md for examples.
+Mailbox, state, timers and operators are the same code as on Spark. :func:`harness_for` runs one function;
+:class:`ProgramTestHarness` runs a whole program, epoch by epoch. :class:`FakeService` replaces a service, and can
+simulate refused requests, crashes and lost answers. :func:`check_operator` checks that an operator obeys general laws,
+and :func:`simulate` runs a program under many schedules with faults. See docs/testing.md for examples.
 
 >>> from pillarbox import KeyedProcessFunction, ValueStateDescriptor
 >>> from pillarbox.testing import harness_for, row

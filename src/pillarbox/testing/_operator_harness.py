@@ -111,7 +111,6 @@ class OneInputStreamOperatorTestHarness:
         snapshot: initial state, as returned by :meth:`snapshot`. Raises ``CheckpointMismatchError`` for the state of
             another operator.
         subtask: the subtask index that the function sees.
-        parallelism: the number of subtasks that the function sees.
         limit: how long a method may wait for an async function's requests (seconds on the real clock).
         time_zone: the time zone of naive datetimes, such as ``"Europe/Berlin"``, or None to refuse them.
 
@@ -398,7 +397,7 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         self.push(values)
 
     def push1(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record into the first stream. ``timestamp`` is its event time (Unix time in ms), or None."""
+        """Push one record into the first stream."""
         self._process(_one(value, timestamp), 0)
 
     def push2(self, value: Any, timestamp: int | None = None) -> None:

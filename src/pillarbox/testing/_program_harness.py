@@ -65,12 +65,10 @@ class ProgramTestHarness:
         build: builds the program. After ``env``, the function's parameters without defaults name the sources:
             ``build(env, payments, limits)`` receives two streams. It returns a dict of streams by output name, or a
             single stream, which is named ``"output"``.
-        parallelism: number of subtasks after a shuffle.
         batch: whether to run in batch mode. If so, :meth:`end_input` processes all input in one epoch.
 
     Attributes:
         epoch: number of committed epochs.
-        processing_time_service: the clock.
 
     Raises:
         ProgramError: ``build`` takes no source or returns no stream, or the program is invalid.
@@ -158,8 +156,7 @@ class ProgramTestHarness:
     def fail_epoch(self, *, time_passes: DurationLike = 0) -> None:
         """Run the queued elements and discard the outcome, as if a worker had died just before the commit.
 
-        Tasks restart, and the elements are queued for the next epoch again, as on Spark. ``time_passes`` is as in
-        :meth:`run_epoch`.
+        Tasks restart, and the elements are queued for the next epoch again, as on Spark.
         """
         before = self.snapshot()
         try:

@@ -36,7 +36,6 @@ class Guard:
     """Middleware that passes allowed requests to an application, and answers other requests with 403 or 401.
 
     Args:
-        port: the dashboard's port.
         token: the token that requests need (as ``Authorization: Bearer``, ``?token=`` or cookie), or None.
     """
 

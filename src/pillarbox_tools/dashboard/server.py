@@ -99,7 +99,6 @@ class Dashboard(observing.Dashboard):
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. If the port is in use, use another port and log a notice."""
     is_ipv6 = ":" in host
     try:
         return socket.create_server(

@@ -71,7 +71,6 @@ def view_of(snapshot: Snapshot) -> Fields:
         "versions": snapshot.run.versions,
         "failures": snapshot.run.failures,
         "plan": _plan(snapshot, epoch),
-        # Uids of the keyed operators.
         "keyed": list(dict.fromkeys(vertex.uid for vertex in snapshot.vertices if vertex.is_keyed)),
         "strip": [EpochReport(epoch.number, epoch.began, epoch.duration, {}, epoch.rows) for epoch in snapshot.epochs],
         # The epoch whose phases and longest tasks are drawn.

@@ -16,7 +16,7 @@ Samples = Mapping[Metric, Mapping[tuple[str, ...], float]]
 
 
 class _ExportedQuery:
-    """The runs of a query, exported under one label. Counters continue in the next run."""
+    """The runs of a query, exported under one label."""
 
     def __init__(self, metrics: QueryMetrics) -> None:
         self.metrics = metrics

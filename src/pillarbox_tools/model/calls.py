@@ -66,7 +66,6 @@ class BudgetUse:
         name: the budget's name, or for a ``job_rate_limit``, the operator's uid.
         granted: number of requests that began.
         spent: units that these requests cost.
-        refused: number of requests that were refused.
         stops: number of answers, such as 429, that stopped the budget.
         probes: number of requests that an open circuit breaker let through.
         lost: number of booked slots that expired unused.

@@ -70,7 +70,6 @@ class Condition:
 
     Attributes:
         since: when the condition began (Unix time in ms).
-        line: its description, with numbers.
     """
 
     name: str

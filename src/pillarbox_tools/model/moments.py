@@ -19,7 +19,7 @@ _LARGEST = (*LARGEST_COUNTERS, "in_flight")
 
 
 class Moments:
-    """Aggregates epochs into moments of about a minute. Not thread-safe."""
+    """Aggregates epochs into moments. Not thread-safe."""
 
     def __init__(self) -> None:
         self._moments: list[Moment] = []

@@ -29,7 +29,6 @@ class SourceProgress:
 
     Attributes:
         end: the offsets at the end of the epoch, as in Spark's JSON.
-        latest: the source's newest offsets.
         metrics: the source's own metrics, such as Kafka's ``maxOffsetsBehindLatest``.
     """
 
@@ -47,10 +46,8 @@ class EpochReport:
     Attributes:
         began: when the trigger began.
         parts: durations of the trigger's phases, by Spark's names. ``addBatch`` includes the tasks' work.
-        rows: number of input rows.
         tasks: the task reports, which only the newest epochs have.
         state_commit: time that Spark's state stores took to commit, summed over all partitions.
-        output_rows: number of rows that the sink has written.
     """
 
     number: int
@@ -177,7 +174,6 @@ class Snapshot:
         is_live: whether the driver supplied the snapshot. If False, the snapshot was read from the history at
             ``read_at``.
         epochs: the newest epochs, oldest first.
-        missing: messages about missing data.
         heartbeat: the driver's heartbeat, or None after the query's end.
         state_sizes: approximate bytes of each state, by uid and name, in a bundle.
     """

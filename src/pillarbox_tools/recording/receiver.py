@@ -22,7 +22,6 @@ class Receiver:
 
     Args:
         host: the address to listen on, which workers must be able to reach.
-        folder: the folder for the recorded input.
         limit: maximum size of the input (bytes).
         clocks: other tasks' clock logs, by vertex and subtask.
 

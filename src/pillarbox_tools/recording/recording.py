@@ -51,7 +51,6 @@ class RecordingMetadata:
         clock: the clock log as text, or None if unknown.
         is_last: whether event time ended in the epoch.
         is_pickled: whether a source's rows are pickled records of a collection.
-        calls: operators that call services.
         doubts: messages about possible differences between the recording and the epoch.
         hash_seed: the worker's ``PYTHONHASHSEED``, which determines the order of string sets, or None.
     """

@@ -108,10 +108,7 @@ def compare_programs(
 
     The recorded program uses the recorded modules, the other program uses this process's modules.
 
-    Args:
-        broadcasts: pickled values of Spark's broadcast variables in the other vertex, by number.
-        clock: constant time for both programs (Unix time in ms), or None to repeat the recorded readings.
-        allow_calls: whether programs may call services. If False, they stop at their first call.
+    ``clock`` and ``allow_calls`` (see :class:`Rerun`) apply to both programs, ``broadcasts`` to the other program.
     """
 
     def recorded() -> Rerun:

@@ -31,7 +31,6 @@ class Replay:
     Attributes:
         records: number of input records up to the end or the failure.
         state: differences between the final state and the checkpoint's state, or None if they were not compared.
-        reasons: messages about possible reasons for differences.
         stopped: whether the replay stopped at the requested record or in the debugger.
         unanswered: the error message if the replay stopped at a service call that has no recorded answer, or None.
         uncompared: why the outcome could not be compared, or None.

@@ -163,7 +163,6 @@ class GroupedData:
         Args:
             func: returns an iterable of pandas frames.
             outputStructType: the columns of these frames.
-            stateStructType: the columns of the state.
             outputMode: ``append`` or ``update``.
             timeoutConf: ``NoTimeout``, ``ProcessingTimeTimeout`` or ``EventTimeTimeout``.
 

@@ -284,8 +284,6 @@ class DataStream(Stream[T1], Generic[T1]):
         """Assign event time to records, and emit watermarks.
 
         Args:
-            watermark_strategy: decides which timestamps records get, how late they may be, and when a partition without
-                records counts as idle.
             on_error: used if the timestamp assigner raises or returns no timestamp.
 
         Example:

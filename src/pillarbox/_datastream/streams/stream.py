@@ -332,7 +332,7 @@ class Stream(OperatorSettings, Generic[T1]):
         Args:
             job_execution_name: ignored, for compatibility with PyFlink.
             limit: maximum number of records. The program ends at this number. With a limit, the result is a list.
-                Otherwise, it is a :class:`CollectedResults`, and the program runs while results are read.
+                Otherwise, it is a :class:`CollectedResults`.
 
         Raises:
             OperatorError: a function raised. If the results are streamed, this may happen while they are read.

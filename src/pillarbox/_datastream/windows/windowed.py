@@ -324,7 +324,6 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
 
 
 def _operator_for(program: WindowProgram) -> type[BaseWindowOperator]:
-    """Return the fastest operator that supports a program's windows."""
     assigner, contents = program.assigner, program.contents
     if not isinstance(assigner, TimedAssigner) or not isinstance(contents, FoldedContents):
         return WindowOperator

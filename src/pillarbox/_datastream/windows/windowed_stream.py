@@ -87,7 +87,6 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
             window_function: as in :meth:`reduce`.
             accumulator_type: the accumulator type, from ``Types`` or a class. Other accumulators are refused. If the
                 key type is also declared, the state is plain data (docs/security.md).
-            aggregates: maps result names to column aggregates.
 
         Example:
             >>> class Mean(AggregateFunction):

@@ -112,7 +112,7 @@ class _BroadcastSelector(ChannelSelector):
 
 
 class BroadcastPartitioner(Partitioner):
-    """Sends all records to every subtask. Flink's ``BroadcastPartitioner``."""
+    """Sends all records to every subtask."""
 
     label = "broadcast"
     _selector = _BroadcastSelector
@@ -162,7 +162,7 @@ class _ShuffleSelector(ChannelSelector):
 
 
 class ShufflePartitioner(Partitioner):
-    """Sends records to random subtasks (the same if the epoch is repeated). Flink's ``ShufflePartitioner``."""
+    """Sends records to random subtasks (the same if the epoch is repeated)."""
 
     label = "shuffle"
     _selector = _ShuffleSelector
@@ -181,20 +181,14 @@ class _ForwardSelector(ChannelSelector):
 
 
 class ForwardPartitioner(Partitioner):
-    """Sends a subtask's records to the subtask with the same index, and a source's partitions round-robin.
-
-    Flink's ``ForwardPartitioner``.
-    """
+    """Sends a subtask's records to the subtask with the same index, and a source's partitions round-robin."""
 
     label = "forward"
     _selector = _ForwardSelector
 
 
 class RescalePartitioner(Partitioner):
-    """Sends a subtask's records to its share of the receivers, round-robin. Several subtasks may share a receiver.
-
-    Flink's ``RescalePartitioner``.
-    """
+    """Sends a subtask's records to its share of the receivers, round-robin. Several subtasks may share a receiver."""
 
     label = "rescale"
 
@@ -225,7 +219,7 @@ class _RescaleSelector(ChannelSelector):
 
 
 class GlobalPartitioner(Partitioner):
-    """Sends all records to the first subtask. Flink's ``GlobalPartitioner``."""
+    """Sends all records to the first subtask."""
 
     label = "global"
     _selector = _SingleTargetSelector

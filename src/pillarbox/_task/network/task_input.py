@@ -31,7 +31,6 @@ class _Exhausted(Enum):
     EXHAUSTED = auto()
 
 
-# The epoch has no more items.
 EXHAUSTED = _Exhausted.EXHAUSTED
 
 

@@ -29,11 +29,8 @@ class SimulatedProgram:
         tail: clock advances (ms), one before each empty epoch at the end.
         together: key functions by source. Within an epoch, all records of a key are in one partition, in order.
         order: key functions by output. The order of records with the same key is compared.
-        cut_free: whether the outcome is independent of the division into epochs and partitions.
-        timed: whether the program uses the clock.
         bounded: whether the last epoch ends the input.
         view: extracts the comparable part of an output's records.
-        batch: whether the program runs in batch mode, with all input in one epoch.
         key_by_key: whether an ordered output must emit each key's records consecutively.
         event_time: whether event times after each epoch must be the same with and without faults.
         oracle: computes the outcome from the inputs without pillarbox, or None.

@@ -58,8 +58,7 @@ def simulate(
 
     A seed determines a schedule: the division of the input into epochs and partitions, the order of buffers, task
     failures, lost workers, restarts from an earlier epoch, and parallelism. Limits are small, so that a few records
-    fill buffers that hold millions under Spark. Everything runs in this thread, without a JVM, on the same task runtime
-    as on Spark.
+    fill buffers that hold millions under Spark.
 
     Each run with faults is compared with a run of the same epochs without faults, and with ``oracle``. A failing run is
     shrunk by removing records and kinds of faults. The error contains the remaining records, the run's steps, and the
@@ -94,7 +93,6 @@ def simulate(
             same key must be emitted in the same order in all runs. Without a key, the order is not compared.
         oracle: computes the expected records by output name (``"output"`` for a single stream) from ``inputs``, without
             pillarbox. Only for programs whose outcome does not depend on the division into epochs.
-        parallelism: the parallelisms to try.
         faults: ``"move"`` (a subtask moves to another worker), ``"fail"`` (an attempt at a task fails at some record),
             ``"retry"`` (completed work is lost and repeated), ``"kill"`` (a worker is lost), ``"restart"`` (the query
             restarts from an earlier epoch), ``"rescale"`` (it restarts at a different parallelism), ``"reorder"``
