@@ -2,8 +2,8 @@
 
 Watermarks are emitted after each batch of records and at the end of an epoch, so a repeated epoch emits the same
 watermarks. After a shuffle, the last watermark, the status and the last record's arrival time are stored as state, so
-that a subtask becomes idle at the same time in any worker. (In Flink, a restart resets the idle timeout.) A source's
-idleness is measured in the receiving task (:class:`~pillarbox._task.network.input_gate.InputGate`).
+that a subtask becomes idle at the same time in any worker. A source's idleness is measured in the receiving task
+(:class:`~pillarbox._task.network.input_gate.InputGate`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._start_over(idle=None)
 
     def begin_epoch(self) -> None:
-        """Reset the strategy and become active, because the task may read a different partition than before."""
         self._start_over(idle=False)
 
     def _start_over(self, *, idle: bool | None, last: int = MIN_TIMESTAMP) -> None:
@@ -117,10 +116,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._emit_periodically()
 
     def take_event_times(self) -> list[Any] | None:
-        """Return [smallest timestamp, largest timestamp, source position of the record with the largest timestamp].
-
-        Consider only timestamps assigned since the last call. Return None without such timestamps.
-        """
+        """Return [smallest timestamp, largest timestamp, source position of the record with the largest timestamp]."""
         times, self._times = self._times, None
         return None if times is None else [times.earliest, times.latest, times.location]
 
@@ -216,7 +212,6 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             ) from error
 
     def process_watermark(self, timestamp: int) -> None:
-        """Forward only the maximum watermark."""
         if timestamp == MAX_WATERMARK:
             self._watermarks.emit_watermark(timestamp)
 

@@ -54,7 +54,6 @@ class InFlight:
         self._queue: OrderedQueue[Request] | UnorderedQueue[Request] = (
             OrderedQueue() if options.ordered else UnorderedQueue()
         )
-        # The queue's limit: requests that can run concurrently, and as many more.
         self._most = 2 * options.capacity
         self._batches: Batches | None = None
         if options.batch_size is not None:

@@ -47,7 +47,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         emitted: the timestamp of the results.
         watermark: the watermark when the record arrived.
         state: SETTLED once the outputs are complete, because the element has finished, or was cut off after it ignored
-            its cancellation. Asyncio tasks that it left running then have no key.
+            its cancellation.
         is_queued: whether the element is in the operator's queue, and its key therefore busy. An element whose key is
             free is queued only when it first awaits; most never do.
         steps: the worker that runs the element, or None until the element has awaited something.
@@ -55,7 +55,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         original: a copy of the value, made before the function could change it.
         notes: the log used to undo the element's state changes, or None if the operator never undoes changes.
         arrival: the epoch when the element arrived, or None for the current epoch.
-        calls: the element's service calls, or None before the first.
         outputs: outputs of completed function calls (a visit makes one call per timer), or None.
         results: outputs of the running function call, or None.
     """
@@ -159,7 +158,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         return self.arrival
 
     def collect(self, results: Iterable[Any]) -> None:
-        """Collect results of the running call. ``(OutputTag, value)`` is for a side output."""
         if type(results) not in USUAL_RESULTS:
             check_results(results)
         emitted = self.emitted

@@ -265,7 +265,7 @@ class AsyncKeyedOperator(KeyedOperator):
             pass  # the task is ending
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Process sorted records in batch mode. Keys run concurrently, and each key ends after its last record."""
+        """Run keys concurrently in batch mode. Each key ends after its last record."""
         records = Records(run.records.values, run.records.timestamps)
         for key, start, end, ended in run.stretches():
             if start < end:
@@ -331,10 +331,7 @@ class AsyncKeyedOperator(KeyedOperator):
         self.drain()
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Wait for the epoch's elements or, with ``on_barrier="carry"``, carry them over.
-
-        Wait even with ``"carry"`` if each epoch may run in another process, where elements might never finish.
-        """
+        """Wait for the epoch's elements, or carry them over, as in ``InFlight.prepare_snapshot``."""
         if self.options.carries and self.context.shared.stay:
             self.run_ready()  # answers may have arrived since the last epoch
             self.emit()

@@ -24,11 +24,8 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
     """Options of a keyed function with ``async def``.
 
     Attributes:
-        capacity: the maximum number of concurrent elements in a partition.
         timeout: the maximum total time of an element (record or timer), or None.
-        on_barrier: whether an epoch, at its end, waits for unfinished elements or carries them over.
         journal: the folder for recorded service calls, or None.
-        replayed: the recorded calls in a replay, or None.
     """
 
     method: str

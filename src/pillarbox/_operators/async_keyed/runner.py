@@ -55,7 +55,6 @@ class ElementRunner:
     """Runs an operator's elements.
 
     Args:
-        undo: the log used to undo the elements' state changes, or None.
         calls: the function's method for each input.
         queue: the elements whose results have not been emitted.
         announce: called when there are finished elements to emit.
@@ -155,7 +154,6 @@ class ElementRunner:
         return len(self._queue) - self._visits >= self._most
 
     def admit(self, element: Element) -> None:
-        """Accept an element, to run after its key's earlier elements."""
         element.is_queued = True
         self._visits += type(element) is Visit
         self._queue.put(element)
@@ -196,7 +194,6 @@ class ElementRunner:
             self._timeouts.watch(element)
 
     def end(self, element: Element) -> None:
-        """Finish a queued element. The next element of its key becomes ready."""
         element.state = _SETTLED
         if element.steps is not None:
             self.figures.running -= 1

@@ -59,7 +59,6 @@ class Timeouts:
             loop.call_later(HEED_SECONDS, self._cut_off, element)
 
     def _cut_off(self, element: Element) -> None:
-        """Fail an element that ignores its cancellation. Its coroutine continues without a key or call slot."""
         runner, steps = self._runner, element.steps
         if element.is_over or steps is None or runner.closing:
             return

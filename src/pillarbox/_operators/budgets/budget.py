@@ -19,14 +19,9 @@ _AMOUNT = re.compile(r"\s*([0-9][0-9_.,]*)\s*([^\s0-9]*)\s*")
 class CircuitBreaker:
     """Stops the requests of a :class:`Budget` when most of them fail.
 
-    The breaker opens when ``failures`` of the last ``of`` requests have failed. After ``pause``, one request may begin.
-    If it succeeds, the breaker closes; otherwise, the breaker stays open for another ``pause``.
-
-    Attributes:
-        failures: the number of failed requests that opens the breaker. Answers that request a pause (429,
-            ``Retry-After``) do not count.
-        of: the number of latest requests to consider.
-        pause: how long the breaker stays open (an int is milliseconds).
+    The breaker opens when ``failures`` of the last ``of`` requests have failed. Answers that request a pause (429,
+    ``Retry-After``) do not count. After ``pause`` (an int is milliseconds), one request may begin. If it succeeds, the
+    breaker closes; otherwise, the breaker stays open for another ``pause``.
 
     Raises:
         ProgramError: an attribute is invalid.

@@ -32,7 +32,7 @@ _log = logging.getLogger("pillarbox")
 
 @dataclass(frozen=True)
 class DriverLedger(Ledger):
-    """The driver ledger's address and token. Only processes that receive the pickled program know the token."""
+    """The driver ledger's address and token."""
 
     host: str
     port: int

@@ -60,7 +60,7 @@ class LedgerConnection(ABC):
 
 
 class Ledger(ABC):
-    """Holds the accounts of all budgets. Event loops book slots from the accounts."""
+    """Holds the accounts of all budgets."""
 
     @abstractmethod
     def open(self) -> LedgerConnection: ...

@@ -37,7 +37,6 @@ class Caller:
     Args:
         keeps_records: whether to keep an element's recorded calls, because the element may run again.
         journal: saves each record before its answer is used, or None.
-        replayed: the recorded calls, in a replay.
 
     Attributes:
         numbers: maps (key, digest of an element's content) to the number of such elements so far.
@@ -156,7 +155,6 @@ class Caller:
         """Return arguments for :meth:`restore` as plain data, or None.
 
         Args:
-            busy_keys: the keys with unfinished elements.
             first_arrival: the epoch when the oldest unfinished element arrived, or None.
         """
         self.numbers = {key: self.numbers[key] for key in busy_keys if key in self.numbers}
@@ -173,7 +171,6 @@ class Caller:
             self._journal.add(epoch, entries)
 
     def budget_awaited_by(self, element: CallingElement) -> str | None:
-        """Return the name of a budget that delays one of the element's calls, or None."""
         return next((name for name, turns in self._turns.items() if turns.has_request_of(element)), None)
 
     @property

@@ -2,8 +2,7 @@
 
 Files are ``<journal>/<query>/<uid>/<subtask>/<epoch>/<attempt>-<number>``. Records that arrive while a file is being
 written are written to the next file. A task reads the files of uncommitted epochs before its first call, and before it
-carries elements over. After an epoch's commit, it removes the epoch's files. Mailbox thread only, but another thread
-writes and removes the files.
+carries elements over. Mailbox thread only, but another thread writes and removes the files.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Entry = tuple[bytes, Name, tuple[Any, ...]]
 
 
 class Journal:
-    """One task's journal: files with the recorded answers of service calls.
+    """One task's journal.
 
     Args:
         location: a folder in a file system, such as ``s3://bucket/prefix``.

@@ -90,13 +90,13 @@ class _Writable(_Side, BroadcastProcessFunction.Context):
 
 
 class KeyedReadOnly(_Side, KeyedTimedContext, KeyedBroadcastProcessFunction.OnTimerContext):
-    """The context for the keyed stream's records and timers. Can only read broadcast state."""
+    """The context for the keyed stream's records and timers."""
 
     _instead = "use it in process_broadcast_element(), which runs in every subtask"
 
 
 class KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
-    """The context for broadcast records. Can change broadcast state."""
+    """The context for broadcast records."""
 
     _instead = "a record of the broadcast stream has no key: use apply_to_keyed_state(...) for the state of all keys"
     _view = BroadcastState

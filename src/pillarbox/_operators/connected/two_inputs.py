@@ -1,4 +1,4 @@
-"""Operators with two inputs: CoMap, CoFlatMap, CoProcess and keyed CoProcess.
+"""Operators with two inputs.
 
 An operator's event time is the minimum of its inputs' event times. Source: Flink's ``CoStreamMap``,
 ``CoStreamFlatMap``, ``CoProcessOperator`` and ``KeyedCoProcessOperator``.

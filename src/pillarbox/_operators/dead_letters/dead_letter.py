@@ -36,7 +36,6 @@ class DeadLetter:
         error: the type and message of the error.
         traceback: the traceback of the error and its causes, with only the frames of user code.
         timer: the timer's clock, or None for a record.
-        COLUMNS: the columns of :meth:`as_text`.
 
     Example:
         >>> BAD = OutputTag[DeadLetter]("bad")
@@ -158,7 +157,6 @@ def sort_out(
 
     Args:
         check: raises one of ``errors`` if a record is bad.
-        letters: receives the bad records.
         in_halves: whether to check many records together and bisect them after an error (for columns), rather than
             check each record alone (for user functions).
     """

@@ -1,4 +1,4 @@
-"""An operator that passes one record at a time to another operator, and emits a dead letter if that operator fails."""
+"""``GuardedOperator``, which emits dead letters for another operator."""
 
 from __future__ import annotations
 
@@ -64,7 +64,6 @@ class GuardedOperator(StreamOperator):
     Args:
         keying: computes the keys of records if the wrapped operator does not.
         unchanged: names of states that need no undoing, because the function cannot change them.
-        has_key: whether dead letters contain the key.
 
     Raises:
         ProgramError: the function has operator state, whose changes cannot be undone.

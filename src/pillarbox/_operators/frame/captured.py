@@ -43,8 +43,7 @@ class Pickled:
     """The pickle of a user object, including classes and functions that workers cannot import.
 
     Attributes:
-        broadcasts: the object's references to Spark's broadcast variables. Spark sends a variable only if Spark itself
-            pickles a function that refers to it.
+        broadcasts: the object's references to Spark's broadcast variables.
     """
 
     __slots__ = ("broadcasts", "payload")

@@ -107,8 +107,6 @@ class FunctionOperator(StreamOperator):
 class Pass:
     """An iteration over records for user code. As a context manager, adds the operator, key and record to errors.
 
-    ``with operator.each(records, operator.keying) as values: for value in values: ...``
-
     Args:
         pending: an iterator over ``values``, whose position shows which record is being processed.
     """

@@ -124,7 +124,6 @@ class OperatorContext:
         parallelism: number of subtasks, or 0 upstream of the first shuffle, because Spark chooses the number there.
         processing_time_service: clock and timers. Callbacks run as mails.
         side_outputs: maps the tag of each side output that the program uses to its receiver.
-        keyed: keyed state and timers, or None.
         micro_batch: the current or latest micro-batch, or None if unknown, as in a replay.
         operator_state: declares operator state. None before the first shuffle.
         epoch_time: returns the epoch's processing time (Unix time in ms), which is the same in all tasks and when the
@@ -168,7 +167,7 @@ class StreamOperator:
     An operator is created after its downstream operators. Its task calls ``open`` (which opens the user's function) and
     ``restore_state``, and then passes it records. At the end of each epoch, the task calls
     ``prepare_snapshot_pre_barrier`` and ``snapshot_state``. At the end of bounded input, it calls ``end_input`` and
-    ``finish``. Every opened operator is closed, even after a failure.
+    ``finish``.
 
     Attributes:
         by_key: whether batch mode processes one key after another. False if the operator stores all keys' state

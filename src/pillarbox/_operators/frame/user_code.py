@@ -13,7 +13,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 def raise_at_record(
     error: BaseException, where: str, values: Sequence[Any], pending: Iterator[Any], hint: str = "", **details: Any
 ) -> NoReturn:
-    """Raise an OperatorError for a user-code exception. The message contains ``where``, the record and ``hint``."""
+    """Raise an OperatorError for a user-code exception."""
     position = len(values) - length_hint(pending) - 1
     at = f"{where} {failed(error)}"
     if 0 <= position < len(values):

@@ -160,7 +160,7 @@ class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     """
 
     class ReadOnlyContext(_ReadOnlyContext):
-        """Context of a record of the non-broadcast stream. Broadcast state is read-only."""
+        """Context of a record of the non-broadcast stream."""
 
     class Context(_BroadcastContext):
         """Context of a record of the broadcast stream."""

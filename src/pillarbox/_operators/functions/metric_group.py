@@ -74,10 +74,10 @@ class Meter:
 
 
 class Distribution:
-    """Reports the number, sum, minimum, maximum and mean of the values in an epoch.
+    """Summarizes an epoch's values.
 
-    The number is reported as the counter ``<name>.count``. If it is not 0, the others are reported as the gauges
-    ``<name>.sum``, ``<name>.min``, ``<name>.max`` and ``<name>.mean``.
+    The counter ``<name>.count`` reports their number. If it is not 0, the gauges ``<name>.sum``, ``<name>.min``,
+    ``<name>.max`` and ``<name>.mean`` are reported, too.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class _Gauge:
 
 
 class MetricGroup:
-    """Creates metrics by name. Returned by ``runtime_context.get_metrics_group()``.
+    """Creates metrics by name.
 
     Methods return the same object for the same name. They raise ``ProgramError`` if a name is not a string, is already
     used for another kind of metric, or is used by the operator itself, such as ``dead_letters``.

@@ -42,7 +42,7 @@ class Interval(NamedTuple):
 
 
 class JoinContext(EmittingContext, ProcessJoinFunction.Context):
-    """The context of the current pair of records. The operator updates its fields."""
+    """The context of the current pair of records."""
 
     left: int = 0
     right: int = 0

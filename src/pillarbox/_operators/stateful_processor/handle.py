@@ -1,4 +1,4 @@
-"""The handle that ``StatefulProcessor.init`` receives: a ``DriverHandle`` on the driver, a ``TaskHandle`` in tasks.
+"""The handle that ``StatefulProcessor.init`` receives.
 
 Tasks use the declarations that the driver's handle recorded, because workers cannot parse DDL. Method names, arguments,
 conditions and error messages are as in Spark.

@@ -59,7 +59,6 @@ class SortedRows:
 
 
 def _sorted_by(table: pa.Table, columns: Sequence[str]) -> tuple[pa.Table, list[tuple[str, str]]]:
-    """Return the parts of the key columns, and an Arrow sort order."""
     parts = [part for name in columns for part in _parts(table.column(name))]
     keys = {str(position): part for position, part in enumerate(parts)}
     return pa.table(keys), [(name, "ascending") for name in keys]

@@ -17,7 +17,7 @@ _BOOLEANS = frozenset({bool, np.bool_})
 
 
 class FilterOperator(FunctionOperator):
-    """Applies ``f(value) -> bool``. With ``keying``, the function can use the record's keyed state."""
+    """Applies ``f(value) -> bool``."""
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
         super().__init__(context, function, "filter", keying)

@@ -13,7 +13,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 
 
 class FlatMapOperator(FunctionOperator):
-    """Applies ``f(value) -> iterable of values``. With ``keying``, the function can use the record's keyed state."""
+    """Applies ``f(value) -> iterable of values``."""
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
         super().__init__(context, function, "flat_map", keying)

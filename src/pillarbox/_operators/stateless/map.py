@@ -16,7 +16,7 @@ from pillarbox._operators.frame.pure_functions import is_pure
 
 
 class MapOperator(FunctionOperator):
-    """Applies ``f(value) -> value``. With ``keying``, the function can use the record's keyed state."""
+    """Applies ``f(value) -> value``."""
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
         super().__init__(context, function, "map", keying)

@@ -1,4 +1,4 @@
-"""A program's sinks: one converts records to DataFrame columns, one prints records."""
+"""A program's sinks."""
 
 from __future__ import annotations
 

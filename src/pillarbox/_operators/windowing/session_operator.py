@@ -72,7 +72,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
             self._fold_portion(portion)
 
     def _fold_portion(self, portion: GroupedRecords) -> None:
-        """Fold records that are not late. They are grouped by key, so each key's state is read and written once."""
+        """Fold records that are not late. Read and write each key's state once."""
         values = portion.records.values
         assert portion.records.stamps is not None and self._gap is not None
         times: Iterator[int] = iter(portion.records.stamps.tolist())

@@ -58,7 +58,7 @@ class AsyncCache:
 
 
 class SharedResults:
-    """An operator's cached results by key, shared by its subtasks in a process."""
+    """An operator's cached results by key."""
 
     def __init__(self, settings: AsyncCache, clock: Callable[[], int]) -> None:
         caches = import_library("cachetools", "cache")

@@ -89,7 +89,6 @@ class AsyncFailure(_Failure):
 
     Attributes:
         error: the type and message of the last attempt's error.
-        COLUMNS: the columns of :meth:`as_text`.
 
     Example:
         >>> async def score(n):

@@ -37,13 +37,11 @@ class Request:
     Attributes:
         timestamps: the elements' event times (Unix time in ms), or None if no element has one.
         key: the result's cache key, or ``NO_KEY``.
-        followers: later requests for the same key, which share this request's result, and the monotonic times (ms) of
-            their arrivals.
+        followers: later requests for the same key, and the monotonic times (ms) of their arrivals.
         outputs: the records to emit. For a batch, one per element, or empty.
         started: monotonic time (ms) of the first attempt, possibly in another process, or None before it.
         seconds: how long the service took to answer.
-        running: the asyncio task that runs the request.
-        given_up: whether that task was cancelled.
+        given_up: whether the request's asyncio task was cancelled.
     """
 
     __slots__ = (

@@ -79,7 +79,6 @@ class EventLoopThread:
         self.loop.run_until_complete(run())
 
     def _run_guarded(self, run: Callable[..., Any], *args: Any) -> None:
-        """Run the loop, and log errors that callbacks and tasks raise out of it."""
         try:
             run(*args)
         except BaseException as error:

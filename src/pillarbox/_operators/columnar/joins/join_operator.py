@@ -140,7 +140,7 @@ class ColumnarJoin:
     Attributes:
         interval: bounds on the right row's time minus the left row's time.
         dropped: right key columns that results omit, because left key columns have the same values.
-        names: the names of the result columns: the left side's, then the right side's.
+        names: result columns: the left side's, then the right side's.
     """
 
     left: JoinSide

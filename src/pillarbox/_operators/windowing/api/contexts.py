@@ -53,7 +53,7 @@ class _States(KeyedStateStore):
 
 
 class TriggerContext(Trigger.OnMergeContext):
-    """A trigger's context, whose fields the operator updates for each window."""
+    """A trigger's context."""
 
     def __init__(self, backend: KeyedStateBackend, timers: InternalTimerService, metrics: UserMetrics) -> None:
         self._states = _States(backend, "trigger", namespaced=True)
@@ -112,7 +112,7 @@ class AssignerContext(WindowAssigner.WindowAssignerContext):
 
 
 class FiringContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunction.Context[Any], Evictor.EvictorContext):
-    """A context for window functions and evictors, whose fields the operator updates for each window."""
+    """A context for window functions and evictors."""
 
     def __init__(
         self, backend: KeyedStateBackend, timers: InternalTimerService, collector: Collector, merging: bool

@@ -26,7 +26,6 @@ class FixedWindows(TimedAssigner):
         lengths: maps names (for error messages) to lengths (ms). The first is the largest window size. The last is the
             interval between consecutive window ends.
         offset: added to each window start (ms).
-        time_zone: the time zone for windows of whole days from midnight. None if lengths are plain milliseconds.
 
     Attributes:
         tumbles: whether the windows are adjacent.

@@ -43,7 +43,7 @@ class Milliseconds:
 
 
 class Days:
-    """Computes window starts at local midnight plus an offset. A day may have 23, 24 or 25 hours."""
+    """Computes window starts at local midnight plus an offset."""
 
     def __init__(self, zone: str, offset: int, asked_by: str) -> None:
         try:
@@ -101,7 +101,6 @@ class Days:
         return self._first(self._day(start, step) + length // _DAY)
 
     def windows(self, time: int, size: int, slide: int) -> Iterator[tuple[int, int]]:
-        # Counts days, because a day that the time zone omits begins and ends when the next day begins.
         day = self._day(time, slide)
         while (end := self._first(day + size // _DAY)) > time:
             yield self._first(day), end
