@@ -1,4 +1,4 @@
-"""A query with values for every metric: late records, dead letters, failing requests, and user metrics."""
+"""A query with values for every metric: late records, dead letters, calls, failing requests, and user metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BAD = OutputTag[DeadLetter]("bad")
 
 
 class Spent(KeyedProcessFunction):
-    """Adds up a card's payments. Raises for a negative amount."""
+    """Adds up a card's converted payments. Raises for a negative amount."""
 
     def open(self, ctx: Any) -> None:
         self.spent = ctx.get_state(ValueStateDescriptor("spent"))
@@ -32,13 +32,19 @@ class Spent(KeyedProcessFunction):
         self.largest = 0
         ctx.get_metrics_group().gauge("largest", lambda: self.largest)
 
-    def process_element(self, payment: Any, ctx: Any) -> Any:
+    async def process_element(self, payment: Any, ctx: Any) -> Any:
         if payment.amount < 0:
             raise ValueError(f"an amount of {payment.amount}")
+        amount = await ctx.call(convert, payment.amount)
         self.paid.inc(payment.amount)
         self.largest = max(self.largest, payment.amount)
-        self.spent.update((self.spent.value() or 0) + payment.amount)
+        self.spent.update((self.spent.value() or 0) + amount)
         yield payment.card, self.spent.value()
+
+
+async def convert(amount: int) -> int:
+    await asyncio.sleep(0)
+    return 100 * amount
 
 
 async def score(spent: tuple[str, int]) -> tuple[str, int]:
