@@ -85,6 +85,7 @@ class Program:
         return subtask_places(self.parallelisms, self.layout)
 
     def lay_out(self, layout: Layout) -> None:
+        """Replace the layout."""
         self.layout = layout
         for vertex in self.vertices:
             lay_out(vertex, layout)

@@ -278,6 +278,7 @@ class LocalJob:
         self._sources = {}
 
     def close(self) -> None:
+        """Close all tasks."""
         for task in (*self._sources.values(), *self._tasks.values()):
             task.close()
         self._tasks = {}

@@ -191,7 +191,7 @@ def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
     out = home.run(2)
     assert rescale(spark, checkpoint, 2) is False
     with pytest.raises(
-        CheckpointMismatchError, match=r"parallelism 5 is above its max parallelism 4, which the first start"
+        CheckpointMismatchError, match=r"parallelism 5 is above its max parallelism 4, which was set by the first start"
     ):
         rescale(spark, checkpoint, 5)
     commits = home.folder / "checkpoint" / "commits"
