@@ -346,7 +346,7 @@ TABLE = (
         lambda _: os._exit(7),
         dict.fromkeys(PLACES[1:], "ends the home: the task fails and is tried again"),
         otherwise="ends the worker: the task fails and is tried again",
-        error="exited ",
+        error="ended ",
     ),
 )
 BY_NAME = {entry.name: entry for entry in TABLE}

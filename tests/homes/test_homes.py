@@ -315,7 +315,7 @@ def test_an_older_attempt_that_sends_late_changes_nothing(
         yield rest
 
     _, older = attempts.begin(1000, frames())
-    with pytest.raises(OperatorError, match="exited during an epoch, or has moved on to a newer attempt"):
+    with pytest.raises(OperatorError, match="ended during an epoch, or has moved on to a newer attempt"):
         list(older)
     assert [row[2] for row in newer] == [2]
     assert [row[2] for row in attempts.run(1002, [1])] == [3]

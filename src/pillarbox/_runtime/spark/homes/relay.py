@@ -159,7 +159,7 @@ class Relay:
             return (yield from self._relay_epoch(subtask, facts, buffers, chunks))
         except LostError as error:
             raise OperatorError(
-                f"{prefix} {self._pid} exited during an epoch, or has moved on to a newer attempt of it:"
+                f"{prefix} {self._pid} ended during an epoch, or has moved on to a newer attempt of it:"
                 f" {self._fate() or error}"
             ) from None
         except NoHomesError as error:
