@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost of the mailbox: mails from another thread.
 
-Mails are compared with asyncio: N callbacks that another thread posts with ``loop.call_soon_threadsafe``. The time is
-measured from before the first post until the last callback has run. Both sides do the same work, in the same process,
-in alternating rounds. The results are medians.
+Mails are compared with asyncio: N callbacks that another thread posts with ``loop.call_soon_threadsafe``. The clock
+starts before the first post, and stops when the last callback has run. Both sides do the same work, in the same
+process, in alternating rounds. The results are medians.
 
 In the last line, ``ratio`` is mails per second through :meth:`MailboxExecutor.execute` divided by callbacks per second
 through asyncio.

@@ -11,8 +11,8 @@ The sides run the same number of epochs, in turn, with every other round in reve
 this process, of the homes and of the starter are compared, per visit (a partition in an epoch). The results are
 compared, too.
 
-In the last line, ``ratio`` is the processor time of ``worker`` divided by that of ``home``. ``visit_ms`` is the
-additional processor time of a visit (milliseconds), and ``wall_ms`` the additional wall-clock time.
+In the last line, ``ratio`` is the processor time of ``worker`` divided by the processor time of ``home``. ``visit_ms``
+is the additional processor time of a visit (milliseconds), and ``wall_ms`` the additional wall-clock time.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ that is past it, emit (key, first, last, number of rows). There are 100,000 keys
 that cover five minutes each, so of ten rows of a key, about four begin a session. ``--keys`` and ``--rows`` set other
 sizes.
 
-Peers, limits and schedule are those of ``keyed.py`` and ``keyed_contest.py``. A key's rows arrive in order, because
+Peers, limits and schedule are as in ``keyed.py`` and ``keyed_contest.py``. A key's rows arrive in order, because
 they are all in one part of the input. Spark's APIs return a key's rows in no defined order, so they are sorted there.
 Spark's sides are as economical as their APIs allow: per key and micro-batch, one timer is deleted and one is set, and
 list and value state are written once. Sessions that begin and end within a micro-batch are never stored in state.

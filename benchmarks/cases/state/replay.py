@@ -7,7 +7,7 @@ ways to reproduce the failure take turns, each in a new process:
   replay  ``pillarbox replay`` of the task's recording, in a process without Java
   spark   a restart of the program on the checkpoint: a Spark session, and the epoch up to the failure
 
-The time is that of the whole process, from start to end. Both must fail with the same exception, key, record and record
+The time covers the whole process, from start to end. Both must fail with the same exception, key, record and record
 number. The duration of ``pillarbox.record`` and the size of the recording are also printed.
 
 In the last line, ``ratio`` is the time of ``replay`` divided by the time of ``spark``, and ``seconds`` has both times.

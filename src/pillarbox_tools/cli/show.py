@@ -326,8 +326,8 @@ def replayed(console: Console, report: dict[str, Any]) -> None:
     else:
         end = "stopped as requested" if report["stopped"] else "ended"
     console.print(f"{counted(report['records'], 'record')} in, {counted(report['sent'], 'record')} out; it {end}")
-    _lines(console, [message for message in (report["error"], report["unanswered"]) if message], "red")
-    _lines(console, [*report["differs"], *([report["uncompared"]] if report["uncompared"] else [])], "red")
+    messages = (report["error"], report["unanswered"], *report["differs"], report["uncompared"])
+    _lines(console, [message for message in messages if message], "red")
     if report["state"] is not None:
         count = len(report["state"])
         console.print(f"{count:,} state {'entry differs' if count == 1 else 'entries differ'}")

@@ -1,4 +1,4 @@
-"""A part of ``make chaos`` programs: an operator that runs beside ``Ledger`` in ``job.py``, and a model of its rows.
+"""A part of ``make chaos`` programs: an operator that runs next to ``Ledger`` in ``job.py``, and a model of its rows.
 
 The table of operators (``tests/operators_table``) lists all parts.
 """

@@ -1,4 +1,4 @@
-"""Programs that ``make chaos`` runs beside ``job.py``. They emit each record once, with the square of its id.
+"""Programs that ``make chaos`` runs next to ``job.py``. They emit each record once, with the square of its id.
 
 ``drain`` and ``carry`` call a service with a client timeout and retries (``async_job.py``). ``deadline`` calls it
 without a client timeout, so the operator gives up on unanswered requests; a later answer must not be emitted.

@@ -171,7 +171,7 @@ class SimulatedJob(PatientJob):
     def _run_partition(self, number: int, partition: int, runs: Iterable[Records], bounded: bool) -> list[Buffer]:
         runs = list(runs)
         while True:
-            # Each attempt reads its records anew.
+            # Each attempt reads its own copies, because a function may change its records.
             read = [run.copied(copied) for run in runs]
             worker = self._choose_worker(number, partition)
             task = self._resident_source(worker, number)
