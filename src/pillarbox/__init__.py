@@ -39,8 +39,8 @@ else:
             if package not in ("pyspark", "numpy", "pandas", "pyarrow"):
                 raise
             raise ModuleNotFoundError(
-                f"pillarbox needs {package}, which is not installed for {sys.executable}: run pip install"
-                " 'pillarbox[spark]'. If the platform includes Spark, use its Python",
+                f"pillarbox needs {package}, which is not installed for {sys.executable}: if the platform includes"
+                " Spark, run this with the platform's Python. Otherwise, run pip install 'pillarbox[spark]'",
                 name=error.name,
             ) from None
         # Names that were set earlier (by a test, for example) keep their values.

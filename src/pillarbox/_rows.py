@@ -90,7 +90,8 @@ class Row(tuple[Any, ...], metaclass=_RowType):
     ``"card" in row`` is True if the column exists. Rows compare, sort and hash like tuples of their values, regardless
     of names. A row is immutable: ``_replace`` returns a new row.
 
-    To create many rows, call ``row_class(fields)`` with an iterable of values per row.
+    To create many rows, create their class once, ``Payment = row_class(fields)``, and call ``Payment(values)`` with an
+    iterable of a row's values.
     """
 
     __slots__ = ()

@@ -263,5 +263,5 @@ def test_arguments_that_a_session_would_be_asked_with(call, message):
 
 def test_a_program_of_a_harness_is_built_by_a_function():
     for value in None, 5, "x", [], int, object():
-        with pytest.raises(ProgramError, match=r"a program must be a function build\(env, payments\), not"):
+        with pytest.raises(ProgramError, match=r"a program must be a function of the environment and its sources"):
             ProgramTestHarness(value)

@@ -1,4 +1,4 @@
-"""The end of event time, 2**63 - 1. Every timer fires, and an operator ends."""
+"""The maximum watermark, 2**63 - 1: every timer fires, and the operator finishes."""
 
 from __future__ import annotations
 

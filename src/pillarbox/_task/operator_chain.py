@@ -355,8 +355,7 @@ def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
 class _Merge:
     """A merge of several streams within a chain, for a union or for an operator's inputs.
 
-    Its event time is the minimum of the streams' event times. (In Flink, the streams would be channels of the input's
-    valve.) A stream that is merged with itself counts as two streams.
+    Its event time is the minimum of the streams' event times. A stream merged with itself counts as two streams.
     """
 
     def __init__(self, name: tuple[Any, ...], target: Input, streams: Sequence[_Stream]) -> None:

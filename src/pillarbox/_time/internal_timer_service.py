@@ -76,7 +76,7 @@ class InternalTimerService:
 
     Args:
         fires: whether processing-time timers can fire. If not, registering a processing-time timer raises.
-        may_run_on: whether timers might set timers endlessly, as user code can.
+        may_run_on: whether a firing timer may register further timers without end, as timers of user code may.
     """
 
     def __init__(

@@ -119,7 +119,7 @@ def _comes(executor: MailboxExecutor, *, within: float) -> bool:
 
 
 class _PatientExecutor:
-    """An operator's mailbox executor, whose waits a ``Patience`` limits."""
+    """An operator's mailbox executor. A ``Patience`` limits how long it waits."""
 
     def __init__(
         self, inner: MailboxExecutor, operator: StreamOperator, chain: list[StreamOperator], patience: Patience

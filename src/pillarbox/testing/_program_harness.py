@@ -240,7 +240,10 @@ def program_of(
 ) -> tuple[Program, dict[str, int | None]]:
     """Build a program. Return it with each source's vertex number (None for an unused source)."""
     if not callable(build) or isinstance(build, type):
-        raise ProgramError(f"a program must be a function build(env, payments), not {shorten(build)}")
+        raise ProgramError(
+            f"a program must be a function of the environment and its sources, such as build(env, payments), not"
+            f" {shorten(build)}"
+        )
     parameters = list(inspect.signature(build).parameters.values())[1:]
     names = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
     if not names:

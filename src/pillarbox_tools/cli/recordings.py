@@ -50,7 +50,7 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
         raise click.ClickException(str(error)) from None
     finally:
         sys.argv, sys.path[:] = before
-    raise click.ClickException(f"{program} did not call pillarbox.start(...)")
+    raise click.ClickException(f"{program} ended without pillarbox.start(...), so nothing was recorded")
 
 
 @click.command()

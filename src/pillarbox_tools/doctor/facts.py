@@ -1,4 +1,4 @@
-"""The doctor's findings, and snapshots that describe only a machine."""
+"""The doctor's findings, and facts about a machine without a query (versions, memory, settings)."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ Values = dict[tuple[Metric, tuple[str, ...]], float]
 
 
 class QueryMetrics:
-    """A query's metrics, summed over epochs. Any thread may read them; the model's thread adds epochs."""
+    """A query's metrics, summed over epochs. Any thread may read them. The model calls :meth:`_add`."""
 
     def __init__(self, model: QueryModel) -> None:
         snapshot = model.snapshot()

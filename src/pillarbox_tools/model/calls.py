@@ -95,7 +95,7 @@ class Counters(NamedTuple):
 
 
 def has_requests(uid: str, counters: Collection[str]) -> bool:
-    """Return whether an operator has counters for all three outcomes of requests. One may be a user's own counter."""
+    """Return whether an operator has all three request counters. A single one may be a user's own counter."""
     return all(f"{uid}.{name}" in counters for name in OUTCOMES)
 
 

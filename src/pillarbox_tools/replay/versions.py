@@ -106,9 +106,9 @@ def check_installed(recording: Recording, vertex: Vertex) -> None:
                 then, now = versions.get(package), versions_here().get(package)
                 if then != now:
                     raise ConfigurationError(
-                        f"the recorded program uses functions of {name} from {package} {then}, but {package} {now} is"
-                        f" installed here. The recorded and the current program cannot be compared, because both"
-                        f" would use the installed version: install {package} {then} to compare them"
+                        f"the recorded program uses {name} of {package} {then}, but {package} {now} is installed, and"
+                        f" the recorded program would run with it: run pip install '{package}=={then}' to compare the"
+                        " recorded and the current program"
                     )
 
 

@@ -217,7 +217,7 @@ def test_a_charge_that_cannot_be_written_lets_nobody_begin(server, caplog):
 
     assert asyncio.run(run()) == 1
     assert failed.is_set()
-    assert "budget 'unwritten': its spent units cannot be written to a checkpoint" in caplog.text
+    assert "budget 'unwritten': its spent units cannot be written to the checkpoint" in caplog.text
 
 
 def test_the_clocks_of_two_machines_are_compared_by_messages():

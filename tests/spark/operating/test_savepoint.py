@@ -120,7 +120,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
         add(spark, tmp_path, part)
     run(spark, tmp_path, checkpoint)
     with pytest.raises(
-        CheckpointMismatchError, match="is not a savepoint: it has no manifest; it is a checkpoint: write"
+        CheckpointMismatchError, match="is not a savepoint: the file manifest is missing; it is a checkpoint: write"
     ):
         open_savepoint(spark, checkpoint)
     # Of an epoch before, the files that were seen by then.
@@ -130,7 +130,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     for name, text in (("started", "begun"), ("state/old", "half"), ("tasks", "half")):
         (Path(directory) / name).mkdir(parents=True)
         (Path(directory) / name / "part-0.parquet").write_text(text)
-    with pytest.raises(CheckpointMismatchError, match="is incomplete: it has no manifest"):
+    with pytest.raises(CheckpointMismatchError, match="is incomplete: the file manifest is missing"):
         open_savepoint(spark, directory)
     # A restarted savepoint keeps the mark of incompleteness: Spark would remove it before writing another one.
     with monkeypatch.context() as patch:

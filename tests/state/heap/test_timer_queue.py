@@ -1,4 +1,4 @@
-"""The timer queue, compared with a set."""
+"""The timer queue contains and returns the same timers as a plain set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain operators. A checkpoint with names that are not on the program's list is refused before anything runs."""
+"""State of operators without keys. A checkpoint with a state that the program does not list is refused at once."""
 
 from __future__ import annotations
 

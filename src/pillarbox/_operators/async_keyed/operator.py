@@ -252,7 +252,7 @@ class AsyncKeyedOperator(KeyedOperator):
 
     @property
     def alarm_at(self) -> int | None:
-        """When the event loop's next timer is due (Unix time in ms). None without a timer or a manual clock."""
+        """The due time of the event loop's next timer (Unix time in ms), or None. Always None with a manual clock."""
         return None if self._alarm is None else self._alarm[1]
 
     def _post_turn(self, timestamp: int) -> None:

@@ -184,7 +184,7 @@ class Account:
         return count
 
     def next_allowance(self, estimate: float) -> float | None:
-        """Return the allowance (units) to save next, or None while the saved allowance suffices."""
+        """Return the next allowance to write to disk (units), or None while the written one covers ``estimate``."""
         ceiling = self.limits.ceiling
         if ceiling is None or self.allowance >= max(ceiling, self.period.spent):
             return None

@@ -98,7 +98,7 @@ class Journal:
         return self._records.pop(identity, {})
 
     def snapshot(self, first_arrival: int | None) -> tuple[int, list[Entry]]:
-        """Return the arguments for :meth:`add`: the records of elements that have not run again."""
+        """Return the arguments for :meth:`add`: an arrival, and the calls of elements that are not yet replayed."""
         # Later records belong to the next epoch, because this epoch's commit removes its files.
         self._ended = self._context.epoch
         if first_arrival is None or first_arrival > self._last_epoch:

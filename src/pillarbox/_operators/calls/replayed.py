@@ -29,7 +29,7 @@ class ReplayedCalls:
     may_carry: bool
 
     async def before_call(self, callee: Callee, args: tuple[Any, ...]) -> None:
-        """Return if the call may be made. Otherwise, raise or, with ``may_carry``, wait until the epoch ends."""
+        """Raise if the call may not be made. With ``may_carry``, wait until the epoch ends instead."""
         if self.refuse is None:
             return
         if not self.may_carry:

@@ -160,9 +160,9 @@ class Partials:
     def merged_apart(
         self, groups: Sequence[Sequence[pa.RecordBatch]], starts: Sequence[int]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Merge the partial results of each of several windows, which may share batches, in one pass.
+        """Merge partial results window by window, in one pass. Windows may share batches.
 
-        Return one partial result per window and key, and its window's index.
+        Return one partial result per window and key, with the window's index.
         """
         lengths = [sum(batch.num_rows for batch in batches) for batches in groups]
         numbers = np.repeat(np.arange(len(groups)), lengths)

@@ -113,7 +113,7 @@ class InputGate:
         return f"task {self._name!r}, epoch {self._epoch}"
 
     def aligned(self) -> bool:
-        """Check that no buffer or barrier is missing. Returns whether the data of all channels has ended."""
+        """Return whether the data of all channels has ended. Raises if a buffer or barrier is missing."""
         for number, channel in self._channels.items():
             if channel.early:
                 raise ExchangeError(

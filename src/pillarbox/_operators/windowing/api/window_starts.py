@@ -74,9 +74,8 @@ class Days:
                 day += 1
         except (ValueError, OverflowError, OSError):
             raise ProgramError(
-                f"{time} (epoch ms) is outside the years 1 to 9999, so it is no date in the time zone {self.zone}: is"
-                " the"
-                " timestamp in milliseconds?"
+                f"{time} (epoch ms) is outside the years 1 to 9999, so it is no date in the time zone {self.zone}:"
+                " timestamps must be in milliseconds"
             ) from None
         return day - (day - _EPOCH_DAY) % (step // _DAY)
 

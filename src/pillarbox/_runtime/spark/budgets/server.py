@@ -126,7 +126,8 @@ class _SharedAccount:
             error = done.exception()
             if error is not None:
                 _log.error(
-                    "budget %r: its spent units cannot be written to a checkpoint, so requests wait: %s",
+                    "budget %r: its spent units cannot be written to the checkpoint. Requests wait, and the write is"
+                    " retried each second: %s",
                     *(name, describe(error)),
                 )
                 asyncio.get_running_loop().call_later(1.0, self.serve)

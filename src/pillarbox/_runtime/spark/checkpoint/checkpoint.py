@@ -69,7 +69,7 @@ class Checkpoint:
     def layouts(self, compiled: Sequence[Layout], find: Callable[[], Sequence[Layout | None]]) -> list[Layout]:
         """Return the layouts (numbers of subtasks) that a query's programs have in the checkpoint.
 
-        A note is written only if the layouts are certain, because notes are permanent.
+        If they are certain, they are also noted in the checkpoint. A note is permanent.
 
         Args:
             find: searches the state for the layouts if the note is lost, and returns None for a program without state.
@@ -235,7 +235,7 @@ class Checkpoint:
         return None if self.unfinished is None or self.interrupted is not None else self.last_committed + 1
 
     def newest(self) -> dict[str, Any] | None:
-        """Return the newest description of programs, even if no batch is committed with it, or None."""
+        """Return the newest description of programs, if any. Its batch need not be committed."""
         return self._descriptions[-1] if self._descriptions else None
 
     def check_interrupted(self, target: int | None = None) -> None:

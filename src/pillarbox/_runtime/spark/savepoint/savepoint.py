@@ -295,7 +295,7 @@ def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
         how = ""
         if Checkpoint(spark, directory).last_committed >= 0:
             how = f"; it is a checkpoint: write a savepoint of it with 'pillarbox savepoint {directory} DIRECTORY'"
-        raise CheckpointMismatchError(f"{directory} {state}: it has no manifest{how}")
+        raise CheckpointMismatchError(f"{directory} {state}: the file {MANIFEST} is missing{how}")
     manifest = Manifest.from_json(text)
     manifest.check_files(directory, _lengths(spark, directory))
     return OpenSavepoint(spark, directory, manifest)

@@ -171,10 +171,10 @@ def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, Edi
     types = {field.name: field.dataType for field in df.schema.fields}
     unknown = [name for name in types if name not in table.schema.names]
     if unknown or "key" not in types:
-        what = f"a column {unknown[0]!r}, which" if unknown else "no column 'key', which"
+        what = f"no column {unknown[0]!r}" if unknown else "a column 'key', but the DataFrame has none"
         raise ProgramError(
-            f"write_state(): the rows have {what} the table of operator {uid!r} in the savepoint"
-            f" {'lacks' if unknown else 'has'}; its columns are {', '.join(table.schema.names)}"
+            f"write_state(): the savepoint's table of operator {uid!r} has {what}; the table's columns are"
+            f" {', '.join(table.schema.names)}"
         )
     columns = []
     for name, kind in types.items():

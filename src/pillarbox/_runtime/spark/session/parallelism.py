@@ -75,7 +75,8 @@ def task_slots(spark: SparkSession) -> int:
     slots = int(setting) if setting else session_of(spark).default_parallelism() or local_cores(get)
     if slots is None:
         raise ConfigurationError(
-            "the source's tasks share job_rate_limit= or a budget, but their number is unknown: set"
-            " spark.sql.leafNodeDefaultParallelism to that number, or use rate_limit=, which applies to each task"
+            "job_rate_limit= or a budget is divided among the source's tasks, but Spark does not report their number:"
+            " set spark.sql.leafNodeDefaultParallelism to the number of tasks that run at once, or use rate_limit=,"
+            " which applies to each task"
         )
     return slots

@@ -57,7 +57,7 @@ _BATCHES = {BATCH_BYTES: str(8 * 1024 * 1024)}
 
 
 def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkpoint: Checkpoint | None) -> bool:
-    """Run the restoring epoch if a program starts from a savepoint on a new checkpoint. Returns whether it ran."""
+    """Run the restoring epoch if the checkpoint is new and a program uses a savepoint. Returns whether it ran."""
     asked = next((program.summary.begins for program in planned if program.summary.begins is not None), None)
     if checkpoint is None:
         if asked is not None:

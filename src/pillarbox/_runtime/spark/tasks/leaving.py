@@ -21,7 +21,7 @@ def run_exit_handlers() -> None:
         _end_children()
         atexit._run_exitfuncs()
     except BaseException:
-        _log.exception("an exit handler of a function failed")
+        _log.exception("an atexit handler failed. The query is not affected")
     flush_output()
 
 

@@ -1,7 +1,8 @@
-"""Data about a query that a Spark task reads at its beginning.
+"""Query data that a Spark task reads when it begins.
 
-The checkpoint's layout (numbers of subtasks) is known only after planning, when the query starts. So the start puts the
-layout and other parameters into the session's settings, which Spark passes to tasks as local properties.
+The checkpoint's layout (numbers of subtasks) is known only after planning, when the query starts. The query's start
+therefore puts the layout and other parameters into the session's settings. Spark passes them to tasks as local
+properties.
 """
 
 from __future__ import annotations
