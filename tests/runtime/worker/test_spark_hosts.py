@@ -246,6 +246,25 @@ def test_full_collections_take_a_small_share_of_the_work(clock, monkeypatch):
     assert len(full) > 10
 
 
+def test_counting_a_workers_objects_takes_a_small_share_of_the_work(monkeypatch):
+    counted = []
+    worked = Seconds()
+    worker = Residency(Seconds(), worked)
+
+    def count():
+        counted.append(worked.now)
+        worked.now += 0.01
+        return 300_000
+
+    monkeypatch.setattr(gc, "get_freeze_count", count)
+    monkeypatch.setattr(gc, "freeze", lambda: pytest.fail("the worker has few objects"))
+    for epoch in range(1000):
+        worked.now = max(worked.now, epoch * 0.05)
+        worker.spare_the_collector()
+    assert counted[0] == 0
+    assert 10 < len(counted) <= worked.now
+
+
 @pytest.mark.parametrize("many", [0, 1_000_000_000])
 def test_many_objects_of_a_worker_are_left_out_of_collections(worker, monkeypatch, many):
     """PySpark runs a full garbage collection after each task. With many objects, it would take longer than the task."""

@@ -42,8 +42,8 @@ _IDLE_SECONDS = 600.0
 # Maximum seconds to close an ending worker's residents.
 _CLOSING_SECONDS = 10.0
 
-# Maximum share of processor time for full garbage collections. Not of wall-clock time, so that waiting does not count.
-_COLLECTING_SHARE = 0.01
+# Maximum share of processor time for a slow call. Not of wall-clock time, so that waiting does not count.
+_SHARE = 0.01
 
 # With fewer objects, a full collection takes only a few milliseconds.
 _MANY_OBJECTS = 50_000
@@ -51,10 +51,34 @@ _MANY_OBJECTS = 50_000
 # Young collections between two full collections.
 _NEVER = 1_000_000_000
 
+R = TypeVar("R")
 T = TypeVar("T", bound=StreamTask)
 # (run, program, layout, subtask), with subtask -1 for a source.
 _Key = tuple[str, str, Layout, int]
 _log = logging.getLogger("pillarbox")
+
+
+class _RareCall:
+    """Limits the calls of a slow function to a small share of the processor time.
+
+    ``seconds`` is the processor time of the last call.
+    """
+
+    def __init__(self, worked: Callable[[], float], seconds: float) -> None:
+        self.seconds = seconds
+        self._worked = worked
+        self._ended_at = worked()
+
+    @property
+    def is_due(self) -> bool:
+        return self._worked() - self._ended_at >= self.seconds / _SHARE
+
+    def run(self, function: Callable[[], R]) -> R:
+        began = self._worked()
+        result = function()
+        self._ended_at = self._worked()
+        self.seconds = self._ended_at - began
+        return result
 
 
 class Residency:
@@ -78,17 +102,15 @@ class Residency:
         self._idle = idle
         self._stay = stay
         self._resting = resting
-        self._worked = worked
         self._residents: dict[_Key, StreamTask] = {}
         # Resources that a vertex's tasks in one partition share.
         self._shared: WeakValueDictionary[_Key, SharedResources] = WeakValueDictionary()
         self._of_thread = SharedResources(stay=stay, resting=resting)
         # Least recently used first.
         self._last_used: dict[_Key, float] = {}
-        # End and duration (processor time) of the last full collection. The first collection can wait, because a cold
-        # start creates no cycles.
-        self._collected_at = worked()
-        self._collecting_seconds = 1.0
+        # The first full collection can wait, because a cold start creates no cycles.
+        self._full_collection = _RareCall(worked, seconds=1.0)
+        self._count = _RareCall(worked, seconds=0.0)
         # Whether a task has ended since the last collection.
         self._has_ended = False
         # Whether this process has frozen objects since its fork.
@@ -177,7 +199,7 @@ class Residency:
     def _close(self, key: _Key) -> None:
         task = self._residents.pop(key)
         self._last_used.pop(key, None)
-        self._collecting_seconds = 0.0
+        self._full_collection.seconds = 0.0
         try:
             task.close()
         except Exception:
@@ -190,7 +212,7 @@ class Residency:
 
     def discard(self, task: StreamTask) -> None:
         self._forget(task)
-        self._collecting_seconds = 0.0
+        self._full_collection.seconds = 0.0
         task.cancel()
 
     def _forget(self, task: StreamTask) -> None:
@@ -229,7 +251,7 @@ class Residency:
         task, which takes a second for a million keys, so a worker with many objects freezes them. Home processes and
         small workers keep inherited objects frozen, because a collection would copy their memory pages.
         """
-        if self._worked() - self._collected_at >= self._collecting_seconds / _COLLECTING_SHARE:
+        if self._full_collection.is_due:
             self._collect()
         else:
             # Garbage is young, unless a task has ended.
@@ -237,18 +259,20 @@ class Residency:
             self._has_ended = False
         if self._stay:
             pa.default_memory_pool().release_unused()
-        elif self._has_frozen or not gc.get_freeze_count() or len(gc.get_objects()) > _MANY_OBJECTS:
+        elif self._has_frozen or (self._count.is_due and self._count.run(_are_many)):
             gc.freeze()
             self._has_frozen = True
 
     def _collect(self) -> None:
-        began = self._worked()
         if self._has_frozen:
             gc.unfreeze()
-        gc.collect()
-        self._collected_at = self._worked()
-        self._collecting_seconds = self._collected_at - began
+        self._full_collection.run(gc.collect)
         self._has_ended = False
+
+
+def _are_many() -> bool:
+    """Return whether this process should freeze its objects. Visits all objects."""
+    return not gc.get_freeze_count() or len(gc.get_objects()) > _MANY_OBJECTS
 
 
 def _clock_of(facts: TaskInfo) -> ReplayedClock | None:
