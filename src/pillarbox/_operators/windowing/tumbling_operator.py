@@ -6,13 +6,14 @@ program may switch to options that need that operator, and back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pillarbox._elements import Records
+from pillarbox._operators.frame.collector import USUAL_RESULTS, check_results
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import TimeDomain
@@ -93,7 +94,8 @@ class TumblingWindowOperator(SharedWindowOperator):
     def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
         window = TimeWindow(*namespace)
         if timestamp == window.max_timestamp():
-            self._fire_all(window, self._state.items(namespace, timestamp))
+            folded = self._state.items(namespace, timestamp)
+            self._collector.collect(self._results(window, folded), window.max_timestamp())
         if timestamp != self._cleanup_time(window):
             self._state.thaw_all(namespace)
             return
@@ -102,12 +104,13 @@ class TumblingWindowOperator(SharedWindowOperator):
                 self._clear_function(window)
         self._state.drop_window(namespace)
 
-    def _fire_all(self, window: TimeWindow, folded: Iterable[tuple[Any, Any]]) -> None:
+    def _results(self, window: TimeWindow, folded: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
         timestamp, result, call = window.max_timestamp(), self._fold.result, self._call
-        collect = self._collector.collect
         for _, accumulator in folded:
             value = result(accumulator)
             if value is not None:
                 results = call(window, timestamp, (value,))
                 if results is not None:
-                    collect(results, timestamp)
+                    if type(results) not in USUAL_RESULTS:
+                        check_results(results)
+                    yield from results
