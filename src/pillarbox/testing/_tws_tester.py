@@ -118,7 +118,6 @@ class TwsTester:
         operator = self._harness.operator
         assert isinstance(operator, _TestedOperator)
         self._operator = operator
-        self._mode = mode
         operator.initial = list(initialStateRow or initialStatePandas or [])
         self._run()
 
@@ -147,7 +146,7 @@ class TwsTester:
         return self._advance("setWatermark", "EventTime", "watermark", currentWatermarkMs)
 
     def _advance(self, method: str, mode: str, clock: str, time: int) -> list[Row] | pd.DataFrame:
-        if self._mode != mode.lower():
+        if self._operator.settings.time_mode != mode.lower():
             operation = {"operation": f"{method} with TimeMode other than {mode}"}
             raise PySparkValueError(errorClass="UNSUPPORTED_OPERATION", messageParameters=operation)
         current = getattr(self._batch, clock)

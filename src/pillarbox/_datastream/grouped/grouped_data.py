@@ -257,7 +257,7 @@ class GroupedData:
         mode: str,
         *,
         pandas: bool,
-        initial: pa.Table | None = None,
+        initial: tuple[pa.Table, tuple[str, ...]] | None = None,
     ) -> DataFrame:
         df, schema, kind, names = self._frame, _parsed(output), make.kind, self._key.names
         struct_codec(self._key, hashable=True)  # refuses types that a key cannot have
