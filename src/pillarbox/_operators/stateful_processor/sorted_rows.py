@@ -80,7 +80,6 @@ class RowResults:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._names = schema.names
         self._is_flat = not any(pa.types.is_nested(field.type) for field in schema)
         self.rows: list[Any] = []
         self.take: Callable[[Iterable[Any]], None] = self.rows.extend
