@@ -26,7 +26,7 @@ class FrameOptions:
     """Settings of the program and the session for the conversion between Spark rows and pandas frames.
 
     Attributes:
-        conversion: arguments of Spark's conversion from frames.
+        conversion: arguments for Spark to convert frames.
     """
 
     columns: tuple[str, ...]

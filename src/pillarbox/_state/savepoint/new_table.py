@@ -56,7 +56,7 @@ def new_operator_table(
 
 
 def encode_rows(operator: OperatorTable, keys: list[Any], slots: list[list[Any]]) -> Iterator[pa.RecordBatch]:
-    """Return the rows of an operator's table. ``slots`` has a column for each slot of the operator's layout."""
+    """Return the rows of an operator's table. ``slots`` has a column for each slot in its layout."""
     rows = [[NEW, *values] for values in zip(*slots)] if slots else [[NEW] for _ in keys]
     view = ViewedRows(keys, None, list(operator.layout), rows, np.zeros(len(keys)))
     return Table(operator).encode([view], 0)
