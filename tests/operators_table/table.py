@@ -16,7 +16,6 @@ from pillarbox._operators.frame.gathering import GatheringOperator
 from pillarbox._operators.frame.inputs import TwoInputs
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.operator import StreamOperator
-from pillarbox._operators.stateful_processor.base_operator import MicroBatchOperator
 from pillarbox._operators.stateful_processor.group_state import GroupStateOperator
 from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
 from pillarbox._operators.stateless.limit import LimitOperator
@@ -89,7 +88,6 @@ BASES: tuple[type[StreamOperator], ...] = (
     BaseJoinOperator,
     TwoInputs,
     _BroadcastOperator,
-    MicroBatchOperator,
 )
 # Operators for Spark's stateful programs, which no method of a stream makes.
 SPARK_PROGRAMS: tuple[type[StreamOperator], ...] = (StatefulProcessorOperator, GroupStateOperator)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,8 @@ from pyspark.sql.types import Row, StringType, StructField, StructType
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import MicroBatch, OperatorContext, OperatorFactory
-from pillarbox._operators.stateful_processor.base_operator import TIME_MODES, ProcessorSettings
-from pillarbox._operators.stateful_processor.handle import DriverHandle, declare
-from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
+from pillarbox._operators.stateful_processor.handle import declare
+from pillarbox._operators.stateful_processor.operator import TIME_MODES, ProcessorSettings, StatefulProcessorOperator
 from pillarbox._task.vertex import ChainNode
 from pillarbox._types.schema import resolve_schema
 from pillarbox.testing._keyed_operator_harness import KeyedOneInputStreamOperatorTestHarness
@@ -25,27 +24,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class _Results(list[Any]):
-    take = list.extend
-
-
 class _TestedOperator(StatefulProcessorOperator):
+    """Runs on groups, pairs of a key and its rows, and collects emitted rows without converting them to columns."""
+
     def __init__(self, context: OperatorContext, settings: ProcessorSettings, keying: Keying) -> None:
         super().__init__(context, settings, keying)
-        self.results: _Results = _Results()
         self.groups: list[tuple[Any, Iterable[Any]]] = []
         self.initial: list[tuple[Any, Any]] = []
-
-    def run(self, batch: MicroBatch) -> list[Any]:
-        self.results.clear()
-        self.context.micro_batch = batch
-        self._run()
-        self._has_run = True
-        return list(self.results)
-
-    def _call(self, rows: Any, batch: MicroBatch) -> None:
-        own: Any = self.groups or self.initial or None
-        super()._call(own, batch)
 
     def state(self, name: str, kind: str, key: Any) -> Any:
         variable = self.settings.declarations.variables.get(name)
@@ -54,15 +39,17 @@ class _TestedOperator(StatefulProcessorOperator):
         self.backend.set_current_key(key)
         return self._handle.states[name]
 
-    def _handle_rows(self, processor: Any, rows: Any, times: TimerValues) -> None:
+    def _handle_initial_state(self, processor: Any, times: TimerValues) -> None:
         initial, self.initial = self.initial, []
-        groups, self.groups = self.groups, []
         for key, state in initial:
             self.backend.set_current_key(key)
             processor.handleInitialState((key,), state, times)
+
+    def _handle_rows(self, call: Callable[[Any, Any, Any], Any], rows: Any, times: Any) -> None:
+        groups, self.groups = self.groups, []
         for key, own in groups:
             self.backend.set_current_key(key)
-            self.results.take(processor.handleInputRows((key,), iter(own), times))
+            self.results.take(call((key,), iter(own), times))
 
     def _emit(self) -> None: ...
 
@@ -123,17 +110,14 @@ class TwsTester:
         self._extractor = eventTimeExtractor if mode == "eventtime" else None
         self._pandas = initialStatePandas is not None
         self._batch = MicroBatch(0, 0, 0 if mode == "eventtime" else -1)
-        handle = DriverHandle(mode, resolve_schema)
-        declare(processor, handle)
         key = StructType([StructField("key", StringType())])
-        settings = ProcessorSettings(processor, handle.declarations, mode, key, pa.schema([]))
+        settings = ProcessorSettings(processor, declare(processor, mode, resolve_schema), mode, key, pa.schema([]))
         factory = OperatorFactory(partial(_TestedOperator, settings=settings, keying=Keying("key", "key")), keyed=True)
         name = type(processor).__name__
         self._harness = KeyedOneInputStreamOperatorTestHarness(ChainNode(name, name, factory))
         operator = self._harness.operator
         assert isinstance(operator, _TestedOperator)
         self._operator = operator
-        self._mode = mode
         operator.initial = list(initialStateRow or initialStatePandas or [])
         self._run()
 
@@ -162,7 +146,7 @@ class TwsTester:
         return self._advance("setWatermark", "EventTime", "watermark", currentWatermarkMs)
 
     def _advance(self, method: str, mode: str, clock: str, time: int) -> list[Row] | pd.DataFrame:
-        if self._mode != mode.lower():
+        if self._operator.settings.time_mode != mode.lower():
             operation = {"operation": f"{method} with TimeMode other than {mode}"}
             raise PySparkValueError(errorClass="UNSUPPORTED_OPERATION", messageParameters=operation)
         current = getattr(self._batch, clock)
@@ -177,10 +161,12 @@ class TwsTester:
         return self._extractor is not None and self._extractor(row) <= self._batch.watermark
 
     def _run(self) -> list[Any]:
+        rows: list[Any] = self._operator.results.rows
+        rows.clear()
+        self._operator.context.micro_batch = self._batch
         self._harness.set_processing_time(self._batch.time)
-        results = self._operator.run(self._batch)
         self._harness.snapshot()
-        return results
+        return list(rows)
 
     def updateValueState(self, stateName: str, key: Any, value: tuple[Any, ...]) -> None:
         self._operator.state(stateName, "value", key).update(value)
@@ -207,8 +193,7 @@ class TwsTester:
         self._operator.state(stateName, "", key).clear()
 
 
-def _frame(results: Iterator[Any] | list[Any]) -> pd.DataFrame:
+def _frame(frames: list[Any]) -> pd.DataFrame:
     import pandas as pd
 
-    frames = list(results)
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()

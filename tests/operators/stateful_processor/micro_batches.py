@@ -12,11 +12,10 @@ from pyspark.sql.types import StructType
 from pillarbox._elements import ArrowRecords
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import MicroBatch, OperatorFactory
-from pillarbox._operators.stateful_processor.base_operator import ProcessorSettings
 from pillarbox._operators.stateful_processor.frames import FrameOptions
 from pillarbox._operators.stateful_processor.group_state import STATE, GroupStateOperator
-from pillarbox._operators.stateful_processor.handle import Declarations, DriverHandle, StateVariable, declare
-from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
+from pillarbox._operators.stateful_processor.handle import Declarations, StateVariable, declare
+from pillarbox._operators.stateful_processor.operator import ProcessorSettings, StatefulProcessorOperator
 from pillarbox._task.vertex import ChainNode
 from pillarbox._types.row_encoder import RowEncoder
 from pillarbox._types.schema import resolve_schema
@@ -53,17 +52,16 @@ class MicroBatches:
         key_columns = resolve_schema(", ".join(f"{name} {kinds[name]}" for name in key))
         arrow = RowEncoder(schema, "test").arrow_schema
         keys = RowEncoder(key_columns, "test").arrow_schema
+        conversion = {"safecheck": False, "assign_cols_by_name": True, "int_to_decimal_coercion_enabled": False}
         frames = FrameOptions(
-            tuple(self.columns.names), keys, schema, zone, pandas or 100, 2**31 - 1, False, True, False, False
+            tuple(self.columns.names), keys, schema, zone, pandas or 100, 2**31 - 1, False, conversion
         )
         make: Any = StatefulProcessorOperator
         if state:
             make = GroupStateOperator
             declarations = Declarations({STATE: StateVariable("value", (resolve_schema(state),), None)})
         else:
-            handle = DriverHandle(mode, resolve_schema)
-            declare(program, handle)
-            declarations = handle.declarations
+            declarations = declare(program, mode, resolve_schema)
         settings = ProcessorSettings(
             program,
             declarations,
@@ -72,8 +70,7 @@ class MicroBatches:
             arrow,
             "t" if late else None,
             frames if pandas or state else None,
-            late,
-            initial,
+            None if initial is None else (initial, ("0 key",)),
         )
         keying = Keying(key[0] if len(key) == 1 else tuple(key), "test")
         factory = OperatorFactory(partial(make, settings=settings, keying=keying), keyed=True)

@@ -365,6 +365,22 @@ def test_a_state_of_a_checkpoint_can_be_deleted():
     assert MicroBatches(New(), snapshot=before.snapshot).run([("a", 0, 1)]) == [("a 1", 2)]
 
 
+def test_a_state_that_is_declared_and_deleted_is_empty_afterwards():
+    class Deletes(Counts):
+        def init(self, handle):
+            super().init(handle)
+            handle.deleteIfExists("count")
+
+        def handleInputRows(self, key, rows, timerValues):
+            return iter(())
+
+    before = MicroBatches(Counts())
+    before.run([("a", 0, 1)])
+    deleting = MicroBatches(Deletes(), snapshot=before.snapshot)
+    deleting.run([("a", 0, 1)])
+    assert MicroBatches(Counts(), snapshot=deleting.snapshot).run([("a", 0, 1)]) == [("a 1", 1)]
+
+
 # -- time-to-live --
 
 

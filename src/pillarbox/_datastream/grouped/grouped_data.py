@@ -7,23 +7,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException, IllegalArgumentException, UnsupportedOperationException
+from pyspark.sql import Column
+from pyspark.sql.types import StructType
 
 from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
 from pillarbox._errors import ConfigurationError, ProgramError, check_kind, listed, shorten
 from pillarbox._operators.frame.operator import OperatorFactory, SparkTime
-from pillarbox._operators.stateful_processor.base_operator import TIME_MODES, MicroBatchOperator, ProcessorSettings
-from pillarbox._operators.stateful_processor.frames import FrameOptions, has_conversions
+from pillarbox._operators.stateful_processor.frames import FrameOptions
 from pillarbox._operators.stateful_processor.group_state import STATE, TIMEOUTS, GroupStateOperator
-from pillarbox._operators.stateful_processor.handle import Declarations, DriverHandle, StateVariable, declare
-from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
+from pillarbox._operators.stateful_processor.handle import Declarations, StateVariable, declare
+from pillarbox._operators.stateful_processor.operator import TIME_MODES, ProcessorSettings, StatefulProcessorOperator
 from pillarbox._operators.stateful_processor.values import struct_codec
 from pillarbox._sizes import byte_size
 from pillarbox._types.row_encoder import RowEncoder
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-    from pyspark.sql.types import StructType
 
 _WATERMARK = "spark.watermarkDelayMs"
 # Limit in bytes, because each task receives the initial state with the program.
@@ -63,37 +64,34 @@ def group_by(
     columns: list[Any] = [
         column for argument in cols for column in (argument if isinstance(argument, (list, tuple)) else [argument])
     ]
-    # Spark's ordinals begin with 1.
-    columns = [df.columns[column - 1] if _is_ordinal(df, column) else column for column in columns]
-    refused = [column for column in columns if not _is_of(df, column)]
+    names = [_names_of(df, column) for column in columns]
+    refused = [column for column, own in zip(columns, names) if not own]
     if not columns or refused:
         raise ProgramError(
             f"group_by() takes at least one column of the DataFrame, not {listed(map(_shown, refused))}: make an"
             " expression a column first, with df.withColumn(...)"
         )
+    key = StructType([df.schema[name] for own in names for name in own])
+    return GroupedData(df, key, env or StreamExecutionEnvironment.get_execution_environment(df.sparkSession))
+
+
+def _names_of(df: DataFrame, column: object) -> list[str]:
+    """Return the columns of ``df`` that an argument names. Expressions and fields of structs are no columns."""
+    # Spark's ordinals begin with 1.
+    if isinstance(column, int) and not isinstance(column, bool) and 0 < column <= len(df.columns):
+        return [df.columns[column - 1]]
+    if not isinstance(column, (str, Column)):
+        return []
+    selected = df.select(column)
+    quoted = [name.replace("`", "``") for name in selected.columns]
+    try:
+        # Expressions may have a column's name.
+        selected.select(*[df[f"`{name}`"] for name in quoted]).schema  # noqa: B018
+    except AnalysisException:
+        return []
     # Spark ignores the case of names.
     by_name = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
-    names = [by_name.get(name) or by_name[name.lower()] for name in df.select(*columns).columns]
-    return GroupedData(df, names, env or StreamExecutionEnvironment.get_execution_environment(df.sparkSession))
-
-
-def _is_ordinal(df: DataFrame, column: object) -> bool:
-    return isinstance(column, int) and not isinstance(column, bool) and 0 < column <= len(df.columns)
-
-
-def _is_of(df: DataFrame, column: object) -> bool:
-    """Return whether ``column`` is a column of ``df``. Expressions and a struct's fields may have a column's name."""
-    from pyspark.errors import AnalysisException
-    from pyspark.sql import Column
-
-    if not isinstance(column, (str, Column)):
-        return False
-    selected = df.select(column)
-    names = [name.replace("`", "``") for name in selected.columns]
-    try:
-        return bool(selected.select(*[df[f"`{name}`"] for name in names]).columns)
-    except AnalysisException:
-        return False
+    return [by_name.get(name) or by_name[name.lower()] for name in selected.columns]
 
 
 def _shown(column: object) -> str:
@@ -103,10 +101,8 @@ def _shown(column: object) -> str:
 class GroupedData:
     """A grouped DataFrame with Spark's stateful methods. Invalid arguments raise ``ProgramError``."""
 
-    def __init__(self, df: DataFrame, names: list[str], env: StreamExecutionEnvironment) -> None:
-        self._env = env
-        self._frame = df
-        self._names = names
+    def __init__(self, df: DataFrame, key: StructType, env: StreamExecutionEnvironment) -> None:
+        self._frame, self._key, self._env = df, key, env
 
     def transformWithState(
         self,
@@ -175,13 +171,11 @@ class GroupedData:
                 f"applyInPandasWithState(): timeoutConf= must be one of {listed(modes)}, not {timeoutConf!r}"
             )
         if not self._frame.isStreaming:
-            from pyspark.errors import UnsupportedOperationException
-
             raise UnsupportedOperationException(
                 "applyInPandasWithState is unsupported in batch query. Use applyInPandas instead."
             )
         mode = modes[timeoutConf]
-        declarations = Declarations({STATE: StateVariable("value", (self._parse(stateStructType),), None)})
+        declarations = Declarations({STATE: StateVariable("value", (_parsed(stateStructType),), None)})
         # The function may request the watermark even without a timeout.
         spark_mode = "eventtime" if mode == "none" and self._watermark is not None else mode
         time = SparkTime(outputMode, TIME_MODES[spark_mode])
@@ -191,23 +185,26 @@ class GroupedData:
         self, processor: Any, output: StructType | str, *modes: str, initial: GroupedData | None, pandas: bool
     ) -> DataFrame:
         output_mode, time_mode, event_time_column = modes
-        mode = _time_mode(time_mode)
-        handle = DriverHandle(mode, self._parse)
-        declare(processor, handle)
+        mode = time_mode.lower() if isinstance(time_mode, str) else ""
+        if mode not in TIME_MODES:
+            raise IllegalArgumentException(
+                f"[STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE] Unknown time mode {time_mode}. Accepted timeMode modes are"
+                " 'none', 'processingTime', 'eventTime' SQLSTATE: 42802"
+            )
+        declarations = declare(processor, mode, _parsed)
         time = SparkTime(output_mode, TIME_MODES[mode], event_time_column)
-        arguments = processor, handle.declarations, output, time, mode
+        arguments = processor, declarations, output, time, mode
         return self._run(StatefulProcessorOperator, *arguments, pandas=pandas, initial=self._collected(initial))
 
-    def _collected(self, initial_state: GroupedData | None) -> pa.Table | None:
+    def _collected(self, initial_state: GroupedData | None) -> tuple[pa.Table, tuple[str, ...]] | None:
         if initial_state is None:
             return None
         check_kind(initial_state, GroupedData, "initialState", "a DataFrame grouped by pillarbox.group_by()")
-        df, names = initial_state._frame, initial_state._names
-        types = [df.schema[name].dataType for name in names]
-        if types != [field.dataType for field in self._key]:
+        df, key = initial_state._frame, initial_state._key
+        if [field.dataType for field in key] != [field.dataType for field in self._key]:
             raise ProgramError(
-                f"initialState is grouped by {listed(names)}, whose types are not those of {listed(self._names)}: cast"
-                " them"
+                f"initialState is grouped by {listed(key.names)}, whose types are not those of"
+                f" {listed(self._key.names)}: cast them"
             )
         if df.isStreaming:
             raise ProgramError("initialState must be a batch DataFrame, but this one is streaming")
@@ -217,23 +214,22 @@ class GroupedData:
                 f"initialState has {table.nbytes:,} bytes, more than the limit of {_INITIAL_BYTES:,}: write it as"
                 " a savepoint with pillarbox.write_state(), and start from this savepoint"
             )
-        return pa.table(
-            {f"{index} key": table.column(name) for index, name in enumerate(names)}
-            | {name: table.column(name) for name in table.column_names}
-        )
+        return table, tuple(key.names)
 
     @property
     def _watermark(self) -> str | None:
         return next((field.name for field in self._frame.schema if _WATERMARK in (field.metadata or {})), None)
 
     def _frame_options(self, schema: StructType) -> FrameOptions:
+        from pyspark.sql import conversion
+
         conf = self._frame.sparkSession.conf
 
         # Without default values, because Spark's differ between its versions, and may depend on the machine.
         def is_set(name: str) -> bool:
             return str(conf.get(f"spark.sql.{name}")).lower() == "true"
 
-        if not has_conversions():
+        if not hasattr(conversion, "ArrowBatchTransformer") or not hasattr(conversion, "PandasToArrowConversion"):
             raise ConfigurationError("functions that receive pandas frames need PySpark 4.3: upgrade PySpark")
         records = int(str(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")))
         return FrameOptions(
@@ -243,29 +239,17 @@ class GroupedData:
             zone=str(self._env._runtime.time_zone),
             records=records if records > 0 else 2**31 - 1,
             bytes=byte_size(str(conf.get("spark.sql.execution.arrow.maxBytesPerBatch")), "b") or 2**63 - 1,
-            safe=is_set("execution.pandas.convertToArrowArraySafely"),
-            by_name=is_set("legacy.execution.pandas.groupedMap.assignColumnsByName"),
-            int_to_decimal=is_set("execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
             int_extension=is_set("execution.pythonUDF.pandas.preferIntExtensionDtype"),
+            conversion={
+                "safecheck": is_set("execution.pandas.convertToArrowArraySafely"),
+                "assign_cols_by_name": is_set("legacy.execution.pandas.groupedMap.assignColumnsByName"),
+                "int_to_decimal_coercion_enabled": is_set("execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
+            },
         )
-
-    @property
-    def _key(self) -> StructType:
-        from pyspark.sql.types import StructType
-
-        return StructType([self._frame.schema[name] for name in self._names])
-
-    def _parse(self, schema: StructType | str) -> StructType:
-        from pyspark.sql.types import StructType
-
-        parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-        check_kind(parsed, StructType, "a schema", 'columns, such as "card STRING, n LONG"')
-        assert isinstance(parsed, StructType)
-        return parsed
 
     def _run(
         self,
-        make: type[MicroBatchOperator],
+        make: type[StatefulProcessorOperator],
         processor: Any,
         declarations: Declarations,
         output: StructType | str,
@@ -273,20 +257,19 @@ class GroupedData:
         mode: str,
         *,
         pandas: bool,
-        initial: pa.Table | None = None,
+        initial: tuple[pa.Table, tuple[str, ...]] | None = None,
     ) -> DataFrame:
-        df, schema, kind = self._frame, self._parse(output), make.kind
+        df, schema, kind, names = self._frame, _parsed(output), make.kind, self._key.names
         struct_codec(self._key, hashable=True)  # refuses types that a key cannot have
-        keyed = self._env.from_dataframe(df).key_by(self._names[0] if len(self._names) == 1 else tuple(self._names))
+        keyed = self._env.from_dataframe(df).key_by(names[0] if len(names) == 1 else tuple(names))
         settings = ProcessorSettings(
             processor=processor,
             declarations=declarations,
             time_mode=mode,
             key=self._key,
             output=RowEncoder(schema, kind).arrow_schema,
-            event_time=self._watermark if mode == "eventtime" and df.isStreaming else None,
+            watermark=self._watermark,
             frames=self._frame_options(schema) if pandas else None,
-            has_watermark=self._watermark is not None,
             initial=initial,
         )
         operator = partial(make, settings=settings, keying=keyed._keying)
@@ -295,13 +278,8 @@ class GroupedData:
         return keyed._apply(kind, processor, factory, uses_processing_time=timed).uid(kind).to_dataframe(schema)
 
 
-def _time_mode(mode: str) -> str:
-    time_mode = mode.lower() if isinstance(mode, str) else ""
-    if time_mode not in TIME_MODES:
-        from pyspark.errors import IllegalArgumentException
-
-        raise IllegalArgumentException(
-            f"[STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE] Unknown time mode {mode}. Accepted timeMode modes are 'none',"
-            " 'processingTime', 'eventTime' SQLSTATE: 42802"
-        )
-    return time_mode
+def _parsed(schema: StructType | str) -> StructType:
+    parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    check_kind(parsed, StructType, "a schema", 'columns, such as "card STRING, n LONG"')
+    assert isinstance(parsed, StructType)
+    return parsed

@@ -5,7 +5,7 @@ All keys' rows are converted together if this gives the same types as converting
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from math import ceil
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def has_conversions() -> bool:
-    from pyspark.sql import conversion
-
-    return hasattr(conversion, "ArrowBatchTransformer") and hasattr(conversion, "PandasToArrowConversion")
-
-
 @dataclass(frozen=True)
 class FrameOptions:
-    """Settings of the program and the session for the conversion between Spark rows and pandas frames."""
+    """Settings of the program and the session for the conversion between Spark rows and pandas frames.
+
+    Attributes:
+        conversion: arguments for Spark to convert frames.
+    """
 
     columns: tuple[str, ...]
     key: pa.Schema
@@ -37,10 +35,8 @@ class FrameOptions:
     zone: str
     records: int
     bytes: int
-    safe: bool
-    by_name: bool
-    int_to_decimal: bool
     int_extension: bool
+    conversion: Mapping[str, bool]
 
     def to_frame(self, batch: pa.RecordBatch) -> pd.DataFrame:
         import pandas as pd
@@ -49,17 +45,16 @@ class FrameOptions:
         columns = ArrowBatchTransformer.to_pandas(batch, timezone=self.zone, prefer_int_ext_dtype=self.int_extension)
         return pd.concat(columns, axis=1)
 
+    def keys(self, batch: pa.RecordBatch, *, keeps_types: bool) -> Iterator[tuple[Any, ...]]:
+        """Return the keys in a batch's columns. With ``keeps_types``, numbers are numpy's."""
+        columns = [series for _, series in self.to_frame(batch).items()]
+        return zip(*[c.to_numpy() if keeps_types and c.dtype.kind in "iufb" else list(c) for c in columns])
+
     def to_columns(self, frame: pd.DataFrame) -> pa.RecordBatch:
         from pyspark.sql.conversion import PandasToArrowConversion
 
         return PandasToArrowConversion.convert(
-            frame,
-            self.schema,
-            timezone=self.zone,
-            safecheck=self.safe,
-            arrow_cast=True,
-            assign_cols_by_name=self.by_name,
-            int_to_decimal_coercion_enabled=self.int_to_decimal,
+            frame, self.schema, timezone=self.zone, arrow_cast=True, **self.conversion
         )
 
 
@@ -77,15 +72,12 @@ class SortedFrames:
         self.frame: Any = options.to_frame(rows.batch)
         nulls = [field.type for field, column in zip(rows.batch.schema, rows.batch.columns) if column.null_count]
         # A column's type depends on whether it has nulls, or on the types of its values.
-        self._by_key = options.int_extension or any(is_.is_boolean(kind) for kind in nulls)
-        if keeps_types:
-            self._by_key = options.int_extension or any(is_.is_boolean(kind) or is_.is_integer(kind) for kind in nulls)
-        elif not self._by_key:
-            kinds = self.frame.dtypes
-            widths = {name: kinds[name].kind for name in kinds.index if kinds[name].kind in "iuf"}
-            types = {name: "float64" if kind == "f" else "int64" for name, kind in widths.items()}
-            self.frame = self.frame.astype(types)
-        row_bytes = rows.batch.nbytes / max(rows.batch.num_rows, 1)
+        changing = (is_.is_boolean, is_.is_integer) if keeps_types else (is_.is_boolean,)
+        self._by_key = options.int_extension or any(is_kind(kind) for is_kind in changing for kind in nulls)
+        if not keeps_types and not self._by_key:
+            kinds = {name: dtype.kind for name, dtype in self.frame.dtypes.items() if dtype.kind in "iuf"}
+            self.frame = self.frame.astype({name: "float64" if k == "f" else "int64" for name, k in kinds.items()})
+        row_bytes = rows.batch.nbytes / rows.batch.num_rows
         self._size = min(options.records, max(1, ceil(options.bytes / row_bytes))) if row_bytes else options.records
 
     def of_key(self, start: int, count: int) -> Iterator[Any]:
@@ -134,7 +126,7 @@ class FrameResults:
         import pandas as pd
 
         frames, self._frames, self._length = self._frames, [], 0
-        for _, group in groupby(frames, _kind):
+        for _, group in groupby(frames, lambda frame: (*frame.columns, *frame.dtypes)):
             alike = list(group)
             try:
                 whole = alike[0] if len(alike) == 1 else pd.concat(alike, ignore_index=True)
@@ -142,8 +134,4 @@ class FrameResults:
             except Exception:
                 columns = list(map(self._options.to_columns, alike))
             for batch in columns:
-                yield pa.Table.from_batches([batch]).cast(self._schema).combine_chunks().to_batches()[0]
-
-
-def _kind(frame: pd.DataFrame) -> tuple[Any, ...]:
-    return *frame.columns, *frame.dtypes
+                yield batch.cast(self._schema)

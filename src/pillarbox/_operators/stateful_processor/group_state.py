@@ -6,82 +6,63 @@ Source: Spark's ``FlatMapGroupsInPandasWithStateExec``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError, PySparkTypeError
 from pyspark.sql.streaming.state import GroupState
 
-from pillarbox._elements import ArrowRecords
-from pillarbox._operators.frame.captured import Pickled, load
-from pillarbox._operators.frame.collector import RUN_LIMIT
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import MicroBatch, OperatorContext
-from pillarbox._operators.stateful_processor.base_operator import MicroBatchOperator, ProcessorSettings
-from pillarbox._operators.stateful_processor.frames import FrameResults, SortedFrames
-from pillarbox._operators.stateful_processor.handle import declared_states
+from pillarbox._operators.stateful_processor.operator import ProcessorSettings, StatefulProcessorOperator
 from pillarbox._operators.stateful_processor.sorted_rows import SortedRows
 
 STATE = "state"
+_UTC = pa.timestamp("us", "UTC")
 TIMEOUTS = {"none": "NoTimeout", "processingtime": "ProcessingTimeTimeout", "eventtime": "EventTimeTimeout"}
 
 
-class GroupStateOperator(MicroBatchOperator):
+class GroupStateOperator(StatefulProcessorOperator):
     """Calls a function with each key's frames, and once for each key that timed out."""
 
     kind = "applyInPandasWithState"
+    keeps_types = True
 
     def __init__(self, context: OperatorContext, settings: ProcessorSettings, keying: Keying) -> None:
         super().__init__(context, settings, keying)
         assert settings.frames is not None
         self._options = settings.frames
-        self._pickled = Pickled(settings.processor).payload
-        self._state: Any = declared_states(settings.declarations, self.backend)[STATE]
+        self._state: Any = self._handle.states[STATE]
         self._schema = settings.declarations.variables[STATE].schemas[0]
-        self.results = FrameResults(settings.output, settings.frames)
 
-    def _call(self, rows: SortedRows | None, batch: MicroBatch) -> None:
+    def _call(self, program: Any, rows: SortedRows | None, batch: MicroBatch) -> None:
         import pandas as pd
 
-        function = load(self._pickled)
-        if rows is not None:
-            frames = SortedFrames(rows, self._options, keeps_types=True)
-            owners = self.keying.keys_of(ArrowRecords(rows.keys))
-            keys = self._keys(rows.keys)
-            for owner, key, start, count in zip(owners, keys, rows.starts.tolist(), rows.counts):
-                self.backend.set_current_key(owner)
-                self._call_group(function, key, frames.of_key(start, count), batch)
-        limit = self._limit(batch)
-        due = [] if limit is None else self.timers.due(limit)
+        call = partial(self._results_of, program)
+        self._handle_rows(call, rows, batch)
+        due = self._due(batch)
         if due:
-            values = [owner if len(self.settings.key) > 1 else (owner,) for _, owner in due]
-            schema = self._options.key
-            columns = [pa.array(column, self._in_zone(kind)) for column, kind in zip(zip(*values), schema.types)]
-            keys = self._keys(pa.RecordBatch.from_arrays(columns, schema.names))
             # Creating an empty frame takes pandas twenty times as long as copying it.
             empty = pd.DataFrame(columns=self._options.columns)
-            for (timestamp, owner), key in zip(due, keys):
+            for (timestamp, owner), key in zip(due, self._keys([owner for _, owner in due])):
                 self.backend.set_current_key(owner)
                 self.timers.delete(timestamp)
-                self._call_group(function, key, iter([empty.copy()]), batch, timed_out=timestamp)
+                self._take(call(key, iter([empty.copy()]), batch, timestamp))
         self._emit()
 
-    def _in_zone(self, kind: pa.DataType) -> pa.DataType:
-        """Return a key column's type in the rows, whose times are in the session's zone."""
-        return pa.timestamp("us", self._options.zone) if kind == pa.timestamp("us", "UTC") else kind
+    def _keys(self, owners: list[Any]) -> Iterator[tuple[Any, ...]]:
+        """Return keys as the function sees them. Their times are in the session's zone, as in rows."""
+        columns = zip(*owners) if len(self.settings.key) > 1 else [owners]
+        types = [pa.timestamp("us", self._options.zone) if kind == _UTC else kind for kind in self._options.key.types]
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, types)]
+        return self._options.keys(pa.RecordBatch.from_arrays(arrays, self._options.key.names), keeps_types=True)
 
-    def _keys(self, keys: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-        columns = []
-        for name in self.settings.key.names:
-            column = keys.column(name)
-            series = self._options.to_frame(pa.RecordBatch.from_arrays([column], ["key"]))["key"]
-            columns.append(series.to_numpy() if series.dtype.kind in "iufb" else series.tolist())
-        return zip(*columns)
-
-    def _call_group(
+    def _results_of(
         self, function: Any, key: Any, frames: Iterator[Any], batch: MicroBatch, timed_out: int | None = None
-    ) -> None:
+    ) -> Iterator[Any]:
+        """Yield the results of a function's call, and then store the state that it has set."""
         stored: Any = self._state.get()
         state = GroupState(
             optionalValue=stored,
@@ -89,7 +70,7 @@ class GroupStateOperator(MicroBatchOperator):
             eventTimeWatermarkMs=batch.watermark,
             timeoutConf=TIMEOUTS[self.settings.time_mode],
             hasTimedOut=timed_out is not None,
-            watermarkPresent=self.settings.has_watermark,
+            watermarkPresent=self.settings.watermark is not None,
             defined=stored is not None,
             updated=False,
             removed=False,
@@ -97,10 +78,8 @@ class GroupStateOperator(MicroBatchOperator):
             keyAsUnsafe=b"",
             valueSchema=self._schema,
         )
-        self.results.take(self._checked(function(key, frames, state)))
+        yield from self._checked(function(key, frames, state))
         self._store(state, timed_out)
-        if len(self.results) >= RUN_LIMIT:
-            self._emit()
 
     def _store(self, state: Any, timed_out: int | None) -> None:
         """Store the state and the timeout. If the function changes neither, both remain, as in Spark."""
@@ -118,25 +97,19 @@ class GroupStateOperator(MicroBatchOperator):
         if timeout != -1:
             self.timers.register(timeout + 1)
 
-    def _checked(self, results: Any) -> Iterable[Any]:
+    def _checked(self, results: Any) -> Iterator[Any]:
         import pandas as pd
 
         if isinstance(results, pd.DataFrame):
-            raise _wrong_type("iterable of pandas.DataFrame", results)
+            raise _wrong_type("iterable of pandas.DataFrame", type(results).__name__)
         try:
             iter(results)
         except TypeError:
-            raise _wrong_type("iterable", results) from None
+            raise _wrong_type("iterable", type(results).__name__) from None
         count = len(self._options.schema)
         for result in results:
             if not isinstance(result, pd.DataFrame):
-                raise PySparkTypeError(
-                    errorClass="UDF_RETURN_TYPE",
-                    messageParameters={
-                        "expected": "iterator of pandas.DataFrame",
-                        "actual": f"iterator of {type(result).__name__}",
-                    },
-                )
+                raise _wrong_type("iterator of pandas.DataFrame", f"iterator of {type(result).__name__}")
             if len(result.columns) != count and not (len(result.columns) == 0 and result.empty):
                 raise PySparkRuntimeError(
                     errorClass="RESULT_COLUMN_SCHEMA_MISMATCH",
@@ -145,7 +118,5 @@ class GroupStateOperator(MicroBatchOperator):
             yield result
 
 
-def _wrong_type(expected: str, actual: object) -> PySparkTypeError:
-    return PySparkTypeError(
-        errorClass="UDF_RETURN_TYPE", messageParameters={"expected": expected, "actual": type(actual).__name__}
-    )
+def _wrong_type(expected: str, actual: str) -> PySparkTypeError:
+    return PySparkTypeError(errorClass="UDF_RETURN_TYPE", messageParameters={"expected": expected, "actual": actual})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeAlias
 
 from pyspark.errors import PySparkRuntimeError
@@ -44,10 +43,11 @@ _ACTIONS = {
     "get": "getting value state",
     "clear": "clearing value state",
 }
-_DESCRIPTORS: dict[str, Callable[..., StateDescriptor]] = {
-    "value": ValueStateDescriptor,
-    "list": ListStateDescriptor,
-    "map": MapStateDescriptor,
+# The descriptor of pillarbox's state, and Spark's interface to it.
+_KINDS: dict[str, tuple[Callable[..., StateDescriptor], Callable[..., Any]]] = {
+    "value": (ValueStateDescriptor, ProcessorValueState),
+    "list": (ListStateDescriptor, ProcessorListState),
+    "map": (MapStateDescriptor, ProcessorMapState),
 }
 _CONDITIONS = {
     "CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE": (
@@ -70,11 +70,16 @@ _CONDITIONS = {
 
 @dataclass(frozen=True)
 class StateVariable:
-    """A state that a processor declares."""
+    """A state that a processor declares.
+
+    Attributes:
+        declared: the schemas as ``init`` passed them. Workers cannot parse them.
+    """
 
     kind: str
     schemas: tuple[StructType, ...]
     ttl: int | None
+    declared: tuple[Schema, ...] = ()
 
 
 @dataclass
@@ -83,14 +88,15 @@ class Declarations:
 
     variables: dict[str, StateVariable] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
-    parsed: dict[str, StructType] = field(default_factory=dict)
 
 
 class _Handle:
     """Base class of ``DriverHandle`` and ``TaskHandle``. ``phase`` is Spark's name of the handle's state."""
 
-    def __init__(self, time_mode: str, phase: str, timers: HeapTimers | None = None) -> None:
-        self._time_mode, self._phase, self._timers = time_mode, phase, timers
+    _timers: HeapTimers
+
+    def __init__(self, time_mode: str, phase: str) -> None:
+        self._time_mode, self._phase = time_mode, phase
 
     def getValueState(self, stateName: str, schema: Schema, ttlDurationMs: int | None = None) -> Any:
         return self._state("value", stateName, (schema,), ttlDurationMs or None)
@@ -115,7 +121,7 @@ class _Handle:
     def _checked_timers(self, operation: str) -> HeapTimers:
         if self._time_mode == "none":
             raise self._error(operation, "CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE")
-        if self._timers is None or self._phase != "INITIALIZED":
+        if self._phase != "INITIALIZED":
             raise self._error(operation, "CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE")
         return self._timers
 
@@ -139,6 +145,7 @@ class DriverHandle(_Handle):
         self.declarations: Declarations = Declarations()
 
     def deleteIfExists(self, stateName: str) -> None:
+        self.declarations.variables.pop(stateName, None)
         self.declarations.deleted.add(stateName)
 
     def _state(self, kind: str, name: str, schemas: tuple[Schema, ...], ttl: int | None) -> Any:
@@ -157,7 +164,7 @@ class DriverHandle(_Handle):
                 f"Error {action}: init() deletes the state {name!r} and declares it again, which would empty it in"
                 " each micro-batch: rename the new state"
             )
-        variables[name] = StateVariable(kind, tuple(map(self._parsed, schemas)), ttl)
+        variables[name] = StateVariable(kind, tuple(map(self._parsed, schemas)), ttl, schemas)
         for position, schema in enumerate(variables[name].schemas):
             struct_codec(schema, hashable=kind == "map" and position == 0)
         return UnusableState(
@@ -165,22 +172,19 @@ class DriverHandle(_Handle):
         )
 
     def _parsed(self, schema: Schema) -> StructType:
-        if not isinstance(schema, str):
-            return schema
-        parsed = self.declarations.parsed
-        if schema not in parsed:
-            try:
-                parsed[schema] = self._parse(schema)
-            except Exception as error:
-                raise PySparkRuntimeError(f"Error parsing string schema: {error}") from error
-        return parsed[schema]
+        try:
+            return self._parse(schema) if isinstance(schema, str) else schema
+        except Exception as error:
+            raise PySparkRuntimeError(f"Error parsing string schema: {error}") from error
 
 
-def declare(processor: Any, handle: DriverHandle) -> None:
-    """Call ``init`` on a copy of a processor, as Spark's driver does when a query starts."""
+def declare(processor: Any, time_mode: str, parse: Callable[[str], StructType]) -> Declarations:
+    """Return the declarations of a processor. Calls ``init`` on a copy, as Spark's driver does when a query starts."""
+    handle = DriverHandle(time_mode, parse)
     copied = load(Pickled(processor).payload)
     copied.init(handle)
     copied.close()
+    return handle.declarations
 
 
 class TaskHandle(_Handle):
@@ -189,11 +193,14 @@ class TaskHandle(_Handle):
     def __init__(
         self, time_mode: str, declarations: Declarations, backend: KeyedStateBackend, timers: HeapTimers
     ) -> None:
-        super().__init__(time_mode, "INITIALIZED", timers)
-        self._declarations = declarations
-        for name in declarations.deleted - declarations.variables.keys():
+        super().__init__(time_mode, "INITIALIZED")
+        self._declarations, self._timers = declarations, timers
+        for name in declarations.deleted:
             backend.delete_if_exists(name)
-        self.states: dict[str, Any] = declared_states(declarations, backend)
+        self.states: dict[str, Any] = {
+            name: _KINDS[variable.kind][1](name, backend.get_state(descriptor_of(name, variable)), *variable.schemas)
+            for name, variable in declarations.variables.items()
+        }
 
     def initialize(self, init: Callable[[Any], None]) -> None:
         self._phase = "CREATED"
@@ -209,37 +216,23 @@ class TaskHandle(_Handle):
 
     def _state(self, kind: str, name: str, schemas: tuple[Schema, ...], ttl: int | None) -> Any:
         self._check_phase(f"get_{kind}_state")
-        declarations = self._declarations
-        parsed = tuple([declarations.parsed.get(schema) if isinstance(schema, str) else schema for schema in schemas])
-        if declarations.variables.get(name) != StateVariable(kind, parsed, ttl):  # type: ignore[arg-type]
+        if name in self._declarations.deleted:
+            gone = f"{kind.capitalize()} state {name} is not initialized."
+            return UnusableState(
+                lambda method: PySparkRuntimeError(f"Error {_ACTIONS.get(method, 'updating value state')}: {gone}")
+            )
+        variable = self._declarations.variables.get(name)
+        if variable is None or (variable.kind, variable.declared, variable.ttl) != (kind, schemas, ttl):
             raise PySparkRuntimeError(
                 f"init() declares the state {name!r} differently than on the driver, where pillarbox called it"
                 " first: declare the same states each time"
             )
-        if name not in declarations.deleted:
-            return self.states[name]
-        gone = f"{kind.capitalize()} state {name} is not initialized."
-        return UnusableState(
-            lambda method: PySparkRuntimeError(f"Error {_ACTIONS.get(method, 'updating value state')}: {gone}")
-        )
-
-
-def declared_states(declarations: Declarations, backend: KeyedStateBackend) -> dict[str, Any]:
-    return {name: _declared(backend, name, variable) for name, variable in declarations.variables.items()}
+        return self.states[name]
 
 
 def descriptor_of(name: str, variable: StateVariable) -> StateDescriptor:
     types = [TypeInformation(schema.simpleString(), schema, names=tuple(schema.names)) for schema in variable.schemas]
-    descriptor = _DESCRIPTORS[variable.kind](name, *types)
+    descriptor = _KINDS[variable.kind][0](name, *types)
     if variable.ttl is not None:
         descriptor.enable_time_to_live(StateTtlConfig(variable.ttl))
     return descriptor
-
-
-def _declared(backend: KeyedStateBackend, name: str, variable: StateVariable) -> Any:
-    make: dict[str, Callable[..., Any]] = {
-        "value": ProcessorValueState,
-        "list": partial(ProcessorListState, name),
-        "map": ProcessorMapState,
-    }
-    return make[variable.kind](backend.get_state(descriptor_of(name, variable)), *variable.schemas)

@@ -36,17 +36,18 @@ def without_late(table: pa.Table, column: str, watermark: int) -> pa.Table:
 
 
 class SortedRows:
-    """Rows ordered by key, nulls first."""
+    """Rows ordered by key, nulls first. There is at least one row."""
 
     def __init__(self, table: pa.Table, columns: Sequence[str]) -> None:
-        order = pc.sort_indices(*_sorted_by(table, columns))
-        self.batch: Any = _one_batch(table.take(order))
+        flat = [part for name in columns for part in _parts(table.column(name))]
+        parts = pa.table(flat, list(map(str, range(len(flat)))))
+        order = pc.sort_indices(parts, [(name, "ascending") for name in parts.column_names])
+        (self.batch,) = table.take(order).combine_chunks().to_batches()
         differs = np.zeros(self.batch.num_rows, np.bool_)
-        differs[:1] = True
-        for column in columns:
-            for part in _parts(self.batch.column(column)):
-                codes = part.dictionary_encode("encode").indices.to_numpy()
-                differs[1:] |= codes[1:] != codes[:-1]
+        differs[0] = True
+        for part in parts.take(order).combine_chunks().columns:
+            codes = part.chunk(0).dictionary_encode("encode").indices.to_numpy()
+            differs[1:] |= codes[1:] != codes[:-1]
         self.starts = np.flatnonzero(differs)
         self.keys: Any = self.batch.take(pa.array(self.starts))
         self.counts: list[int] = np.diff(self.starts, append=self.batch.num_rows).tolist()
@@ -56,12 +57,6 @@ class SortedRows:
         for start in range(0, self.batch.num_rows, _PORTION):
             columns = self.batch.slice(start, _PORTION).columns
             yield from map(make, zip(*map(values_of, columns)))
-
-
-def _sorted_by(table: pa.Table, columns: Sequence[str]) -> tuple[pa.Table, list[tuple[str, str]]]:
-    parts = [part for name in columns for part in _parts(table.column(name))]
-    keys = {str(position): part for position, part in enumerate(parts)}
-    return pa.table(keys), [(name, "ascending") for name in keys]
 
 
 def _parts(column: Any) -> Iterator[Any]:
@@ -80,27 +75,21 @@ def _parts(column: Any) -> Iterator[Any]:
         yield column
 
 
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
-
-
 class RowResults:
     """Converts emitted rows to columns by name, like PySpark. Missing columns become null."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._names = schema.names
         self._is_flat = not any(pa.types.is_nested(field.type) for field in schema)
-        self._rows: list[Any] = []
-        self.take: Callable[[Iterable[Any]], None] = self._rows.extend
+        self.rows: list[Any] = []
+        self.take: Callable[[Iterable[Any]], None] = self.rows.extend
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def batches(self) -> list[pa.RecordBatch]:
-        rows = self._rows.copy()
-        self._rows.clear()
+        rows = self.rows.copy()
+        self.rows.clear()
         try:
             return [self._columns(rows)]
         except (TypeError, AttributeError, pa.ArrowException) as error:

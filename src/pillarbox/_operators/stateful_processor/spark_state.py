@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from pillarbox._operators.stateful_processor.handle import Declarations, StateVariable, descriptor_of
 from pillarbox._operators.stateful_processor.values import struct_codec
 from pillarbox._rows import column_to_list
-from pillarbox._state.inspect.view import ViewedRows
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._state.keys.map_keys import map_key
 from pillarbox._state.savepoint.manifest import OperatorTable
-from pillarbox._state.savepoint.new_table import TIMER_SLOTS, new_operator_table
-from pillarbox._state.savepoint.table import Table
-from pillarbox._state.slots import NEW, STAMPS, STATE
+from pillarbox._state.savepoint.new_table import TIMER_SLOTS, encode_rows, new_operator_table
+from pillarbox._state.slots import STAMPS, STATE
 from pillarbox._state.types.plain_types import type_of_state
 from pillarbox._types.type_information import Types
 
@@ -63,33 +61,27 @@ class SparkStateTable:
         slots: list[list[Any]] = []
         for number, variable in enumerate(self.variables.values()):
             contents = column_to_list(batch.column(STATE_COLUMN.format(number)))
-            slots += map(list, zip(*map(_converter(variable), contents)))
+            for convert in _conversions(variable):
+                slots.append([None if content is None else convert(content) for content in contents])
         timers = column_to_list(batch.column(TIMERS_COLUMN))
         slots += [[set(timestamps or ()) or None for timestamps in timers], [None] * len(keys)]
-        rows = [[NEW, *values] for values in zip(*slots)]
-        view = ViewedRows(keys, None, list(self.operator.layout), rows, np.zeros(len(keys)))
-        yield from Table(self.operator).encode([view], 0)
+        return encode_rows(self.operator, keys, slots)
 
 
-def _converter(variable: StateVariable) -> Callable[[Any], tuple[Any, ...]]:
+def _conversions(variable: StateVariable) -> list[Callable[[Any], Any]]:
+    """Return the conversions from Spark's content of a state to the state's slot, and to its stamps' slot, if any."""
     *map_keys, value = variable.schemas
+    encode_keys = [struct_codec(schema, hashable=True).encode for schema in map_keys]
     encode, ttl = struct_codec(value).encode, variable.ttl
+    parts: list[Callable[[Any], Any]] = [encode]
+    if ttl is not None:
+        parts = [lambda stored: encode(stored[0]), lambda stored: stored[1] - ttl]
 
-    def value_and_stamp(stored: Any) -> tuple[Any, Any]:
-        return (encode(stored), None) if ttl is None else (encode(stored[0]), stored[1] - ttl)
-
-    def convert(content: Any) -> tuple[Any, Any]:
-        if content is None:
-            return None, None
+    def convert(part: Callable[[Any], Any], content: Any) -> Any:
         if variable.kind == "value":
-            return value_and_stamp(content)
+            return part(content)
         if variable.kind == "list":
-            values, stamps = zip(*map(value_and_stamp, content))
-            return list(values), list(stamps)
-        encode_key = struct_codec(map_keys[0], hashable=True).encode
-        entries = {map_key(encode_key(key)): value_and_stamp(stored) for key, stored in content.items()}
-        return {key: entry for key, (entry, _) in entries.items()}, {key: at for key, (_, at) in entries.items()}
+            return list(map(part, content))
+        return {map_key(encode_keys[0](key)): part(stored) for key, stored in content.items()}
 
-    if ttl is None:
-        return lambda content: convert(content)[:1]
-    return convert
+    return [partial(convert, part) for part in parts]

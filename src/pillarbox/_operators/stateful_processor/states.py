@@ -17,11 +17,11 @@ class ProcessorValueState:
 
     __slots__ = ("clear", "exists", "get", "update")
 
-    def __init__(self, state: ValueState[Any], schema: StructType) -> None:
+    def __init__(self, name: str, state: ValueState[Any], schema: StructType) -> None:
         encode, decode = struct_codec(schema)
         value, update = state.value, state.update
         self.get: Callable[[], tuple[Any, ...] | None] = value
-        if decode is not None:
+        if decode is not tuple:
             self.get = lambda: None if (stored := value()) is None else decode(stored)
         self.exists: Callable[[], bool] = lambda: value() is not None
         self.update: Callable[[Any], None] = lambda newValue: update(encode(newValue))
@@ -70,7 +70,7 @@ class ProcessorMapState:
 
     __slots__ = ("_key", "_row", "_state", "_value")
 
-    def __init__(self, state: MapState[Any, Any], key: StructType, value: StructType) -> None:
+    def __init__(self, name: str, state: MapState[Any, Any], key: StructType, value: StructType) -> None:
         self._state, self._key, self._value = state, struct_codec(key, hashable=True), struct_codec(value)
         self._row = row_maker(tuple(value.names))
 
@@ -79,8 +79,7 @@ class ProcessorMapState:
 
     def getValue(self, key: Any) -> tuple[Any, ...] | None:
         stored = self._state.get(self._key.encode(key))
-        decode = self._value.decode
-        return None if stored is None else self._row(stored if decode is None else decode(stored))
+        return None if stored is None else self._row(self._value.decode(stored))
 
     def containsKey(self, key: Any) -> bool:
         return self._state.contains(self._key.encode(key))
@@ -105,7 +104,7 @@ class ProcessorMapState:
 
 
 def _decoded(codec: Codec, stored: Iterable[Any]) -> list[Any]:
-    return list(stored) if codec.decode is None else list(map(codec.decode, stored))
+    return list(stored) if codec.decode is tuple else list(map(codec.decode, stored))
 
 
 class UnusableState:

@@ -22,13 +22,9 @@ from pillarbox._types.schema import is_collated
 
 Function = Callable[[Any], Any]
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-_BITS: dict[type[spark.DataType], int] = {
-    spark.ByteType: 8,
-    spark.ShortType: 16,
-    spark.IntegerType: 32,
-    spark.LongType: 64,
-}
-_TIMESTAMP, _NTZ = spark.TimestampType(), spark.TimestampNTZType()
+_TIMESTAMP = spark.TimestampType()
+# Types whose values are stored as Spark's conversion to its internal form and back returns them.
+_VIA_INTERNAL = (spark.DateType, spark.TimestampNTZType, spark.DayTimeIntervalType)
 _TAKEN = frozenset(dir(spark.Row))
 
 
@@ -45,22 +41,28 @@ def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
     return lambda values: new(kind, values)
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
 class Codec(NamedTuple):
-    """Converts a type's values for storage and back. ``decode`` is None if no conversion back is needed."""
+    """Converts a type's values for storage and back."""
 
     encode: Function
-    decode: Function | None = None
+    decode: Function = _same
 
 
 def struct_codec(schema: spark.StructType, *, hashable: bool = False, zone: dt.tzinfo | None = None) -> Codec:
     """Return the codec of a struct, which is stored and returned as a plain tuple.
 
+    ``decode`` is ``tuple`` if no conversion back is needed.
+
     Args:
         hashable: whether stored values can be dictionary keys.
         zone: the time zone of returned timestamps. None means the machine's zone.
     """
-    codecs = [_codec(field.dataType, hashable, zone) for field in schema]
-    encoders, count = [codec.encode for codec in codecs], len(codecs)
+    encoders, decode = _fields(schema, tuple, hashable, zone)
+    count = len(encoders)
 
     def encode(value: Any) -> Any:
         values = tuple(value)
@@ -72,7 +74,6 @@ def struct_codec(schema: spark.StructType, *, hashable: bool = False, zone: dt.t
             )
         return tuple([convert(item) for convert, item in zip(encoders, values)])
 
-    decode = _decoder_of(codecs, tuple)
     if count != 1:
         return Codec(encode, decode)
     first = encoders[0]
@@ -81,33 +82,30 @@ def struct_codec(schema: spark.StructType, *, hashable: bool = False, zone: dt.t
     )
 
 
-def _decoder_of(codecs: list[Codec], make: Callable[[Iterable[Any]], Any]) -> Function | None:
-    if make is tuple and all(codec.decode is None for codec in codecs):
-        return None
-    decoders = [codec.decode or _same for codec in codecs]
-    return lambda values: make([decode(item) for decode, item in zip(decoders, values)])
-
-
-def _same(value: Any) -> Any:
-    return value
+def _fields(
+    schema: spark.StructType, make: Callable[[Iterable[Any]], Any], hashable: bool, zone: dt.tzinfo | None
+) -> tuple[list[Function], Function]:
+    """Return the encoders of a struct's fields, and the struct's decoder, which calls ``make`` with the values."""
+    codecs = [_codec(field.dataType, hashable, zone) for field in schema]
+    encoders, decoders = [codec.encode for codec in codecs], [codec.decode for codec in codecs]
+    if all(decode is _same for decode in decoders):
+        return encoders, make
+    return encoders, lambda values: make([decode(item) for decode, item in zip(decoders, values)])
 
 
 def _codec(kind: spark.DataType, hashable: bool, zone: dt.tzinfo | None) -> Codec:
-    if type(kind) in _BITS:
-        return Codec(_integer(_BITS[type(kind)]))
     if isinstance(kind, spark.StructType):
         return _nested(kind, hashable, zone)
     if isinstance(kind, spark.ArrayType):
         element = _codec(kind.elementType, hashable, zone)
         make: Any = tuple if hashable else list
-        decode = element.decode or _same
         return Codec(
             lambda value: make(map(element.encode, value)) if isinstance(value, (list, tuple)) else None,
-            lambda value: None if value is None else list(map(decode, value)),
+            lambda value: None if value is None else list(map(element.decode, value)),
         )
     if isinstance(kind, spark.MapType) and not hashable:
         key, item = _codec(kind.keyType, True, zone), _codec(kind.valueType, False, zone)
-        key_of, item_of = key.decode or _same, item.decode or _same
+        key_of, item_of = key.decode, item.decode
         return Codec(
             lambda value: (
                 {key.encode(k): item.encode(v) for k, v in value.items()} if isinstance(value, dict) else None
@@ -123,6 +121,8 @@ def _codec(kind: spark.DataType, hashable: bool, zone: dt.tzinfo | None) -> Code
         return Codec(_decimal(kind))
     if isinstance(kind, spark.TimestampType):
         return Codec(_timestamp, lambda value: None if value is None else value.astimezone(zone).replace(tzinfo=None))
+    if type(kind) in _VIA_INTERNAL:
+        return Codec(lambda value: kind.fromInternal(kind.toInternal(value)))
     codec = _CODECS.get(type(kind))
     if codec is None:
         raise ProgramError(
@@ -167,20 +167,8 @@ def _binary(value: Any) -> bytes | None:
     return value.encode() if isinstance(value, str) else None if value is None else bytes(value)
 
 
-def _date(value: Any) -> dt.date | None:
-    return None if value is None else dt.date.fromordinal(value.toordinal())
-
-
 def _timestamp(value: Any) -> dt.datetime | None:
     return None if value is None else _EPOCH + dt.timedelta(microseconds=_TIMESTAMP.toInternal(value))
-
-
-def _wall_clock(value: Any) -> dt.datetime | None:
-    return None if value is None else _NTZ.fromInternal(_NTZ.toInternal(value))
-
-
-def _interval(value: Any) -> dt.timedelta | None:
-    return None if value is None else dt.timedelta(value.days, value.seconds, value.microseconds)
 
 
 def _decimal(kind: spark.DecimalType) -> Function:
@@ -202,10 +190,8 @@ def _decimal(kind: spark.DecimalType) -> Function:
 
 
 def _nested(kind: spark.StructType, hashable: bool, zone: dt.tzinfo | None) -> Codec:
-    codecs = [_codec(field.dataType, hashable, zone) for field in kind]
-    encoders, names = [codec.encode for codec in codecs], kind.names
-    decode = _decoder_of(codecs, row_maker(tuple(names)))
-    assert decode is not None
+    names = kind.names
+    encoders, decode = _fields(kind, row_maker(tuple(names)), hashable, zone)
 
     def encode(value: Any) -> tuple[Any, ...] | None:
         if value is None:
@@ -222,6 +208,10 @@ def _nested(kind: spark.StructType, hashable: bool, zone: dt.tzinfo | None) -> C
 
 
 _CODECS: dict[type[spark.DataType], Codec] = {
+    spark.ByteType: Codec(_integer(8)),
+    spark.ShortType: Codec(_integer(16)),
+    spark.IntegerType: Codec(_integer(32)),
+    spark.LongType: Codec(_integer(64)),
     spark.FloatType: Codec(_only(float, lambda value: float(np.float32(value)))),
     spark.DoubleType: Codec(_only(float)),
     spark.BooleanType: Codec(_only(bool)),
@@ -229,7 +219,4 @@ _CODECS: dict[type[spark.DataType], Codec] = {
     spark.VarcharType: Codec(_string),
     spark.CharType: Codec(_string),
     spark.BinaryType: Codec(_binary),
-    spark.DateType: Codec(_date),
-    spark.TimestampNTZType: Codec(_wall_clock),
-    spark.DayTimeIntervalType: Codec(_interval),
 }

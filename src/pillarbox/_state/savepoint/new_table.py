@@ -55,6 +55,13 @@ def new_operator_table(
     )
 
 
+def encode_rows(operator: OperatorTable, keys: list[Any], slots: list[list[Any]]) -> Iterator[pa.RecordBatch]:
+    """Return the rows of an operator's table. ``slots`` has a column for each slot in its layout."""
+    rows = [[NEW, *values] for values in zip(*slots)] if slots else [[NEW] for _ in keys]
+    view = ViewedRows(keys, None, list(operator.layout), rows, np.zeros(len(keys)))
+    return Table(operator).encode([view], 0)
+
+
 @dataclass(frozen=True)
 class NewTable:
     """The table of an operator that no program has written yet: keys, states, and timers of its keys.
@@ -115,9 +122,7 @@ class NewTable:
             slots.append(self._checked(name, declared, keys, self._values(batch, name)))
         if self.timers is not None:
             slots += self._timer_slots(keys, self._values(batch, self.timers))
-        rows = [[NEW, *values] for values in zip(*slots)] if slots else [[NEW] for _ in keys]
-        view = ViewedRows(keys, None, list(self.operator.layout), rows, np.zeros(len(keys)))
-        yield from Table(self.operator).encode([view], 0)
+        yield from encode_rows(self.operator, keys, slots)
 
     def _values(self, batch: pa.RecordBatch, name: str) -> list[Any]:
         try:

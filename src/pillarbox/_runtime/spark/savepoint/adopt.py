@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import pyarrow as pa
 
 import pillarbox
 from pillarbox._elements import dumps
 from pillarbox._errors import CheckpointMismatchError, ProgramError, describe, listed, shorten
 from pillarbox._operators.stateful_processor.group_state import STATE, GroupStateOperator
-from pillarbox._operators.stateful_processor.handle import (
-    SPARK_MODES,
-    Declarations,
-    DriverHandle,
-    StateVariable,
-    declare,
-)
-from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
+from pillarbox._operators.stateful_processor.handle import SPARK_MODES, Declarations, StateVariable, declare
+from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator, event_time_state
 from pillarbox._operators.stateful_processor.spark_state import STATE_COLUMN, TIMERS_COLUMN, SparkStateTable
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
-from pillarbox._runtime.spark.failures import unwrapped_failures
-from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.savepoint import savepoint as files
+from pillarbox._runtime.spark.savepoint.write_state import write
 from pillarbox._runtime.spark.session import session_settings
 from pillarbox._runtime.spark.session.directories import check_session, checked_directory
 from pillarbox._state.savepoint.manifest import Manifest
-from pillarbox._state.savepoint.table import Table
 from pillarbox._types.codecs import time_zone
 from pillarbox._types.schema import resolve_schema
 
@@ -45,8 +35,12 @@ T = TypeVar("T")
 _FRAMES = "transformWithStateInPandasExec"
 _PROCESSORS = ("transformWithStateInPySparkExec", _FRAMES)
 _GROUP_STATE = "applyInPandasWithState"
-# Spark's kinds of state: ``(pillarbox's kind, column in Spark's reader)``.
-_KINDS = {"ValueState": ("value", "value"), "ListState": ("list", "list_value"), "MapState": ("map", "map_value")}
+# Spark's kinds of state: ``(pillarbox's kind, column in Spark's reader, parts of the column's type)``.
+_KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "ValueState": ("value", "value", ()),
+    "ListState": ("list", "list_value", ("elementType",)),
+    "MapState": ("map", "map_value", ("keyType", "valueType")),
+}
 
 
 def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: StatefulProcessor | None = None) -> None:
@@ -86,7 +80,12 @@ def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: State
         )
     rows, table = _SparkState(query).rows_for(processor)
     files.check_new(spark, directory)
-    _write(directory, query, rows, table)
+    late = event_time_state(None, query.checkpoint.offsets([query.epoch])[query.epoch].watermark)
+    task = dumps({"event_time": {"operators": {table.operator.uid: late}}})
+    subtask = {"uid": table.operator.uid, "subtask": 0, "parallelism": 1, "watermark": None, "task": task}
+    sources = files.sources_at(spark, query.checkpoint, query.epoch)
+    manifest = Manifest(pillarbox.__version__, query.epoch, None, (), sources, files={}, checkpoint=str(query))
+    write(directory, rows, table, [subtask], manifest)
 
 
 class _SparkState:
@@ -114,9 +113,7 @@ class _SparkState:
 
     def _of_processor(self, processor: Any) -> tuple[DataFrame, SparkStateTable]:
         mode = next(mode for mode, name in SPARK_MODES.items() if name == self._properties["timeMode"])
-        handle = DriverHandle(mode, resolve_schema)
-        declare(processor, handle)
-        declarations = handle.declarations
+        declarations = declare(processor, mode, resolve_schema)
         stored = {variable["stateName"]: variable for variable in self._properties["stateVariables"]}
         names = [name for name in stored if not name.startswith("$")]  # names of Spark's own state
         undeclared = sorted({*names} - declarations.variables.keys() - declarations.deleted)
@@ -151,13 +148,9 @@ class _SparkState:
     def _variable(self, name: str, variable: StateVariable, noted: Any, column: str) -> DataFrame:
         read = partial(self._query.state_rows, stateVarName=name, flattenCollectionTypes=False)
         frame = self._readable(f"the state {name!r}", read)
-        kind, content = _KINDS[noted["stateVariableType"]]
-        stored: Any = frame.schema[content].dataType
-        types = [stored]
-        if kind == "list":
-            types = [stored.elementType]
-        elif kind == "map":
-            types = [stored.keyType, stored.valueType]
+        kind, content, parts = _KINDS[noted["stateVariableType"]]
+        stored = frame.schema[content].dataType
+        types: list[Any] = [getattr(stored, part) for part in parts] or [stored]
         if noted["ttlEnabled"]:
             types[-1] = types[-1]["value"].dataType
         then = _shown(kind, types, has_ttl=noted["ttlEnabled"])
@@ -210,38 +203,3 @@ def _is_local(zone: dt.tzinfo) -> bool:
 
 def _shown(kind: str, types: Sequence[DataType], *, has_ttl: bool) -> str:
     return f"a {kind} of {', '.join(kind.simpleString() for kind in types)}{' with a time-to-live' if has_ttl else ''}"
-
-
-def _write(directory: str, query: CheckpointState, rows: DataFrame, table: SparkStateTable) -> None:
-    spark, epoch, uid = query.spark, query.epoch, table.operator.uid
-    sources = files.sources_at(spark, query.checkpoint, epoch)
-    # The next micro-batch drops rows up to the last watermark.
-    late = {
-        "watermark": query.checkpoint.offsets([epoch])[epoch].watermark,
-        "idle": None,
-        "quiet_since": None,
-        "silent": False,
-    }
-    task = dumps({"event_time": {"operators": {uid: late}}})
-    subtask = {"uid": uid, "subtask": 0, "parallelism": 1, "watermark": None, "task": task}
-    with unwrapped_failures():
-        files.begin(spark, directory)
-        schema = files.spark_schema(Table(table.operator).schema)
-        files.write_table(map_in_arrow(rows, "adopt", partial(_encoded, table), schema), directory, uid)
-        files.write_tasks(spark, [subtask], directory)
-        manifest = Manifest(
-            pillarbox=pillarbox.__version__,
-            epoch=epoch,
-            programs=None,
-            operators=(table.operator,),
-            sources=sources,
-            files={},
-            checkpoint=str(query),
-        )
-        files.complete(spark, directory, manifest)
-
-
-def _encoded(table: SparkStateTable, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        if batch.num_rows:
-            yield from table.encode(batch)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 import pillarbox
 from pillarbox._errors import CheckpointMismatchError, ProgramError, TypeMismatchError, shorten
+from pillarbox._operators.stateful_processor.spark_state import SparkStateTable
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow, quoted
 from pillarbox._runtime.spark.savepoint import savepoint as files
@@ -83,11 +84,11 @@ def write_state(
         other = files.open_savepoint(spark, like)
         rows, edited = _edited(df, other.manifest, uid)
         tasks = [row.asDict() for row in other.tasks.collect() if row["uid"] == uid]
-        _write(spark, directory, uid, rows, edited, tasks, other.manifest)
+        write(directory, rows, edited, tasks, _manifest(other.manifest.epoch, other.manifest.programs))
         return
     table, columns = _new(df, uid, key, states, timers)
     _check_unique(df, list(table.keys), uid)
-    _write(spark, directory, uid, df.select(*map(quoted, columns)), table, [], None)
+    write(directory, df.select(*map(quoted, columns)), table, [], _manifest(0, None))
 
 
 def _new(
@@ -196,15 +197,23 @@ def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, Edi
     return rows, edited
 
 
-def _write(
-    spark: SparkSession,
+def _manifest(epoch: int, programs: list[dict[str, Any]] | None) -> Manifest:
+    return Manifest(pillarbox.__version__, epoch, programs, operators=(), sources=Sources(), files={})
+
+
+def write(
     directory: str,
-    uid: str,
     rows: DataFrame,
-    table: NewTable | EditedTable,
+    table: NewTable | EditedTable | SparkStateTable,
     tasks: list[dict[str, Any]],
-    like: Manifest | None,
+    manifest: Manifest,
 ) -> None:
+    """Write an operator's table, which encodes ``rows``, and its rows of ``tasks``.
+
+    Args:
+        manifest: the manifest of a new savepoint, without the operator. An existing savepoint keeps its manifest.
+    """
+    spark, uid = rows.sparkSession, table.operator.uid
     before = _existing_savepoint(spark, directory, uid)
     with unwrapped_failures():
         if before is None:
@@ -214,17 +223,7 @@ def _write(
         files.write_table(encoded, directory, uid)
         others = [] if before is None else [row.asDict() for row in before.tasks.collect()]
         files.write_tasks(spark, [*others, *tasks], directory)
-        manifest = Manifest(
-            pillarbox=pillarbox.__version__,
-            epoch=0 if like is None else like.epoch,
-            programs=None if like is None else like.programs,
-            operators=(),
-            sources=Sources(),
-            files={},
-            drained=is_drained(tasks),
-        )
-        if before is not None:
-            manifest = before.manifest
+        manifest = replace(manifest, drained=is_drained(tasks)) if before is None else before.manifest
         operators = sorted([*manifest.operators, table.operator], key=lambda operator: operator.uid)
         files.complete(spark, directory, replace(manifest, operators=tuple(operators)))
 
@@ -244,7 +243,9 @@ def _existing_savepoint(spark: SparkSession, directory: str, uid: str) -> files.
     return None
 
 
-def _encoded(table: NewTable | EditedTable, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _encoded(
+    table: NewTable | EditedTable | SparkStateTable, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if batch.num_rows:
             yield from table.encode(batch)
