@@ -167,7 +167,8 @@ def _print(
     texts = [[_shown(row[name]) for name in columns] for row in rows]
     for cells in texts:
         table.add_row(*map(_text, cells))
-    if not rows or _width(console, table) <= (widest if console.width == _ENDLESS else console.width):
+    width = Measurement.get(console, console.options.update(width=_ENDLESS), table).maximum
+    if not rows or width <= (widest if console.width == _ENDLESS else console.width):
         console.print(table)
         return
     for number, cells in enumerate(texts, 1):
@@ -182,10 +183,6 @@ def _print(
 
 def _shown(cell: Any) -> str:
     return readable(cell) if isinstance(cell, Bytes) else f"{cell:,}" if isinstance(cell, int) else str(cell or "")
-
-
-def _width(console: Console, table: Table) -> int:
-    return Measurement.get(console, console.options.update(width=_ENDLESS), table).maximum
 
 
 def _text(text: str, style: str = "") -> Text:

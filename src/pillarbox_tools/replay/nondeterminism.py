@@ -20,15 +20,8 @@ _NAMED = 10
 
 # Modules with nondeterministic functions, and the prefix of these functions' names.
 _MODULES = {"random": "", "secrets": "", "uuid": "uuid"}
-_FUNCTIONS = {
-    time.time: "time.time()",
-    time.time_ns: "time.time_ns()",
-    time.monotonic: "time.monotonic()",
-    time.perf_counter: "time.perf_counter()",
-    time.localtime: "time.localtime()",
-    time.gmtime: "time.gmtime()",
-    os.urandom: "os.urandom()",
-}
+_CLOCKS = ("time", "time_ns", "monotonic", "perf_counter", "localtime", "gmtime")
+_FUNCTIONS = {os.urandom: "os.urandom()", **{getattr(time, name): f"time.{name}()" for name in _CLOCKS}}
 # Python's own modules, which call these functions for user code.
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _METHODS = ("now", "utcnow", "today")
