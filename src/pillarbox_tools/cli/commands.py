@@ -9,11 +9,11 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from rich.console import Console
@@ -60,7 +60,7 @@ def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated.")
     @click.option("--verbose", is_flag=True, help="Show Spark's log, and tracebacks of errors.")
     @functools.wraps(command)
-    def wrapper(master: str, settings: tuple[str, ...], verbose: bool, **arguments: Any) -> None:
+    def wrapper(master: str, settings: tuple[str, ...], verbose: bool, **arguments: Any) -> Any:
         pairs = [setting.partition("=") for setting in settings]
         for name, equals, _ in pairs:
             if not name or not equals:
@@ -76,18 +76,16 @@ def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
                 yield spark
 
         try:
-            command(open_session=open_session, **arguments)
+            return command(open_session=open_session, **arguments)
         except Exception as error:
             # If a pipe's reader closes it early, Click ends the command.
             if verbose or isinstance(error, (click.ClickException, BrokenPipeError)):
                 raise
-            raise click.ClickException(_sentence(error)) from None
+            is_ours = isinstance(error, PillarboxError)
+            message = str(error) if is_ours else f"{_java_message(error)} (--verbose shows more)"
+            raise click.ClickException(message) from None
 
     return wrapper
-
-
-def _sentence(error: Exception) -> str:
-    return str(error) if isinstance(error, PillarboxError) else f"{_java_message(error)} (--verbose shows more)"
 
 
 _JAVA_CAUSES = re.compile(
@@ -101,10 +99,8 @@ def _java_message(error: Exception) -> str:
     causes = [(name.rpartition(".")[2], message) for name, message in _JAVA_CAUSES.findall(text) if message.strip()]
     if causes:
         kind, text = next((cause for cause in causes if cause[0] != "SparkException"), causes[-1])
-    return f"{kind}: {_STATE.sub('', text.partition(_STACK)[0].partition(_AT)[0]).strip()}"
-
-
-_STACK, _AT = "\n\nJVM stacktrace", "\n\tat "
+    sentence = text.partition("\n\nJVM stacktrace")[0].partition("\n\tat ")[0]
+    return f"{kind}: {_STATE.sub('', sentence).strip()}"
 
 
 def _where(rows: DataFrame, condition: str) -> DataFrame:
@@ -119,15 +115,37 @@ def _where(rows: DataFrame, condition: str) -> DataFrame:
         raise click.BadParameter(f"{condition!r}: {_java_message(error)}{hint}", param_hint="--where") from None
 
 
-def print_message(result: dict[str, Any], message: str, *, as_json: bool) -> None:
-    click.echo(json.dumps(result) if as_json else message)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 
 
-def print_result(result: dict[str, Any], table: Callable[[Console, dict[str, Any]], None], *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(result, indent=2, ensure_ascii=False))
-    else:
-        table(show.output(), result)
+class Report(NamedTuple):
+    """A command's result as a JSON object, and as a sentence or a function that prints tables."""
+
+    result: dict[str, Any]
+    text: str | Callable[[Console, dict[str, Any]], None]
+    has_failed: bool = False
+
+    def print(self, *, as_json: bool) -> None:
+        """Print the result, and exit with 1 if the command has failed."""
+        if isinstance(self.text, str):
+            click.echo(json.dumps(self.result) if as_json else self.text)
+        elif as_json:
+            click.echo(json.dumps(self.result, indent=2, ensure_ascii=False))
+        else:
+            self.text(show.output(), self.result)
+        if self.has_failed:
+            sys.exit(1)
+
+
+def prints_report(command: Callable[..., Report]) -> Callable[..., None]:
+    """Add the option --json, and print the report that the command returns."""
+
+    @JSON
+    @functools.wraps(command)
+    def wrapper(as_json: bool, **arguments: Any) -> None:
+        command(**arguments).print(as_json=as_json)
+
+    return wrapper
 
 
 def location(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -142,7 +160,6 @@ def timeout_option(help: str) -> Callable[[Any], Any]:
 
 
 CHECKPOINT = click.argument("checkpoint", callback=location)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 _EPOCH = click.option(
     "--epoch",
     type=click.IntRange(0),
@@ -161,11 +178,9 @@ _EPOCH = click.option(
     metavar="CHECKPOINT",
     help="Another checkpoint: list the reasons why its program could not resume from CHECKPOINT.",
 )
-@JSON
+@prints_report
 @with_spark
-def inspect(
-    checkpoint: str, epoch: int | None, top: int, against: str | None, as_json: bool, open_session: Any
-) -> None:
+def inspect(checkpoint: str, epoch: int | None, top: int, against: str | None, open_session: Any) -> Report:
     """Show the contents of CHECKPOINT, or of a savepoint.
 
     The command shows the program, the epochs, and each operator's keys, timers, watermark and bytes. All state is read
@@ -181,15 +196,11 @@ def inspect(
         if is_savepoint(spark, checkpoint):
             if epoch is not None or against is not None:
                 raise click.UsageError(f"{checkpoint} is a savepoint: --epoch and --against are for checkpoints")
-            result = inspect_savepoint(spark, checkpoint)
-            print_result(result, show.savepoint, as_json=as_json)
-            return
+            return Report(inspect_savepoint(spark, checkpoint), show.savepoint)
         result = inspect_checkpoint(spark, checkpoint, epoch, top)
         if against is not None:
             result["changes"] = changes_to(spark, checkpoint, against)
-    print_result(result, show.checkpoint, as_json=as_json)
-    if result.get("changes", {}).get("refused"):
-        sys.exit(1)
+    return Report(result, show.checkpoint, has_failed=bool(result.get("changes", {}).get("refused")))
 
 
 @pillarbox.command()
@@ -237,27 +248,28 @@ def state(
             with new_folder(spark, output):
                 rows.write.mode("append").parquet(output)
             count = reader(spark).parquet(output).count()
-            print_message({"output": output, "rows": count}, f"{output}: {show.counted(count, 'row')}", as_json=as_json)
+            report = Report({"output": output, "rows": count}, f"{output}: {show.counted(count, 'row')}")
+            report.print(as_json=as_json)
             return
         if limit:
             rows = rows.limit(limit + 1)
         texts = rows.selectExpr("to_json(struct(*), map('ignoreNullFields', 'false')) AS line").toLocalIterator()
-        lines: Iterable[str] = (row.line for row in texts)
+        lines = (row.line for row in texts)
         if as_json:
             for line in islice(lines, limit or None):
                 click.echo(line)
             return
-        lines = list(lines)
-    show.rows(show.output(), rows.columns, lines, limit)
+        printed = list(lines)
+    show.rows(show.output(), rows.columns, printed, limit)
 
 
 @pillarbox.command()
 @CHECKPOINT
 @click.argument("uid")
 @click.argument("key")
-@JSON
+@prints_report
 @with_spark
-def key(checkpoint: str, uid: str, key: str, as_json: bool, open_session: Any) -> None:
+def key(checkpoint: str, uid: str, key: str, open_session: Any) -> Report:
     """Show KEY's state and timers in the operator UID of CHECKPOINT, and which epochs changed them.
 
     The command reads the last five epochs that Spark retains. KEY is text, a number, a date, or JSON for a key of
@@ -267,8 +279,7 @@ def key(checkpoint: str, uid: str, key: str, as_json: bool, open_session: Any) -
     from pillarbox._runtime.spark.reading.key_life import key_history
 
     with open_session(f"Reading a key of {uid}") as spark:
-        result = key_history(spark, checkpoint, uid, key)
-    print_result(result, show.key, as_json=as_json)
+        return Report(key_history(spark, checkpoint, uid, key), show.key)
 
 
 @pillarbox.command()
@@ -280,9 +291,9 @@ def key(checkpoint: str, uid: str, key: str, as_json: bool, open_session: Any) -
     metavar="N",
     help="Number of tasks that run at the same time.",
 )
-@JSON
+@prints_report
 @with_spark
-def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any) -> None:
+def rescale(checkpoint: str, parallelism: int, open_session: Any) -> Report:
     """Change the parallelism of CHECKPOINT's query, which must be stopped.
 
     The state is moved to N Spark partitions. Then start the same program with set_parallelism(N). It resumes exactly
@@ -297,7 +308,7 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
         changed = change(spark, checkpoint, parallelism)
     now = f"now; start with set_parallelism({parallelism})" if changed else "already"
     result = {"checkpoint": checkpoint, "parallelism": parallelism, "changed": changed}
-    print_message(result, f"{checkpoint}: its parallelism is {parallelism} {now}", as_json=as_json)
+    return Report(result, f"{checkpoint}: its parallelism is {parallelism} {now}")
 
 
 @pillarbox.command()
@@ -313,18 +324,11 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
     help="With --stop: first emit the final watermark, so that all windows and event-time timers fire.",
 )
 @timeout_option("With --stop: time limit for stopping the query (seconds).")
-@JSON
+@prints_report
 @with_spark
 def savepoint(
-    checkpoint: str,
-    directory: str,
-    epoch: int | None,
-    stop: bool,
-    drain: bool,
-    timeout: float,
-    as_json: bool,
-    open_session: Any,
-) -> None:
+    checkpoint: str, directory: str, epoch: int | None, stop: bool, drain: bool, timeout: float, open_session: Any
+) -> Report:
     """Write a savepoint of CHECKPOINT into DIRECTORY, which must not exist.
 
     A savepoint contains all state of the query as plain Parquet. A program can start from it with any number of
@@ -357,36 +361,30 @@ def savepoint(
             if not stop:
                 raise
             result = {"savepoint": directory, "epoch": None, "operators": None, "bytes": None}
-            sentence = f"{directory}: the driver has written the savepoint, on its own file system"
-            print_message(result, sentence, as_json=as_json)
-            return
+            return Report(result, f"{directory}: the driver has written the savepoint, on its own file system")
     uids = [operator.uid for operator in manifest.operators]
     size = sum(file.length for file in manifest.files.values())
-    print_message(
+    return Report(
         {"savepoint": directory, "epoch": manifest.epoch, "operators": uids, "bytes": size},
         f"{directory}: a savepoint of epoch {manifest.epoch}; state of {show.counted(len(uids), 'operator')},"
         f" {readable(size)}{'; drained' if manifest.drained else ''}",
-        as_json=as_json,
     )
 
 
-class _Processor(click.ParamType[Any]):
-    """A ``StatefulProcessor`` as MODULE:NAME: an object, or a class whose constructor takes no arguments."""
-
-    name = "module:name"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        module, _, name = value.partition(":")
-        if not module or not name:
-            self.fail(f"{value!r} is not MODULE:NAME", param, ctx)
-        sys.path.insert(0, "")  # as with python -m
-        try:
-            processor = resolve_name(value)
-            return processor() if isinstance(processor, type) else processor
-        except Exception as error:
-            self.fail(f"{value!r} cannot be loaded: {type(error).__name__}: {error}", param, ctx)
-        finally:
-            sys.path.remove("")
+def _load_processor(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+    """Load a ``StatefulProcessor`` from MODULE:NAME: an object, or a class whose constructor takes no arguments."""
+    if value is None:
+        return None
+    if not all(value.partition(":")):
+        raise click.BadParameter(f"{value!r} is not MODULE:NAME")
+    sys.path.insert(0, "")  # as with python -m
+    try:
+        processor = resolve_name(value)
+        return processor() if isinstance(processor, type) else processor
+    except Exception as error:
+        raise click.BadParameter(f"{value!r} cannot be loaded: {type(error).__name__}: {error}") from None
+    finally:
+        sys.path.remove("")
 
 
 @pillarbox.command()
@@ -394,12 +392,13 @@ class _Processor(click.ParamType[Any]):
 @click.argument("directory", callback=location)
 @click.option(
     "--processor",
-    type=_Processor(),
+    metavar="MODULE:NAME",
+    callback=_load_processor,
     help="The StatefulProcessor of the query, or its class. Not for applyInPandasWithState.",
 )
-@JSON
+@prints_report
 @with_spark
-def adopt(checkpoint: str, directory: str, processor: Any, as_json: bool, open_session: Any) -> None:
+def adopt(checkpoint: str, directory: str, processor: Any, open_session: Any) -> Report:
     """Write a savepoint of a Spark query that ran without pillarbox into DIRECTORY, which must not exist.
 
     CHECKPOINT belongs to a stopped query with transformWithState, transformWithStateInPandas or applyInPandasWithState.
@@ -416,19 +415,18 @@ def adopt(checkpoint: str, directory: str, processor: Any, as_json: bool, open_s
         savepoint = open_savepoint(spark, directory)
         uid = savepoint.manifest.operators[0].uid
         epoch, keys = savepoint.manifest.epoch, savepoint.rows(uid)
-    print_message(
+    return Report(
         {"savepoint": directory, "epoch": epoch, "operator": uid, "keys": keys},
         f"{directory}: a savepoint of micro-batch {epoch}; {uid!r} has {show.counted(keys, 'key')}",
-        as_json=as_json,
     )
 
 
 @pillarbox.command()
 @CHECKPOINT
 @timeout_option("Time limit for the running epoch (seconds); then it is interrupted.")
-@JSON
+@prints_report
 @with_spark
-def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> None:
+def stop(checkpoint: str, timeout: float, open_session: Any) -> Report:
     """Stop CHECKPOINT's running query between two epochs, without a savepoint.
 
     The running epoch completes and is committed, so the next start repeats no epoch, and 'pillarbox rescale' accepts
@@ -447,4 +445,4 @@ def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> N
         begun = None if files.unfinished is None else last + 1
     where = f"after epoch {last}" if begun is None else f"in epoch {begun}, which the next start repeats"
     result = {"checkpoint": checkpoint, "last_epoch": last, "unfinished_epoch": begun}
-    print_message(result, f"{checkpoint}: the query is stopped {where}", as_json=as_json)
+    return Report(result, f"{checkpoint}: the query is stopped {where}")

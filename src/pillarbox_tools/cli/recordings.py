@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from pillarbox._errors import PillarboxError
-from pillarbox_tools.cli.commands import JSON, location, print_message, timeout_option, with_spark
+from pillarbox_tools.cli.commands import Report, location, prints_report, timeout_option, with_spark
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.session.writer import Start
@@ -41,13 +40,9 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
             runpy.run_path(str(program), run_name="__main__")
     except _StartCalledError as caught_error:
         (raised,) = caught_error.args
-        if isinstance(raised, PillarboxError):
-            raise click.ClickException(str(raised)) from None
         if raised is not None:
             raise raised from None
         return
-    except PillarboxError as error:
-        raise click.ClickException(str(error)) from None
     finally:
         sys.argv, sys.path[:] = before
     raise click.ClickException(f"{program} ended without pillarbox.start(...), so nothing was recorded")
@@ -75,7 +70,7 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
     help="Maximum size of the task's input, and of the query's state files (each in bytes).",
 )
 @timeout_option("Time limit for the repeated epoch, and for the response of a running query's driver (seconds).")
-@JSON
+@prints_report
 @click.argument("arguments", nargs=-1)
 @with_spark
 def record(
@@ -83,11 +78,10 @@ def record(
     directory: str,
     program: Path | None,
     timeout: float,
-    as_json: bool,
     arguments: tuple[str, ...],
     open_session: Any,
     **task: Any,
-) -> None:
+) -> Report:
     """Record a task of CHECKPOINT's query in one epoch into DIRECTORY, which must not exist.
 
     If the query is running, its driver makes the recording, on the driver's machine. The query must have been started
@@ -105,19 +99,15 @@ def record(
             notify = functools.partial(click.echo, err=True)
             request_record(spark, checkpoint, directory, timeout=timeout, notify=notify, **task)
     else:
-        _record_by(program, arguments, checkpoint, directory, {**task, "timeout": timeout})
-    result = {"recording": directory}
-    print_message(result, f"{directory}: a recording; run it with 'pillarbox replay {directory}'", as_json=as_json)
+        from pillarbox_tools.recording.record import record as make
 
+        def make_recording(start: Start) -> None:
+            if start.checkpoint is None or start.checkpoint.rstrip("/") != checkpoint:
+                raise click.ClickException(
+                    f"{program} starts a query on checkpoint {start.checkpoint}, not on {checkpoint}"
+                )
+            make(start.writer, directory, checkpointLocation=start.checkpoint, timeout=timeout, **task)
 
-def _record_by(program: Path, arguments: Sequence[str], checkpoint: str, directory: str, task: dict[str, Any]) -> None:
-    from pillarbox_tools.recording.record import record as make
-
-    def make_recording(start: Start) -> None:
-        if start.checkpoint is None or start.checkpoint.rstrip("/") != checkpoint:
-            raise click.ClickException(
-                f"{program} starts a query on checkpoint {start.checkpoint}, not on {checkpoint}"
-            )
-        make(start.writer, directory, checkpointLocation=start.checkpoint, **task)
-
-    run_to_start(program, arguments, make_recording)
+        run_to_start(program, arguments, make_recording)
+    text = f"{directory}: a recording; run it with 'pillarbox replay {directory}'"
+    return Report({"recording": directory}, text)

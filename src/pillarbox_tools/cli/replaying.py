@@ -7,6 +7,7 @@ import functools
 import pickle
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,7 +16,7 @@ import click
 
 from pillarbox._errors import PillarboxError
 from pillarbox_tools.cli import show
-from pillarbox_tools.cli.commands import JSON, print_result
+from pillarbox_tools.cli.commands import JSON, Report
 from pillarbox_tools.cli.recordings import run_to_start
 from pillarbox_tools.cli.replay_process import ReplayRequest
 
@@ -24,21 +25,19 @@ if TYPE_CHECKING:
     from pillarbox._runtime.spark.session.writer import Start
 
 
-class _Timestamp(click.ParamType[int]):
-    """A point in time: Unix time in ms, or ISO 8601."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return int(value)
-        except ValueError:
-            pass
-        try:
-            parsed = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
-        except ValueError:
-            self.fail(f"{value!r} is not a point in time: pass epoch milliseconds, or 2026-01-31T12:00:00Z")
-        return round((parsed if parsed.tzinfo else parsed.replace(tzinfo=dt.timezone.utc)).timestamp() * 1000)
+def _timestamp(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """Parse a point in time: Unix time in ms, or ISO 8601."""
+    if value is None:
+        return None
+    with suppress(ValueError):
+        return int(value)
+    try:
+        parsed = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is not a point in time: pass epoch milliseconds, or 2026-01-31T12:00:00Z"
+        ) from None
+    return round((parsed if parsed.tzinfo else parsed.replace(tzinfo=dt.timezone.utc)).timestamp() * 1000)
 
 
 @click.command()
@@ -51,9 +50,7 @@ class _Timestamp(click.ParamType[int]):
 @click.option("--allow-calls", is_flag=True, help="Allow your code to call services and to start other programs.")
 @click.option("--seed", type=int, help="Seed of random numbers in your code.")
 @click.option(
-    "--clock",
-    type=_Timestamp(),
-    help="Fixed time of the clock: epoch milliseconds, or ISO 8601.",
+    "--clock", metavar="TIME", callback=_timestamp, help="Fixed time of the clock: epoch milliseconds, or ISO 8601."
 )
 @click.option(
     "--program",
@@ -144,6 +141,4 @@ def _replay(request: ReplayRequest) -> None:
     facts = recording.facts
     task = {"recording": request["directory"], "uid": facts.uid, "subtask": facts.subtask, "epoch": facts.epoch}
     table = show.replayed if other is None else show.compared
-    print_result({**task, **asdict(result)}, table, as_json=request["as_json"])
-    if not result.is_same:
-        sys.exit(1)
+    Report({**task, **asdict(result)}, table, has_failed=not result.is_same).print(as_json=request["as_json"])

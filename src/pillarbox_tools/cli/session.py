@@ -35,7 +35,7 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
     # Opens a classic session even in a shell that is configured for Spark Connect.
     for name in _CONNECT:
         os.environ.pop(name, None)
-    with _standard_error(shown=verbose):
+    with nullcontext() if verbose else _hidden_standard_error():
         spark = new_session("pillarbox", {"spark.master": master, **({} if verbose else _QUIET), **settings})
     if not verbose:
         from pyspark.logger import PySparkLogger
@@ -50,11 +50,8 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
 
 
 @contextmanager
-def _standard_error(*, shown: bool) -> Iterator[None]:
+def _hidden_standard_error() -> Iterator[None]:
     """Discard the standard error of processes started in the block, unless the block raises."""
-    if shown:
-        yield
-        return
     sys.stderr.flush()
     ours = os.dup(2)
     with tempfile.TemporaryFile() as captured:

@@ -36,7 +36,9 @@ def output() -> Console:
 
 def checkpoint(console: Console, inspection: dict[str, Any]) -> None:
     console.print(_text(inspection["checkpoint"], "bold"))
-    console.print(f"epoch {inspection['epoch']} of {_epochs(inspection)}; parallelism {inspection['parallelism']}")
+    oldest, last = inspection["oldest_epoch"], inspection["last_epoch"]
+    epochs = last if oldest is None else f"{oldest} to {last}"
+    console.print(f"epoch {inspection['epoch']} of {epochs}; parallelism {inspection['parallelism']}")
     interrupted, unfinished = inspection["interrupted_rescale_to"], inspection["unfinished_epoch"]
     if interrupted is not None:
         console.print(
@@ -95,11 +97,6 @@ def savepoint(console: Console, inspection: dict[str, Any]) -> None:
     _print(console, rows)
 
 
-def _epochs(inspection: dict[str, Any]) -> str:
-    oldest = inspection["oldest_epoch"]
-    return f"{inspection['last_epoch']}" if oldest is None else f"{oldest} to {inspection['last_epoch']}"
-
-
 def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
     rows = []
     for operator in operators:
@@ -132,7 +129,8 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
             )
         for uid, count in operator["carried"].items():
             if count:
-                console.print(_text(f"operator {uid!r}: {counted(count, 'request')} {_are(count)} pending"))
+                are = "is" if count == 1 else "are"
+                console.print(_text(f"operator {uid!r}: {counted(count, 'request')} {are} pending"))
 
 
 def _keys(operator: dict[str, Any]) -> Any:
@@ -169,7 +167,8 @@ def _print(
     texts = [[_shown(row[name]) for name in columns] for row in rows]
     for cells in texts:
         table.add_row(*map(_text, cells))
-    if not rows or _width(console, table) <= (widest if console.width == _ENDLESS else console.width):
+    width = Measurement.get(console, console.options.update(width=_ENDLESS), table).maximum
+    if not rows or width <= (widest if console.width == _ENDLESS else console.width):
         console.print(table)
         return
     for number, cells in enumerate(texts, 1):
@@ -186,16 +185,8 @@ def _shown(cell: Any) -> str:
     return readable(cell) if isinstance(cell, Bytes) else f"{cell:,}" if isinstance(cell, int) else str(cell or "")
 
 
-def _width(console: Console, table: Table) -> int:
-    return Measurement.get(console, console.options.update(width=_ENDLESS), table).maximum
-
-
 def _text(text: str, style: str = "") -> Text:
     return Text(_visible(text), style)
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
 
 
 def _visible(text: str) -> str:
@@ -214,12 +205,9 @@ def counted(number: int, what: str) -> str:
 def _changes(console: Console, changes: dict[str, list[str]]) -> None:
     if not changes["refused"] and not changes["doubtful"]:
         console.print("The other program can resume from this checkpoint.", style="green")
-    for what in changes["refused"]:
-        console.print(Text(f"refused: {what}", style="red"))
-    for what in changes["doubtful"]:
-        console.print(Text(f"doubtful: {what}", style="yellow"))
-    for what in changes["carried_out"]:
-        console.print(Text(f"carried out: {what}"))
+    for kind, style in (("refused", "red"), ("doubtful", "yellow"), ("carried_out", "")):
+        for what in changes[kind]:
+            console.print(_text(f"{kind.replace('_', ' ')}: {what}", style))
 
 
 def time(timestamp: int | None) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import click
 from pillarbox._errors import ConfigurationError, PillarboxError, describe
 from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox_tools.cli import show
-from pillarbox_tools.cli.commands import CHECKPOINT, JSON, location, print_message, print_result, with_spark
+from pillarbox_tools.cli.commands import CHECKPOINT, Report, location, prints_report, with_spark
 
 _LOOK_EVERY = 0.5
 
@@ -68,9 +68,9 @@ def _serve(opened: Any) -> None:
 @click.option(
     "--all", "every", is_flag=True, help="Also show rules that found nothing, and rules that could not be checked."
 )
-@JSON
+@prints_report
 @with_spark
-def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any) -> None:
+def doctor(checkpoint: str | None, every: bool, open_session: Any) -> Report:
     """Diagnose this machine, or CHECKPOINT's query, and print each problem with its remedy.
 
     Without CHECKPOINT, the command checks Java, Python, packages and settings on this machine and on a worker of the
@@ -79,8 +79,6 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
 
     The exit code is 1 if there is a problem.
     """
-    from dataclasses import asdict
-
     from pillarbox_tools.doctor.machine_rules import MACHINE_RULES
     from pillarbox_tools.doctor.rules import RULES, examine
     from pillarbox_tools.watching.machine import snapshot_of_session
@@ -93,24 +91,20 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
             findings = examine(stored_snapshot(spark, checkpoint.rstrip("/") or checkpoint), RULES)
     wrong = sum(finding.status == "wrong" for finding in findings)
     report = {"wrong": wrong, "findings": [asdict(finding) for finding in findings]}
-    print_result(report, functools.partial(show.findings, every=every), as_json=as_json)
-    if wrong:
-        sys.exit(1)
+    return Report(report, functools.partial(show.findings, every=every), has_failed=wrong > 0)
 
 
 @click.command()
 @CHECKPOINT
-@JSON
+@prints_report
 @with_spark
-def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
+def memory(checkpoint: str, open_session: Any) -> Report:
     """Show the memory that each executor of CHECKPOINT's query needs, and the setting for it.
 
     The command prints the formula in docs/operations.md with the query's numbers, and the measured memory of the home
     processes.
     If the query is running, the numbers are at most a minute old. The last line is the setting, with a third to spare.
     """
-    from dataclasses import asdict
-
     from pillarbox_tools.model.executor_memory import executor_memory_of
     from pillarbox_tools.watching.stored import stored_snapshot
 
@@ -129,16 +123,16 @@ def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
         "executors": [asdict(executor) for executor in executors],
         "settings": {"spark.executor.memoryOverhead": f"{overhead >> 20}m"},
     }
-    print_result(result, show.executor_memory, as_json=as_json)
+    return Report(result, show.executor_memory)
 
 
 @click.command()
 @CHECKPOINT
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--with-records", is_flag=True, help="Include keys, records and error messages.")
-@JSON
+@prints_report
 @with_spark
-def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_session: Any) -> None:
+def bundle(checkpoint: str, file: Path, with_records: bool, open_session: Any) -> Report:
     """Pack diagnostic data about CHECKPOINT's query into FILE, to send to someone who can help.
 
     FILE contains the plan, the history with metrics and failures, versions, settings with secrets masked, and the sizes
@@ -156,12 +150,10 @@ def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_
         state: dict[str, Any] | None = None
         try:
             state = inspect_checkpoint(spark, checkpoint)
-        except PillarboxError as error:
-            click.echo(f"the bundle has no state: {error}", err=True)
         except Exception as error:
-            click.echo(f"the bundle has no state: {describe(error)}", err=True)
+            why = error if isinstance(error, PillarboxError) else describe(error)
+            click.echo(f"the bundle has no state: {why}", err=True)
     write_bundle(file, snapshot, notes, state, with_records=with_records)
     size = file.stat().st_size
     result = {"file": str(file), "bytes": size, "records": with_records, "runs": 1 + len(snapshot.earlier)}
-    message = f"{file}: {size:,} bytes{'' if with_records else ', without keys and records'}"
-    print_message(result, message, as_json=as_json)
+    return Report(result, f"{file}: {size:,} bytes{'' if with_records else ', without keys and records'}")

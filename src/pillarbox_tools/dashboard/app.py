@@ -22,6 +22,7 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     " base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
+_STATIC = {file.name: file.read_bytes() for file in files("pillarbox_tools.dashboard").joinpath("static").iterdir()}
 _KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
@@ -42,9 +43,8 @@ def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, toke
     async def page(request: Request) -> Response:
         # Relative addresses, because a proxy may serve the dashboard under a prefix.
         root = "../" if "query" in request.path_params else "./"
-        response = Response(
-            _read("index.html").replace(b"{root}", root.encode()), media_type="text/html", headers=headers
-        )
+        html = _STATIC["index.html"].replace(b"{root}", root.encode())
+        response = Response(html, media_type="text/html", headers=headers)
         if token is not None:
             # A link on another site may open the page, so the cookie is not "strict".
             cookie = cookie_of(port, request.headers.get("host", ""))
@@ -53,9 +53,9 @@ def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, toke
 
     async def static(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in _static():
+        if name not in _STATIC:
             raise HTTPException(404)
-        return Response(_read(name), media_type=_KINDS[name[name.rindex(".") :]], headers=headers)
+        return Response(_STATIC[name], media_type=_KINDS[name[name.rindex(".") :]], headers=headers)
 
     async def overview(request: Request) -> Response:
         entries = [await asyncio.to_thread(query.entry) for query in queries().values()]
@@ -70,10 +70,9 @@ def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, toke
         uid, text = request.query_params.get("uid", ""), request.query_params.get("key", "")
         try:
             life = await asyncio.to_thread(query.key_life, uid, text)
-        except PillarboxError as error:
-            return JSONResponse({"error": str(error)}, 409, headers=headers)
         except Exception as error:
-            return JSONResponse({"error": describe(error)}, 500, headers=headers)
+            message, status = (str(error), 409) if isinstance(error, PillarboxError) else (describe(error), 500)
+            return JSONResponse({"error": message}, status, headers=headers)
         return JSONResponse(life, headers=headers)
 
     app = Starlette(
@@ -89,11 +88,3 @@ def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, toke
     # A redirect would contain this server's host and path, which a proxy may have changed.
     app.router.redirect_slashes = False
     return Guard(app, port, token)
-
-
-def _static() -> set[str]:
-    return {file.name for file in files("pillarbox_tools.dashboard").joinpath("static").iterdir()}
-
-
-def _read(name: str) -> bytes:
-    return files("pillarbox_tools.dashboard").joinpath("static").joinpath(name).read_bytes()

@@ -73,13 +73,11 @@ class Dashboard(observing.Dashboard):
     def check_same(self, host: str | None, port: int | None, token: str | None) -> None:
         if port not in (None, 0, self.port, self.asked_port):
             raise _differs(f"on port {self.port}", f"on port {port}")
-        if host is not None and not self._is_at(host):
+        hosts = {"loopback" if is_loopback(name) else name.lower() for name in (self._host, host or self._host)}
+        if len(hosts) > 1:
             raise _differs(f"on host {self._host}", f"on host {host}")
         if token is not None and token != self._token:
             raise _differs("without a token" if self._token is None else "with another token", "with this token")
-
-    def _is_at(self, host: str) -> bool:
-        return host.lower() == self._host.lower() or self._socket.getsockname()[0] in _addresses(host)
 
     def show(self, query: ShownQuery) -> None:
         """Show a query, in place of its earlier run. Thread-safe."""
@@ -112,13 +110,6 @@ def _listen(host: str, port: int) -> socket.socket:
             notify(f"port {port} of {host} is in use, so the dashboard listens on another port")
             return _listen(host, 0)
         raise cannot_listen("the dashboard", "pillarbox.dashboard", host, port, error) from error
-
-
-def _addresses(host: str) -> set[str]:
-    try:
-        return {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
-    except OSError:
-        return set()
 
 
 def _differs(is_open: str, requested: str) -> ConfigurationError:

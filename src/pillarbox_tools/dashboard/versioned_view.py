@@ -41,8 +41,9 @@ class VersionedView:
             self._look()
             heartbeat = self.query.heartbeat
             self._update({_STAGES: json_of([] if heartbeat is None else heartbeat.stages)})
-            last = self._number_of(change)
-            changed = {name: text for name, (number, text) in self._fields.items() if number > last}
+            name, _, number = change.partition("-")
+            last = int(number) if name == self._name and number.isdecimal() else 0
+            changed = {field: text for field, (changed_at, text) in self._fields.items() if changed_at > last}
             return _as_object({_CHANGE: json.dumps(f"{self._name}-{self._number}"), **changed})
 
     def entry(self) -> str:
@@ -71,13 +72,6 @@ class VersionedView:
             if name not in self._fields or self._fields[name][1] != text:
                 self._fields[name] = number, text
                 self._number = number
-
-    def _number_of(self, change: str) -> int:
-        name, _, number = change.partition("-")
-        try:
-            return int(number) if name == self._name else 0
-        except ValueError:
-            return 0
 
 
 def _as_object(fields: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ since CHANGE.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -98,7 +99,8 @@ def _drawn_run(run: Run, points: int) -> Run:
     size = max(1, -(-len(run.moments) // points))
     moments = [_point(run.moments[start : start + size]) for start in range(0, len(run.moments), size)]
     versions = {name: version for name, version in run.versions.items() if name in ("spark", "pillarbox")}
-    failures = [_summary(failure) for failure in run.failures[-1:]]
+    lines = [failure.message.partition("\n")[0] for failure in run.failures[-1:]]
+    failures = [Failure(message=line if len(line) <= _FAILURE else f"{line[: _FAILURE - 1]}…") for line in lines]
     return Run(run.id, run.began, run.ended, run.status, versions=versions, moments=moments, failures=failures)
 
 
@@ -107,11 +109,6 @@ def _earlier(run: Run) -> Run:
     if run.status in ("lost", "running"):
         return replace(drawn, status="lost", failures=drawn.failures or [Failure(message=_LOST)])
     return drawn
-
-
-def _summary(failure: Failure) -> Failure:
-    line = failure.message.partition("\n")[0]
-    return Failure(message=line if len(line) <= _FAILURE else line[: _FAILURE - 1] + "…")
 
 
 def _point(moments: Sequence[Moment]) -> Moment:
@@ -149,14 +146,13 @@ def _plan(snapshot: Snapshot, epoch: EpochReport | None) -> Fields | None:
 def _level_shares(
     vertices: Sequence[PlanVertex], runs: dict[VertexId, OperatorReport], duration: int
 ) -> dict[tuple[str, int], float]:
-    spans: dict[tuple[str, int], tuple[int, int]] = {}
+    levels: defaultdict[tuple[str, int], list[OperatorReport]] = defaultdict(list)
     for vertex in vertices:
         run = runs.get(vertex_id(vertex))
         if run is not None and run.began:
-            level = vertex.program, vertex.level
-            began, ended = spans.get(level, (run.began, run.ended))
-            spans[level] = min(began, run.began), max(ended, run.ended)
-    return {level: min(1.0, (ended - began) / max(1, duration)) for level, (began, ended) in spans.items()}
+            levels[vertex.program, vertex.level].append(run)
+    spans = {level: max(run.ended for run in of) - min(run.began for run in of) for level, of in levels.items()}
+    return {level: min(1.0, span / max(1, duration)) for level, span in spans.items()}
 
 
 def _drawn(epoch: EpochReport) -> EpochReport:

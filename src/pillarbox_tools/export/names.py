@@ -22,7 +22,8 @@ class Names:
     def __init__(self, plan: Plan | None) -> None:
         # (uid, label) of each operator of a task.
         self._operators: dict[VertexId, list[tuple[str, str]]] = {}
-        self._callers: set[str] | None = None if plan is None else set()
+        self._plan = plan
+        self._callers: set[str] = set()
         self.infos: list[tuple[str, str, str, str]] = []
         names: set[str] = set()
         for vertex in [] if plan is None else plan.vertices:
@@ -33,7 +34,6 @@ class Names:
                 operators.append((operator.uid, name))
                 self.infos.append((name, operator.name, operators[0][1], str(vertex.level)))
                 if operator.uid in vertex.calls:
-                    assert self._callers is not None
                     self._callers.add(name)
 
     def chain(self, vertex: VertexId) -> list[str]:
@@ -49,7 +49,7 @@ class Names:
         return name, counter[len(uid) + 1 :]
 
     def calls(self, operator: str) -> bool:
-        return self._callers is None or operator in self._callers
+        return self._plan is None or operator in self._callers
 
 
 def unique_labels(descriptions: Iterable[str]) -> list[str]:

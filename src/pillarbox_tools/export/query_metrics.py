@@ -16,7 +16,7 @@ from pillarbox_tools.model.condition import CONDITIONS, conditions_of, input_at
 from pillarbox_tools.model.epochs import backlog
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.settings import trigger_interval
-from pillarbox_tools.model.snapshot import EpochReport, Snapshot, vertex_id
+from pillarbox_tools.model.snapshot import EpochReport, Snapshot, inputs_of, vertex_id
 from pillarbox_tools.model.windows import now_of
 
 _log = logging.getLogger("pillarbox")
@@ -45,16 +45,16 @@ class QueryMetrics:
         self.name = snapshot.name
         self._names = Names(snapshot.plan)
         self._lock = threading.Lock()
-        self._values: Values = {(m.LEFT_OUT, ()): 0}
+        versions = snapshot.run.versions
+        self._values: Values = {
+            (m.LEFT_OUT, ()): 0,
+            (m.INFO, (snapshot.id, versions.get("spark", ""), versions.get("pillarbox", ""))): 1,
+            **{(m.OPERATOR_INFO, labels): 1 for labels in self._names.infos},
+        }
+        if interval := trigger_interval(snapshot.run.settings):
+            self._values[m.TRIGGER, ()] = interval
         self._user_names: set[tuple[str, ...]] = set()
         self._left_out: set[tuple[str, ...]] = set()
-        versions = snapshot.run.versions
-        self._values[m.INFO, (snapshot.id, versions.get("spark", ""), versions.get("pillarbox", ""))] = 1
-        interval = trigger_interval(snapshot.run.settings)
-        if interval:
-            self._values[m.TRIGGER, ()] = interval
-        for labels in self._names.infos:
-            self._values[m.OPERATOR_INFO, labels] = 1
         model.follow(self._add)
 
     # -- called by the thread that feeds the model --
@@ -157,10 +157,9 @@ def _of_vertex(vertex: OperatorReport, names: Names, end: int) -> Iterator[Readi
         watermark = None
     yield m.WATERMARK, head, watermark
     yield m.WATERMARK_LAG, head, None if watermark is None else end - watermark
-    for index, (operator, (came, went)) in enumerate(zip(chain, vertex.operators)):
-        # A broadcast record counts once, although each task receives the record.
-        yield m.RECORDS_IN, (operator,), came if index else vertex.records_in
-        yield m.RECORDS_OUT, (operator,), went
+    for operator, records, (_, sent) in zip(chain, inputs_of(vertex), vertex.operators):
+        yield m.RECORDS_IN, (operator,), records
+        yield m.RECORDS_OUT, (operator,), sent
     for name, count in vertex.counters.items():
         yield from _of_counter(*names.split(vertex_id(vertex), name), count, names)
     for name, (lowest, highest) in vertex.gauges.items():

@@ -46,19 +46,17 @@ def catching_up(snapshot: Snapshot, *, is_batch: bool) -> CatchingUp | None:
     left = rows_left(epochs[-1])
     lags = [moment.lag for moment in moments if moment.lag is not None]
     share, left_ms = None, None
+    is_behind = is_batch or behind_interval(snapshot) is not None
     if left is not None:
+        is_behind |= left > epochs[-1].rows
         share = rows / (rows + left) if rows + left else 1.0
         left_ms = round(1000 * left / rate) if rate else None
     elif not is_batch and lags and lags[0] > 0:
+        is_behind |= _LAG < lags[-1] < lags[0]
         share = min(1.0, max(0.0, 1 - lags[-1] / lags[0]))
         since = moments[-1].at - moments[0].at
         left_ms = round(since * (1 - share) / share) if share else None
-    if left is not None:
-        is_behind = left > epochs[-1].rows
-    else:
-        is_behind = bool(lags) and _LAG < lags[-1] < lags[0]
-    is_behind = is_behind or behind_interval(snapshot) is not None
-    return CatchingUp(sum(moment.epochs for moment in moments), rows, rate, share, left_ms, is_batch or is_behind)
+    return CatchingUp(sum(moment.epochs for moment in moments), rows, rate, share, left_ms, is_behind)
 
 
 def line_of(snapshot: Snapshot, *, is_batch: bool) -> str | None:

@@ -80,14 +80,12 @@ class Condition:
 def conditions_of(snapshot: Snapshot) -> list[Condition]:
     """Return the query's conditions, worst first. An ended query can only have a crash loop."""
     now = now_of(snapshot)
-    conditions = [_crash_loop(snapshot, now)]
-    if snapshot.run.ended is None and snapshot.run.status == "running":
-        gone = _gone(snapshot, now)
-        conditions += [gone] if gone else [check(snapshot, now) for check in (_hung, _future, _behind, _silent)]
-    return sorted(
-        (condition for condition in conditions if condition is not None),
-        key=lambda condition: [*CONDITIONS].index(condition.name),
-    )
+    is_running = snapshot.run.ended is None and snapshot.run.status == "running"
+    gone = _gone(snapshot, now) if is_running else None
+    conditions = [gone, _crash_loop(snapshot, now)]
+    if is_running and gone is None:
+        conditions += [check(snapshot, now) for check in (_hung, _future, _behind, _silent)]
+    return [condition for condition in conditions if condition is not None]
 
 
 def _gone(snapshot: Snapshot, now: int) -> Condition | None:

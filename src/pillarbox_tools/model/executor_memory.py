@@ -93,24 +93,18 @@ def _memory(executor: ExecutorRun, settings: Mapping[str, str], executors: int, 
     cores = _cores(settings, executors)
     workers = max(seen, 2 * cores if cores is not None else 0)
     worker = WORKER if settings.get("spark.python.daemon.module") == "pillarbox.daemon" else WORKER_ALONE
-    of_homes = [
-        Term("homes", homes * HOME, f"{homes:,} x {HOME // _MIB} MiB"),
-        Term(
-            *("state", executor.keys * KEY + STATE * executor.state_bytes),
-            f"{executor.keys:,} keys x {KEY} bytes + {STATE} x {executor.state_bytes:,} bytes",
-        ),
-    ]
-    others = [
+    state = executor.keys * KEY + STATE * executor.state_bytes
+    of_state = f"{executor.keys:,} keys x {KEY} bytes + {STATE} x {executor.state_bytes:,} bytes"
+    terms = [
         Term("JVM besides its heap", jvm, f"{_JVM_FACTOR:.0%} of the heap, at least {_JVM_LEAST // _MIB} MiB"),
         Term("shared", SHARED, "daemon, starter, and what processes share with them"),
         Term("workers", workers * worker, f"{workers:,} x {worker // _MIB} MiB"),
+        Term("homes", homes * HOME, f"{homes:,} x {HOME // _MIB} MiB"),
+        Term("state", state, of_state),
         Term("records", RECORDS * sent, f"{RECORDS} x {sent:,} bytes of the largest epoch"),
     ]
-    terms = [*others[:3], *of_homes, others[3]]
     computed = sum(term.bytes for term in terms)
-    needed = computed
-    if home_bytes is not None:
-        needed += home_bytes - sum(term.bytes for term in of_homes)
+    needed = computed if home_bytes is None else computed - homes * HOME - state + home_bytes
     return ExecutorMemory(
         host=executor.host,
         executor=executor.executor,

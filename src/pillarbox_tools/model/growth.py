@@ -52,10 +52,10 @@ def growth_of(snapshot: Snapshot) -> list[Growth]:
     moments, since = snapshot.run.moments, as_of(snapshot) - DAY
     if not moments:
         return []
+    history = [(moment.at, moment.state_bytes) for moment in moments if moment.at >= since]
     growths = []
     for uid, size in moments[-1].state_bytes.items():
-        history = [moment for moment in moments if uid in moment.state_bytes and moment.at >= since]
-        points = [(moment.at, moment.state_bytes[uid]) for moment in history]
+        points = [(at, sizes[uid]) for at, sizes in history if uid in sizes]
         growths.append(Growth(uid, size, moments[-1].keys.get(uid, 0), slope(points)))
     return growths
 

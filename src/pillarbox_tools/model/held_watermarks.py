@@ -44,7 +44,7 @@ class HeldWatermark:
 
 
 def held_watermarks(snapshot: Snapshot) -> list[HeldWatermark]:
-    tasks = _latest_tasks(snapshot)
+    tasks = {(task.program, task.number, task.subtask): task for epoch in snapshot.epochs for task in epoch.tasks}
     vertices = {vertex_id(vertex): vertex for vertex in snapshot.vertices}
     return [_held(task, tasks, vertices) for task in sorted(lowest_tasks(tasks.values()), key=vertex_id)]
 
@@ -53,10 +53,6 @@ def lowest_tasks(tasks: Iterable[TaskReport]) -> list[TaskReport]:
     """Return each vertex's task with the lowest watermark, among tasks whose event time has not ended."""
     groups = by_vertex(task for task in tasks if task.watermark not in (None, MAX_WATERMARK))
     return [min(group, key=lambda task: task.watermark or 0) for group in groups.values()]
-
-
-def _latest_tasks(snapshot: Snapshot) -> dict[tuple[str, int, int], TaskReport]:
-    return {(task.program, task.number, task.subtask): task for epoch in snapshot.epochs for task in epoch.tasks}
 
 
 def _held(
@@ -84,13 +80,13 @@ def _held(
         {} if times is None else dict(times[2]),
     )
     name = f"vertex {number}" if vertex is None else vertex.name
-    return replace(held, message=_message(held, name, is_source=is_source))
+    return replace(held, message=_message(held, name))
 
 
-def _message(held: HeldWatermark, name: str, *, is_source: bool) -> str:
+def _message(held: HeldWatermark, name: str) -> str:
     if not held.way:
         return "no input holds it back: all are idle or have ended"
-    if not is_source:
+    if held.source is None:
         return f"subtask {held.way[-1][1]} of {name!r} holds it back, and has not run recently"
     if held.partition is None:
         return (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import replace
+from typing import Any
 
 from pillarbox._reports.operator_report import LARGEST_COUNTERS, OperatorReport
 from pillarbox._reports.plan import Plan
 from pillarbox_tools.model.epochs import rows_left
-from pillarbox_tools.model.snapshot import EpochReport, Moment, VertexId, vertex_id
+from pillarbox_tools.model.snapshot import EpochReport, Moment, VertexId, inputs_of, vertex_id
 
 _MINUTE = 60_000
 # The last four hours are kept by the minute, earlier hours in less detail. Search moments by time, not by index.
@@ -76,11 +77,9 @@ def moment_of(epoch: EpochReport, plan: Plan | None) -> Moment:
 def _inputs(epoch: EpochReport, plan: Plan | None) -> Iterator[tuple[str, int]]:
     chains = {} if plan is None else {vertex_id(vertex): vertex.operators for vertex in plan.vertices}
     for vertex in epoch.vertices:
-        for index, operator in enumerate(chains.get(vertex_id(vertex), ())):
-            if index and index >= len(vertex.operators):
-                break
+        for operator, records in zip(chains.get(vertex_id(vertex), ()), inputs_of(vertex)):
             if operator.uid:
-                yield operator.uid, vertex.operators[index][0] if index else vertex.records_in
+                yield operator.uid, records
 
 
 def _by_uid(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
@@ -95,21 +94,19 @@ def _uid(uids: dict[VertexId, str], vertex: OperatorReport) -> str:
 
 
 def merged(earlier: Moment, other: Moment) -> Moment:
-    summed = {name: getattr(earlier, name) + getattr(other, name) for name in _SUMS}
-    # All other fields have their last values. Maps are merged, because an epoch runs only tasks that have work.
-    end = {attribute.name: getattr(other, attribute.name) for attribute in fields(Moment)}
-    end |= {"state_bytes": {**earlier.state_bytes, **other.state_bytes}, "keys": {**earlier.keys, **other.keys}}
-    end["inputs"] = _add_counters(earlier.inputs, other.inputs)
-    end["newest"] = earlier.newest if other.newest is None else max(other.newest, earlier.newest or other.newest)
-    end["process_bytes"] = other.process_bytes or earlier.process_bytes
-    return Moment(
-        **{
-            **end,
-            **summed,
-            "first": earlier.first,
-            "longest": max(earlier.longest, other.longest),
-            "counters": _add_counters(earlier.counters, other.counters),
-        }
+    sums: dict[str, Any] = {name: getattr(earlier, name) + getattr(other, name) for name in _SUMS}
+    # Other fields have their last values. Maps are merged, because an epoch runs only tasks that have work.
+    return replace(
+        other,
+        **sums,
+        first=earlier.first,
+        longest=max(earlier.longest, other.longest),
+        state_bytes={**earlier.state_bytes, **other.state_bytes},
+        keys={**earlier.keys, **other.keys},
+        counters=_add_counters(earlier.counters, other.counters),
+        inputs=_add_counters(earlier.inputs, other.inputs),
+        newest=max((time for time in (earlier.newest, other.newest) if time is not None), default=None),
+        process_bytes=other.process_bytes or earlier.process_bytes,
     )
 
 

@@ -206,6 +206,11 @@ def vertex_id(part: PlanVertex | OperatorReport | TaskReport) -> VertexId:
     return part.program, part.number
 
 
+def inputs_of(vertex: OperatorReport) -> list[int]:
+    """Return the number of input records of each operator in the chain. A broadcast record counts once."""
+    return [vertex.records_in, *(records for records, _ in vertex.operators[1:])]
+
+
 def by_vertex(parts: Iterable[Part]) -> dict[VertexId, list[Part]]:
     groups: dict[VertexId, list[Part]] = {}
     for part in parts:

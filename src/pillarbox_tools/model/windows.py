@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
 
 from pillarbox_tools.model.snapshot import EpochReport, Moment, Snapshot
 
 MINUTE = 60_000
 NOW, QUARTER, HOUR, DAY = 5 * MINUTE, 15 * MINUTE, 60 * MINUTE, 24 * 60 * MINUTE
 _GAPS = 10
-
-T = TypeVar("T")
 
 
 def as_of(snapshot: Snapshot) -> int:
@@ -99,11 +96,11 @@ def _since(moments: Sequence[Moment], has: Callable[[Moment], bool]) -> int:
     return since
 
 
-def recent_epochs(snapshot: Snapshot, fewest: int, span: int = NOW) -> list[EpochReport]:
-    """Return the epochs with rows in the last ``span`` ms, or the newest ``fewest`` epochs if these are more."""
+def recent_epochs(snapshot: Snapshot, fewest: int) -> list[EpochReport]:
+    """Return the epochs with rows in the last five minutes, or the newest ``fewest`` epochs if these are more."""
     now = as_of(snapshot)
     rows = [epoch for epoch in snapshot.epochs if epoch.rows]
-    recent = [epoch for epoch in rows if epoch.end > now - span]
+    recent = [epoch for epoch in rows if epoch.end > now - NOW]
     return recent if len(recent) >= fewest else rows[-fewest:]
 
 

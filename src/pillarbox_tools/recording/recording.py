@@ -26,7 +26,6 @@ from typing import IO, Any
 
 import pillarbox
 from pillarbox._errors import ConfigurationError, advice_on_version, describe
-from pillarbox._graph.layout import Layout
 from pillarbox._json import json_of, read
 from pillarbox._operators.calls.journal import Entry
 from pillarbox._reports.failure import Failure
@@ -76,10 +75,6 @@ class RecordingMetadata:
     bytes: int = 0
     format: int = 0
 
-    @property
-    def program_layout(self) -> Layout:
-        return Layout(*self.layout)
-
 
 @dataclass(frozen=True)
 class Recording:
@@ -102,9 +97,6 @@ class Recording:
         with _damage_of(self.folder):
             document = json.loads((self.folder / _SOURCES).read_text())
             return {name: Source(*fields) for name, fields in document["sources"].items()}, document["versions"]
-
-    def portions(self) -> Iterator[Any]:
-        return portions_in(self.folder)
 
 
 def portions_in(folder: Path) -> Iterator[Any]:

@@ -61,11 +61,9 @@ class Target(NamedTuple):
         return self._plan.before(self.vertex.program, self.vertex.number)
 
     @property
-    def sources(self) -> list[int]:
-        program, plan = self.vertex.program, self._plan
-        sources = {vertex.number for vertex in plan.vertices if vertex.program == program and vertex.level == 0}
-        key = (program, self.vertex.number)
-        return [edge.sender for edge in plan.edges if (edge.program, edge.receiver) == key and edge.sender in sources]
+    def senders(self) -> list[int]:
+        edges = [edge for edge in self._plan.edges if edge.program == self.vertex.program]
+        return [edge.sender for edge in edges if edge.receiver == self.vertex.number]
 
 
 def epoch_to_record(spark: SparkSession, checkpoint: str, epoch: int | None, uid: str | None) -> int:
@@ -158,10 +156,11 @@ def doubts_of(target: Target, portions: Iterable[Any]) -> list[str]:
             if then != rows
         ]
     channels = {Buffer(*fields).channel for portion in portions for fields in portion}
-    senders = Counter(sender_of_edge(edge_of_channel(channel)) for channel in channels)
+    partitions = Counter(sender_of_edge(edge_of_channel(channel)) for channel in channels)
+    sources = [vertex for vertex in epoch.vertices if vertex.program == program and vertex.level == 0]
     return [
-        f"the source had {vertex.tasks:,} partitions then, but {senders[vertex.number]:,} in the recording, so the"
+        f"the source had {vertex.tasks:,} partitions then, but {partitions[vertex.number]:,} in the recording, so the"
         " order of its records may differ"
-        for vertex in epoch.vertices
-        if vertex.program == program and vertex.number in target.sources and senders[vertex.number] != vertex.tasks
+        for vertex in sources
+        if vertex.number in target.senders and partitions[vertex.number] != vertex.tasks
     ]

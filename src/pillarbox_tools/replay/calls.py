@@ -25,6 +25,7 @@ from pillarbox._operators.async_keyed.factory import async_options
 from pillarbox._operators.calls.replayed import ReplayedCalls
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._task.vertex import Vertex
+from pillarbox_tools.addresses import is_loopback
 from pillarbox_tools.recording.recording import Answers
 from pillarbox_tools.replay.nondeterminism import is_code_of_user
 
@@ -59,7 +60,7 @@ class Refused:
         if action is None:
             return
         frame = sys._getframe(2)
-        if any(name.partition(".")[0] == "py4j" for name in _modules(frame)):
+        if any(str(caller.f_globals.get("__name__", "")).startswith("py4j.") for caller in _frames(frame)):
             return  # Python releases Java objects of the script's session
         message = (
             f"{_caller(frame, self._uid)} would {action}. A replay makes no calls, so it has stopped here: pass"
@@ -93,7 +94,7 @@ class Refused:
             if own == address:
                 return True
             if isinstance(own, tuple) and isinstance(address, tuple) and own[1:2] == address[1:2]:
-                return address[0] in ("localhost", own[0]) or _is_loopback(address[0])
+                return address[0] == own[0] or is_loopback(str(address[0]))
         return False
 
 
@@ -108,21 +109,10 @@ def _is_name(host: Any) -> bool:
     return False
 
 
-def _is_loopback(host: Any) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
-
-
-def _modules(frame: FrameType) -> Iterator[str]:
-    return (str(frame.f_globals.get("__name__", "")) for frame in _frames(frame))
 
 
 def _caller(frame: FrameType, uid: str) -> str:
@@ -172,9 +162,10 @@ class UnansweredOperator(StreamOperator):
 
     def _refuse(self, requests: Sequence[Any]) -> NoReturn:
         more = f", and {len(requests) - _NAMED} more" if len(requests) > _NAMED else ""
-        (_refusing or [Refused(self.context.uid)])[-1].refuse(
-            f"operator {self.context.uid!r} calls a service, but the recording has no results. Pending requests:"
-            f" {', '.join(map(shorten_record, requests[:_NAMED]))}{more}. Pass --allow-calls to make the calls"
+        _refuse(
+            self.context.uid,
+            "calls a service, but the recording has no results. Pending requests:"
+            f" {', '.join(map(shorten_record, requests[:_NAMED]))}{more}. Pass --allow-calls to make the calls",
         )
 
 
@@ -194,6 +185,8 @@ def replay_calls(vertex: Vertex, answers: Mapping[str, Answers], *, allow_calls:
 
 
 def _refuse_call(uid: str, call: str) -> NoReturn:
-    (_refusing or [Refused(uid)])[-1].refuse(
-        f"operator {uid!r} calls {call}, but the recording has no result. Pass --allow-calls to make the call"
-    )
+    _refuse(uid, f"calls {call}, but the recording has no result. Pass --allow-calls to make the call")
+
+
+def _refuse(uid: str, why: str) -> NoReturn:
+    (_refusing or [Refused(uid)])[-1].refuse(f"operator {uid!r} {why}")

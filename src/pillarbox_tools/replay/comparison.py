@@ -10,7 +10,7 @@ import pickle
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
@@ -88,11 +88,14 @@ class _Event(NamedTuple):
     text: str
 
 
+_NO_ERROR = _Event(None, "")
+
+
 class _FullRun(NamedTuple):
     outputs: Counter[bytes]
     texts: dict[bytes, str]
     outcome: Outcome
-    error: _Event | None
+    error: _Event
 
 
 def compare_programs(
@@ -128,13 +131,13 @@ def _compare(first: _ComparedProgram, second: _ComparedProgram) -> Comparison:
     comparison = Comparison(sent=(then.outputs.total(), now.outputs.total()))
     comparison.unanswered = then.outcome.unanswered or now.outcome.unanswered
     states = []
-    task, other_task = then.outcome.rerun, now.outcome.rerun
+    task, other_task, facts = then.outcome.rerun, now.outcome.rerun, first.recording.facts
     if task is not None:
         comparison.records = task.task.metrics.records_in
-    if task and other_task and then.error is None and now.error is None and first.recording.facts.level:
-        states = compare_logs(task.store, other_task.store, first.recording.facts.subtask)
+    if task and other_task and facts.level and then.error == now.error == _NO_ERROR:
+        states = compare_logs(task.store, other_task.store, facts.subtask)
         comparison.keys = len({state.owner for state in states})
-    if then.outputs == now.outputs and _tree(then.error) == _tree(now.error) and not states:
+    if then.outputs == now.outputs and then.error.tree == now.error.tree and not states:
         return comparison
     comparison.first = _first_difference(first, second)
     if comparison.first is None:
@@ -145,10 +148,6 @@ def _compare(first: _ComparedProgram, second: _ComparedProgram) -> Comparison:
             *(f"it sends {now.texts[key]}" for key in list(new)[:5]),
         ]
     return comparison
-
-
-def _tree(error: _Event | None) -> Any:
-    return None if error is None else error.tree
 
 
 def _message(error: BaseException) -> str:
@@ -220,12 +219,12 @@ class _ComparedProgram(NamedTuple):
     modules: Callable[[], AbstractContextManager[None]]
     allow_calls: bool
 
-    def _run(self, run: Callable[[Rerun], None]) -> tuple[Outcome, _Event | None]:
+    def _run(self, run: Callable[[Rerun], None]) -> tuple[Outcome, _Event]:
         outcome = run_once(self.recording, self.make, run, allow_calls=self.allow_calls)
         if outcome.unanswered is not None:
             return outcome, _Event("call", outcome.unanswered)
         if outcome.error is None:
-            return outcome, None
+            return outcome, _NO_ERROR
         causes = tuple((type(cause).__qualname__, _message(cause)) for cause in causes_of(outcome.error))
         facts = self.recording.facts
         return outcome, _Event(causes, describe(located(outcome.error, facts.name, facts.subtask)).split("\n", 1)[0])
@@ -254,7 +253,7 @@ class _ComparedProgram(NamedTuple):
 
         with self.modules():
             _, error = self._run(run)
-            if error is not None and steps:
+            if error.tree is not None and steps:
                 steps[0].report(error)
 
 
@@ -274,19 +273,16 @@ class _StepRun:
             self._sent += buffers
         self.report()
 
-    def report(self, error: _Event | None = None) -> None:
+    def report(self, error: _Event = _NO_ERROR) -> None:
         sent, self._sent = self._sent, []
         outputs = list(_outputs(self._rerun, sent))
         states = dict(self._states())
-        step = Step(
-            sorted(output.text for output in outputs),
-            {label: shorten(value, _SHOWN) for label, value in states.values()},
-            None if error is None else error.text,
-        )
+        shown = {label: shorten(value, _SHOWN) for label, value in states.values()}
+        step = Step(sorted(output.text for output in outputs), shown, error.text or None)
         trees = {name: (label, tree_of(value)) for name, (label, value) in states.items()}
         key = shorten(self._key[0], _SHOWN) if self._key else None
         sent_trees = [output.tree for output in outputs]
-        self._take(_StepTrace(self._record, key, self._before, step, sent_trees, trees, _tree(error)))
+        self._take(_StepTrace(self._record, key, self._before, step, sent_trees, trees, error.tree))
 
     def _single_records(self) -> Iterator[Any]:
         numbers: defaultdict[tuple[int, int], int] = defaultdict(int)
@@ -310,10 +306,8 @@ class _StepRun:
         task = self._rerun.task
         self._key = []
         if isinstance(task, MultipleInputStreamTask) and channel is not None:
-            try:
+            with suppress(Exception):
                 self._key = task.keys_of(channel, record)
-            except Exception:
-                pass
         self._before = {label: shorten(value, _SHOWN) for _, (label, value) in self._states()}
 
     def _end_step(self) -> None:

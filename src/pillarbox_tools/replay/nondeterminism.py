@@ -20,18 +20,11 @@ _NAMED = 10
 
 # Modules with nondeterministic functions, and the prefix of these functions' names.
 _MODULES = {"random": "", "secrets": "", "uuid": "uuid"}
-_FUNCTIONS = {
-    time.time: "time.time()",
-    time.time_ns: "time.time_ns()",
-    time.monotonic: "time.monotonic()",
-    time.perf_counter: "time.perf_counter()",
-    time.localtime: "time.localtime()",
-    time.gmtime: "time.gmtime()",
-    os.urandom: "os.urandom()",
-}
+_CLOCKS = ("time", "time_ns", "monotonic", "perf_counter", "localtime", "gmtime")
+_FUNCTIONS = {os.urandom: "os.urandom()", **{getattr(time, name): f"time.{name}()" for name in _CLOCKS}}
 # Python's own modules, which call these functions for user code.
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
-_METHODS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
+_METHODS = ("now", "utcnow", "today")
 
 
 @contextmanager
@@ -74,10 +67,8 @@ def _name_of(function: Any) -> str | None:
     owner = getattr(function, "__self__", None)
     if isinstance(owner, random.Random):
         return f"random.{function.__name__}()"
-    if getattr(function, "__qualname__", "") in _METHODS or (
-        isinstance(owner, type) and issubclass(owner, dt.date) and function.__name__ in ("now", "utcnow", "today")
-    ):
-        return f"{owner.__name__}.{function.__name__}()" if isinstance(owner, type) else function.__qualname__
+    if isinstance(owner, type) and issubclass(owner, dt.date) and function.__name__ in _METHODS:
+        return f"{owner.__name__}.{function.__name__}()"
     try:
         return _FUNCTIONS.get(function)
     except TypeError:

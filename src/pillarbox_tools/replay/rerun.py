@@ -18,7 +18,7 @@ from pillarbox._elements import (
     subtask_of_channel,
 )
 from pillarbox._errors import ConfigurationError, OperatorError, describe
-from pillarbox._graph.layout import lay_out
+from pillarbox._graph.layout import Layout, lay_out
 from pillarbox._operators.budgets.ledger import BudgetScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._rows import batch_from_bytes
@@ -30,7 +30,7 @@ from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._task.stream_task import StreamTask
 from pillarbox._task.vertex import REPORT_TARGET, Vertex
 from pillarbox._time.clock_log import ClockLog, ReplayedClock
-from pillarbox_tools.recording.recording import Recording
+from pillarbox_tools.recording.recording import Recording, portions_in
 from pillarbox_tools.replay.calls import RefusedCallError, refused_calls, replay_calls
 
 
@@ -88,10 +88,11 @@ class Rerun:
         return task.run_epoch(batches, self.store, facts.time, last=facts.is_last)
 
     def input(self) -> Iterator[Any]:
+        portions = portions_in(self._recording.folder)
         if self._recording.facts.level == 0:
-            batches = map(batch_from_bytes, self._recording.portions())
+            batches = map(batch_from_bytes, portions)
             return map(pickled_records if self._recording.facts.is_pickled else ArrowRecords, batches)
-        return ([self._renumbered(Buffer(*fields)) for fields in portion] for portion in self._recording.portions())
+        return ([self._renumbered(Buffer(*fields)) for fields in portion] for portion in portions)
 
     def _renumbered(self, buffer: Buffer) -> Buffer:
         edge = edge_of_channel(buffer.channel)
@@ -153,7 +154,7 @@ def _laid_out(recording: Recording, shipped: ShippedVertex) -> Vertex:
             f"the functions of {shipped.name!r} cannot be loaded: {describe(error.__cause__)}. Add the folder of the"
             " missing module to PYTHONPATH, or install its package"
         ) from error
-    lay_out(vertex, recording.facts.program_layout)
+    lay_out(vertex, Layout(*recording.facts.layout))
     return vertex
 
 

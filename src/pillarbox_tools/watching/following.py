@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from pillarbox_tools.watching.watched import WatchedQuery
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+_log = logging.getLogger("pillarbox")
 
 _READ_EVERY = 1.0
 
@@ -49,18 +52,17 @@ def watched(started: StartedQuery) -> WatchedQuery:
 
 def _follow(started: StartedQuery, query: WatchedQuery, progress: ProgressReader) -> None:
     """Update a query's model until the query's end. For a query without hooks (started by its writer's ``start()``)."""
-
-    def log_failure(error: Exception) -> None:
-        query.log_missing_progress(describe(error))
-
+    errors: list[Exception] = []
+    level = logging.WARNING
     end = None
     while end is None:
-        end = started.end_within(_READ_EVERY, log_failure)
+        end = started.end_within(_READ_EVERY, errors.append)
         try:
             query.take(progress.new())
         except Exception as error:
-            log_failure(error)
-    try:
-        query.end(end.failure)
-    except Exception as error:
-        log_failure(error)
+            errors.append(error)
+        if errors:
+            _log.log(level, "query %s: its progress cannot be read: %s", query.id, describe(errors[0]))
+            level = logging.DEBUG
+            errors.clear()
+    query.end(end.failure)

@@ -38,18 +38,14 @@ class CheckpointQuery(ShownQuery):
     def refresh(self) -> int:
         with self._reading:
             if time.monotonic() - self._read_at >= _FRESH:
-                snapshot = self._read_again()
+                try:
+                    snapshot = self._known = stored_snapshot(self._spark, self._checkpoint)
+                except Exception as error:
+                    why = f"The checkpoint could not be read again, so the data is old: {describe(error)}."
+                    snapshot = replace(self._known, missing=[*self._known.missing, why])
                 self._version += snapshot != self._snapshot
                 self._snapshot, self._read_at = snapshot, time.monotonic()
             return self._version
-
-    def _read_again(self) -> Snapshot:
-        try:
-            self._known = stored_snapshot(self._spark, self._checkpoint)
-        except Exception as error:
-            why = f"The checkpoint could not be read again, so the data is old: {describe(error)}."
-            return replace(self._known, missing=[*self._known.missing, why])
-        return self._known
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         return key_life(self._spark, self._checkpoint, uid, key)
@@ -61,11 +57,9 @@ def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
     history = read_history(spark, checkpoint)
     if history:
         now, beat = now_ms(), newest_heartbeat(spark, checkpoint)
-        if beat is not None and beat.run != history[0].run.id:
-            beat = None
         snapshot = replace(with_earlier(history[0], history), checkpoint=checkpoint, read_at=now)
-        if snapshot.run.ended is None:
-            snapshot = replace(snapshot, heartbeat=beat or snapshot.heartbeat)
+        if beat is not None and beat.run == snapshot.run.id and snapshot.run.ended is None:
+            snapshot = replace(snapshot, heartbeat=beat)
         return replace(snapshot, missing=[*snapshot.missing, *_what_is_old(snapshot, now)])
     described = notes.newest()
     run = Run(id="", began=0, status="unknown")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from dataclasses import replace
 from itertools import chain, repeat
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from pillarbox._runtime.spark.starting.started import StartedQuery
     from pillarbox._runtime.spark.tools import Progress
 
-_log = logging.getLogger("pillarbox")
-
 
 class WatchedQuery(QueryModel):
     """The model of a query that runs in this process, with its history and metrics."""
@@ -37,7 +34,6 @@ class WatchedQuery(QueryModel):
     def __init__(self, started: StartedQuery) -> None:
         query: Any = started.query
         self._spark: SparkSession = started.start.spark
-        self._warned = False
         self._examined = False
         # The lock guards these two fields: whether earlier runs have been read (True in the constructor), and why not.
         self._has_read = True
@@ -55,23 +51,13 @@ class WatchedQuery(QueryModel):
         """Add progress reports, and write the history if due. Call this in the same thread as :meth:`end`."""
         self._read_earlier()
         for progress in reports:
-            self._take(progress)
-        if self._history is not None:
-            self._history.write_if_due()
-
-    def _take(self, progress: Progress) -> None:
-        try:
             self.progressed(progress)
             newest = self._snapshot.newest
             if not self._examined and newest is not None and newest.tasks:
                 self._examined = True
                 warn_of_findings(super().snapshot(), FIRST_EPOCH_RULES)
-        except Exception as error:  # The query does not need its model, and the waiting caller must not fail.
-            self.log_missing_progress(describe(error))
-
-    def log_missing_progress(self, why: str) -> None:
-        (_log.debug if self._warned else _log.warning)("query %s: its progress cannot be read: %s", self.id, why)
-        self._warned = True
+        if self._history is not None:
+            self._history.write_if_due()
 
     def end(self, failure: BaseException | None) -> None:
         if failure is not None:
