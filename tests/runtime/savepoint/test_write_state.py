@@ -105,8 +105,8 @@ TABLE = StructType().add("key", StringType()).add("seen", LongType())
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        (SCHEMA, "have a column 'card', which the table of operator 'count' in the savepoint lacks; its columns are"),
-        (StructType().add("seen", LongType()), "have no column 'key', which the table of operator 'count' in the"),
+        (SCHEMA, "table of operator 'count' has no column 'card'; the table's columns are"),
+        (StructType().add("seen", LongType()), "table of operator 'count' has a column 'key', but the DataFrame has none"),
         (
             StructType().add("key", StringType()).add("seen", VariantType()),
             "the column 'seen' of operator 'count' is a VARIANT, which does not preserve the original values: read the",
