@@ -106,7 +106,10 @@ TABLE = StructType().add("key", StringType()).add("seen", LongType())
     ("schema", "words"),
     [
         (SCHEMA, "table of operator 'count' has no column 'card'; the table's columns are"),
-        (StructType().add("seen", LongType()), "table of operator 'count' has a column 'key', but the DataFrame has none"),
+        (
+            StructType().add("seen", LongType()),
+            "table of operator 'count' has a column 'key', but the DataFrame has none",
+        ),
         (
             StructType().add("key", StringType()).add("seen", VariantType()),
             "the column 'seen' of operator 'count' is a VARIANT, which does not preserve the original values: read the",
