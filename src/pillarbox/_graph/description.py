@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pillarbox._errors import CheckpointMismatchError, advice_on_version, listed
+from pillarbox._graph.first_operators import other_first_operator
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.program import Program
 from pillarbox._graph.targets import CODES
@@ -210,7 +211,15 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Com
         return
     old = {operator["uid"]: operator for operator in then["operators"]}
     new = {operator["uid"]: operator for operator in now["operators"]}
-    missing = [uid for uid in old if uid not in new]
+    chains, new_chains = (
+        {uid: operator.get("chain", ()) for uid, operator in operators.items()} for operators in (old, new)
+    )
+    changes = {uid: other_first_operator(uid, chains, new_chains) for uid in old if uid not in new}
+    explained = list(filter(None, changes.values()))
+    if explained:
+        refused += explained
+        comparison.survives_savepoint = False
+    missing = [uid for uid, change in changes.items() if change is None]
     added = [uid for uid in new if uid not in old]
     if missing:
         hint = f" (but has {listed(added)}: set uid() to the old uid)" if added else ""

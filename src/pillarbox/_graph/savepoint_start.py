@@ -5,13 +5,14 @@ Works like Flink's ``execution.savepoint.path``, except that operators may be re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, listed, shorten
+from pillarbox._graph.first_operators import other_first_operator
 from pillarbox._graph.source_match import match_sources
 from pillarbox._operators.timestamps_and_watermarks import status_said_anew
 from pillarbox._state.keys.key_note import key_change
@@ -88,8 +89,11 @@ class SavepointStart:
     def uid_of(self, uid: str) -> str:
         return self.renamed.get(uid, uid)
 
-    def left_behind(self, uid: str, rows: int) -> str:
-        return f"savepoint {self.directory}: the state of operator {uid!r} is left behind: {rows} rows"
+    def left_behind(self, uid: str, rows: int, states: Sequence[OwnState]) -> str:
+        """Return a warning about an operator's dropped state. ``states`` is the operator state of its chain."""
+        stateful = _stateful(states) if rows or states else {uid}
+        also = f", and lists or carried records of {listed(sorted(stateful))}" if stateful else ""
+        return f"savepoint {self.directory}: the state of operator {uid!r} is left behind: {rows} rows{also}"
 
     def table(self, operator: OperatorTable, program: Program) -> OperatorTable:
         uids = _uids(program)
@@ -252,10 +256,8 @@ def plan_restore(
         wrong.append(f"renamed= names {listed(unknown)}, but the savepoint has only state of {listed(sorted(uids))}")
     left: list[str] = []
     vertices: dict[str, Vertex] = {}
-    kinds = {
-        operator["uid"]: operator.get("kind")
-        for described in manifest.programs or ()
-        for operator in described.get("operators", ())
+    described = {
+        operator["uid"]: operator for former in manifest.programs or () for operator in former.get("operators", ())
     }
     for table in manifest.operators:
         vertex = heads.get(start.uid_of(table.uid))
@@ -270,7 +272,7 @@ def plan_restore(
             )
             continue
         vertices[table.uid] = vertex
-        _compare(table, vertex, kinds.get(table.uid), wrong, warnings)
+        _compare(table, vertex, described.get(table.uid, {}).get("kind"), wrong, warnings)
         for uid in sorted(stateful.get(table.uid, set()) - {table.uid}):
             there = nodes.get(start.uid_of(uid))
             if there is None:
@@ -282,18 +284,36 @@ def plan_restore(
                     " uid() and allow_non_restored_state=True"
                 )
     if left and not start.allow_non_restored_state:
-        added = [uid for uid in heads if uid not in {vertex.uid for vertex in vertices.values()}]
-        instead = f" (but has {listed(added)}, of which the savepoint has no state)" if added else ""
-        wrong.append(
-            f"it contains state of {listed(left)}, but the program has no such operator{instead}: set uid() to"
-            " the savepoint's uid, pass renamed={'old uid': 'new uid'}, or drop the state with"
-            " allow_non_restored_state=True"
-        )
+        wrong += _left(start, left, described, heads, vertices)
     wrong += others
     if wrong:
         lines = "".join(f"\n  - {reason}" for reason in wrong)
         raise CheckpointMismatchError(f"the program cannot start from the savepoint {start.directory}:{lines}")
     return RestorePlan(vertices, tuple(left), tuple(warnings))
+
+
+def _left(
+    start: SavepointStart,
+    left: Sequence[str],
+    described: Mapping[str, Mapping[str, Any]],
+    heads: Mapping[str, Vertex],
+    vertices: Mapping[str, Vertex],
+) -> Iterator[str]:
+    uid_of = start.uid_of
+    then = {uid_of(uid): [*map(uid_of, operator.get("chain", ()))] for uid, operator in described.items()}
+    now = {uid: [node.uid for node in vertex.nodes[1:]] for uid, vertex in heads.items()}
+    changes = {uid: other_first_operator(uid_of(uid), then, now) for uid in left}
+    for change in filter(None, changes.values()):
+        yield f"{change}; or drop the chain's state with allow_non_restored_state=True"
+    missing = [uid for uid, change in changes.items() if change is None]
+    if missing:
+        added = [uid for uid in heads if uid not in {vertex.uid for vertex in vertices.values()}]
+        instead = f" (but has {listed(added)}, of which the savepoint has no state)" if added else ""
+        yield (
+            f"it contains state of {listed(missing)}, but the program has no such operator{instead}: set uid() to"
+            " the savepoint's uid, pass renamed={'old uid': 'new uid'}, or drop the state with"
+            " allow_non_restored_state=True"
+        )
 
 
 def _compare(table: OperatorTable, vertex: Vertex, kind: str | None, wrong: list[str], warnings: list[str]) -> None:

@@ -43,7 +43,7 @@ def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunk
         _log.warning("savepoint %s: %s", start.directory, warning)
     for uid in plan.left_behind:
         count = sum(batch.num_rows for batch in savepoint.batches(uid)) if uid in own else 0
-        _log.warning(start.left_behind(uid, count))
+        _log.warning(start.left_behind(uid, count, own.get(uid, ())))
     stores: dict[tuple[str, int], MemoryChunkStore] = {}
     for uid, vertex in plan.vertices.items():
         table, parallelism, groups = savepoint.table(uid), vertex.parallelism, vertex.max_parallelism

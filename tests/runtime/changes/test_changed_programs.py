@@ -136,6 +136,34 @@ def test_an_operator_without_a_shuffle_more_or_less(tmp_path: Path) -> None:
     assert then.goes_on(only_sums, *paid("a", "x")) == {"sum": [("a", 2), ("x", 1)]}
 
 
+def test_another_first_operator_after_a_shuffle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def asking(first: bool) -> Any:
+        def build(env, paid):
+            keyed = paid.key_by("card")
+            keyed = keyed.map(lambda record: record).uid("first") if first else keyed
+            return {"asked": keyed.map_async(ask, on_barrier="carry", timeout=None).uid("ask")}
+
+        return build
+
+    ANSWERING.clear()
+    then = Changed(asking(first=False), paid("a", "b"), tmp_path / "one")
+    added = "operator 'ask' was the first of its chain, and now follows 'first', and a chain's state is stored under"
+    assert added in then.refusal(asking(first=True))
+    assert not then.compared(asking(first=True)).survives_savepoint
+    with pytest.raises(CheckpointMismatchError, match=f"{added}.*: add 'first' before the shuffle, or after 'ask'; or"):
+        then.from_savepoint(asking(first=True))
+    ANSWERING.set()
+    assert then.from_savepoint(asking(first=True), allow_non_restored_state=True) == {"asked": []}
+    assert "operator 'ask' is left behind: 0 rows, and lists or carried records of 'ask'" in caplog.text
+
+    ANSWERING.clear()
+    then = Changed(asking(first=True), paid("a"), tmp_path / "other")
+    removed = "operator 'ask' followed 'first', and is now the first of its chain, and a chain's state is stored under"
+    assert removed in then.refusal(asking(first=False))
+    with pytest.raises(CheckpointMismatchError, match=f"{removed}.*: keep 'first' or, if it has no state, replace"):
+        then.from_savepoint(asking(first=False))
+
+
 def test_an_operator_with_state_of_its_own_more_or_less(tmp_path: Path) -> None:
     def more(env, paid):
         return {"sum": sums(paid).map(Seen()).uid("seen")}

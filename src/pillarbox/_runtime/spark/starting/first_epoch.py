@@ -129,7 +129,8 @@ class _SavepointStarter:
         for warning in [*plan.warnings, *warnings]:
             _log.warning("savepoint %s: %s", asked.directory, warning)
         for uid in plan.left_behind:
-            _log.warning(asked.left_behind(uid, opened.frame(uid).count() if uid in own else 0))
+            dropped = opened.frame(uid).count() if uid in own else 0
+            _log.warning(asked.left_behind(uid, dropped, own.get(uid, ())))
         for name in positions.gone:
             _log.warning("savepoint %s: the position of source %r is dropped", asked.directory, name)
         for name in positions.added:
