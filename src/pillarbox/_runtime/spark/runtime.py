@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
+from pillarbox._errors import ConfigurationError
 from pillarbox._graph.program import Program
 from pillarbox._graph.transformations import CollectionSource
 from pillarbox._runtime.local import LocalRuntime
 from pillarbox._runtime.spark.plan.plan import collect_objects, plan_outputs, write_for_each_batch
 from pillarbox._runtime.spark.session.parallelism import default_parallelism, task_slots
+from pillarbox._runtime.spark.session.session import session_of
 from pillarbox._runtime.spark.session.session_settings import time_zone
 from pillarbox._runtime.spark.starting.patched_writer import patch_writer
 
@@ -28,11 +30,11 @@ class SparkRuntime:
     @property
     def parallelism(self) -> int:
         """Return ``spark.sql.shuffle.partitions`` or, if that is 200 (the default), the number of cores (up to 16)."""
-        return default_parallelism(self._session)[0]
+        return default_parallelism(self._running_session)[0]
 
     @property
     def task_slots(self) -> int:
-        return task_slots(self._session)
+        return task_slots(self._running_session)
 
     @property
     def time_zone(self) -> str:
@@ -55,7 +57,16 @@ class SparkRuntime:
         return write_for_each_batch(self._planned(program, schemas), schemas, function)
 
     def _planned(self, program: Program, schemas: dict[str, StructType]) -> DataFrame:
-        rows = plan_outputs(program, self._session, schemas)
+        rows = plan_outputs(program, self._running_session, schemas)
         if rows.isStreaming:
             patch_writer(self._session)
         return rows
+
+    @property
+    def _running_session(self) -> SparkSession:
+        if session_of(self._session).is_stopped:
+            raise ConfigurationError(
+                "the environment's SparkSession is stopped: get a new environment with"
+                " StreamExecutionEnvironment.get_execution_environment(spark), and build the program in it"
+            )
+        return self._session

@@ -35,6 +35,10 @@ class ClassicSession(Session):
 
     has_jvm = True
 
+    @property
+    def is_stopped(self) -> bool:
+        return self.spark.sparkContext._jsc is None
+
     def settings(self) -> dict[str, str]:
         # A single string, because a call to Java for each setting would take too long.
         lines = self.spark.sparkContext.getConf().toDebugString().splitlines()

@@ -24,6 +24,10 @@ class ConnectSession(Session):
 
     has_jvm = False
 
+    @property
+    def is_stopped(self) -> bool:
+        return bool(self.spark.is_stopped)
+
     def settings(self) -> dict[str, str]:
         return {str(name): str(value) for name, value in self.spark.conf.getAll.items()}
 

@@ -21,6 +21,10 @@ class Session(ABC):
     def __init__(self, spark: Any) -> None:
         self.spark = spark
 
+    @property
+    @abstractmethod
+    def is_stopped(self) -> bool: ...
+
     @abstractmethod
     def settings(self) -> dict[str, str]:
         """Return the application's settings, overridden by the session's."""
