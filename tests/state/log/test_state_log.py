@@ -21,7 +21,7 @@ KINDS = {"value": ValueStateDescriptor, "list": ListStateDescriptor, "map": MapS
 
 
 class Task:
-    """Backend and log of a program with some states, ``name="value"`` and so on."""
+    """State backend and log of a program. Keyword arguments declare its states: ``total="value"``, ``items="list"``."""
 
     def __init__(self, store, identity=None, **states):
         self.store = store

@@ -1,7 +1,7 @@
 """Runs elements (records and timers) in the event loop, one at a time per key and many keys concurrently.
 
-Everything runs in the mailbox thread. An element's step neither emits records nor runs mails. Finished elements wait in
-the operator's queue until a mail emits them.
+Everything runs in the mailbox thread. A step of an element's coroutine neither emits records nor runs mails. Results
+of finished elements wait in the operator's queue until a mail emits them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pillarbox._runtime.spark.tasks.task_info import TaskInfo, local_property
 
 
 def hold(facts: TaskInfo) -> None:
-    """Ask the starter of homes for a signal at the end of the running query. Does not wait for an answer."""
+    """Ask the homes' starter to signal this worker when the query ends. Does not wait for a reply."""
     is_main = threading.current_thread() is threading.main_thread()
     if not facts.run or not is_main or settings_of(local_property) is None:
         return
