@@ -88,7 +88,7 @@ def _scrubbed(value: Any, fields: Mapping[str, Callable[[Any], Any]]) -> Any:
 
 
 def _own_of(uids: Sequence[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return a function that removes user-defined counters from metrics, because their names may contain record keys."""
+    """Return a function that removes user-defined counters from metrics: their names may contain record keys."""
 
     @cache
     def is_own(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""``adopt``: converts the state of Spark's own query to a savepoint."""
+"""``adopt``: converts the state of a Spark query to a savepoint."""
 
 from __future__ import annotations
 
