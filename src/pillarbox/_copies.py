@@ -226,6 +226,10 @@ class NoCopier(Copier):
         return value
 
 
+def copier_of(operator: str, *, object_reuse: bool) -> Copier:
+    return NoCopier(operator) if object_reuse else Copier(operator)
+
+
 def _calibrated() -> int:
     emitted = Copier("")._references
     result: Any = object()

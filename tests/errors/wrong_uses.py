@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import pillarbox
@@ -44,6 +45,7 @@ from pillarbox import (
     ReducingStateDescriptor,
     StateTtlConfig,
     StreamExecutionEnvironment,
+    TimestampAssigner,
     TypeMismatchError,
     Types,
     ValueStateDescriptor,
@@ -391,6 +393,21 @@ class Watermarks(WatermarkGenerator):
         return None
 
 
+class EmitsLater(Watermarks):
+    async def on_periodic_emit(self, output: Any) -> None:
+        return None
+
+
+class ExtractsLater(TimestampAssigner):
+    async def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return 0
+
+
+class SelectsLater(KeySelector):
+    async def get_key(self, value: Any) -> Any:
+        return 0
+
+
 class Periodic(Watermarks):
     def on_event(self, event: Any, timestamp: int, output: Any) -> None:
         return None
@@ -427,6 +444,10 @@ async def sleeping(value: Any) -> Any:
     import asyncio
 
     await asyncio.sleep(60)
+
+
+async def sleeping_generator() -> Any:
+    return Watermarks()
 
 
 async def processing(value: Any, ctx: Any) -> Any:
@@ -588,6 +609,7 @@ RUNS = [
     Run("generator, on_event", lambda s: generated(s, Watermarks), ("operator 'times': the watermark generator failed at the record", RECORD, ZERO), "on_event", on="batch"),
     Run("generator, on_periodic_emit", lambda s: generated(s, Periodic), ("operator 'times'", "RuntimeError: no watermark today"), "on_periodic_emit"),
     Run("generator, none", lambda s: generated(s, lambda: 5), ("operator 'times'", "WatermarkGenerator", "not 5")),
+    Run("generator, an async def", lambda s: generated(s, lambda: [EmitsLater()][0]), ("operator 'times'", "for_generator() got", "whose on_periodic_emit is an async def, which"), "", ProgramError),
     Run("generator, raises", lambda s: generated(s, lambda: 1 // 0), ("operator 'times'", ZERO), "<lambda>"),
     # async
     Run("async", lambda s: s.map_async(asking).name("op"), ("operator 'op'", RECORD, ZERO, "subtask 0"), "asking", on="batch streaming connect"),
@@ -727,6 +749,14 @@ BUILDS = [
     Build("assigner ''", lambda env: timed(rows(env), ""), ("the timestamp column name is empty",)),
     Build("assigner of three", lambda env: timed(rows(env), lambda a, b, c: 1), ("must take (value) or (value, record_timestamp)",)),
     Build("generator, an instance", lambda env: WatermarkStrategy.for_generator(Watermarks()), ("the class Watermarks, not the instance",)),
+    Build("generator, a class with an async def", lambda env: generated(rows(env), EmitsLater), ("for_generator() got", "whose on_periodic_emit is an async def, which")),
+    Build("generator, a partial with an async def", lambda env: generated(rows(env), partial(EmitsLater)), ("for_generator() got", "whose on_periodic_emit is an async def, which")),
+    Build("generator, from an async def", lambda env: generated(rows(env), sleeping_generator), ("for_generator() got", "whose sleeping_generator is an async def, which")),
+    Build("timestamps of an async def", lambda env: timed(rows(env), asking), ("with_timestamp_assigner() got", "whose asking is an async def, which")),
+    Build("timestamps of an async method", lambda env: timed(rows(env), ExtractsLater()), ("with_timestamp_assigner() got", "whose extract_timestamp is an async def, which")),
+    Build("key by an async def", lambda env: rows(env).key_by(asking), ("key_by() got", "whose asking is an async def, which")),
+    Build("key by an async method", lambda env: rows(env).key_by(SelectsLater()), ("key_by() got", "whose get_key is an async def, which")),
+    Build("retry of an async def", lambda env: AsyncRetryStrategy.fixed_delay(3, 5, result_predicate=asking), ("AsyncRetryStrategy(result_predicate=...) got", "whose asking is an async def, which")),
     Build("generator 42", lambda env: WatermarkStrategy.for_generator(42), ("for_generator()", "42")),
     Build("time-to-live of nothing", lambda env: StateTtlConfig(0), ("the time-to-live of a state must be at least one millisecond, not 0",)),
     Build("time-to-live in event time", lambda env: StateTtlConfig.new_builder(5).set_ttl_time_characteristic("EventTime"), ("counts in processing time, as in Flink", "set an event-time timer")),

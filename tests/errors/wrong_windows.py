@@ -93,6 +93,35 @@ class ClearsBadly(Processes):
         raise LookupError("nothing there")
 
 
+class Merges(MergingWindowAssigner):
+    def assign_windows(self, element: Any, timestamp: int | None, context: Any) -> Any:
+        yield TimeWindow(timestamp, timestamp + 5)
+
+    def get_default_trigger(self) -> Any:
+        return ClearsLater()
+
+    def is_event_time(self) -> bool:
+        return True
+
+    def merge_windows(self, windows: Any, callback: Any) -> None: ...
+
+
+class MergesLater(Merges):
+    async def merge_windows(self, windows: Any, callback: Any) -> None: ...
+
+
+class EvictsLater(CountEvictor):
+    async def evict_after(self, elements: Any, size: int, window: Any, context: Any) -> None: ...
+
+
+async def differing(value1: Any, value2: Any) -> float:
+    return 0.0
+
+
+async def gap(record: Any) -> int:
+    return 5
+
+
 class Counts(AggregateFunction):
     def create_accumulator(self) -> Any:
         return 0
@@ -262,6 +291,13 @@ WINDOW_BUILDS = [
     Build("reduce by 'sum'", lambda env: windows(env).reduce("sum"), ("reduce() got 'sum': pass a function or ReduceFunction",)),
     Build("an aggregate function that waits", lambda env: windows(env).aggregate(CountsLater()), ("aggregate() got", "whose add is an async def, which")),
     Build("a trigger that waits", lambda env: windows(env).trigger(ClearsLater()), ("trigger() got", "whose clear is an async def, which")),
+    Build("an assigner that waits", lambda env: windows(env, MergesLater()), ("window() got", "whose merge_windows is an async def, which")),
+    Build("a default trigger that waits", lambda env: windows(env, Merges()), ("get_default_trigger() got", "whose clear is an async def, which")),
+    Build("a purging trigger that waits", lambda env: windows(env).trigger(PurgingTrigger.of(ClearsLater())), ("trigger() got", "whose clear is an async def, which")),
+    Build("an evictor that waits", lambda env: windows(env).evictor(EvictsLater(5)), ("evictor() got", "whose evict_after is an async def, which")),
+    Build("a distance of an evictor that waits", lambda env: DeltaEvictor.of(5, differing), ("DeltaEvictor.of() got", "whose differing is an async def, which")),
+    Build("a distance of a trigger that waits", lambda env: DeltaTrigger.of(5, differing), ("DeltaTrigger.of() got", "whose differing is an async def, which")),
+    Build("a gap that waits", lambda env: EventTimeSessionWindows.with_dynamic_gap(gap), ("with_dynamic_gap() got", "whose gap is an async def, which")),
     Build("a window function that waits", lambda env: windows(env).process(Waits()), ("process() got", "whose process is an async def, which")),
 ]
 

@@ -34,6 +34,7 @@ from pillarbox.testing import (
     StreamRecord,
     harness_for,
     row,
+    simulate,
 )
 from tests.support.nodes import node
 
@@ -487,3 +488,28 @@ def test_two_inputs():
     for key_by in (None, "a", ("a",)):
         with pytest.raises(ProgramError, match=r"key_by=\(first_key, second_key\)"):
             harness_for(Join(), key_by=key_by)
+
+
+def test_a_record_that_cannot_be_copied_is_named_with_its_source_and_the_remedies():
+    lock = threading.Lock()
+    advice = r"pillarbox\.immutable\(lock\).*env\.enable_object_reuse\(\)"
+    refused = pytest.raises(ProgramError, match=rf"'payments' emitted \(1, <unlocked .*cannot be copied.*{advice}")
+
+    def build(env, payments, limits):
+        return payments.union(limits).map(len)
+
+    with ProgramTestHarness(build) as harness, refused:
+        harness.push("payments", (1, lock))
+    with refused:
+        simulate(build, {"payments": [(1, lock)], "limits": []}, seeds=1)
+
+
+def test_records_that_cannot_be_copied_are_accepted_with_object_reuse():
+    def build(env, payments):
+        env.enable_object_reuse()
+        return payments.map(lambda payment: type(payment).__name__)
+
+    with ProgramTestHarness(build) as harness:
+        harness.push("payments", threading.Lock())
+        harness.fail_epoch()
+        assert harness.run_epoch() == {"output": ["lock"]}

@@ -19,7 +19,7 @@ from pillarbox._errors import OperatorError, ProgramError, describe, shorten_rec
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters, sort_out
 from pillarbox._operators.frame.operator import Input, OperatorContext, StreamOperator
 from pillarbox._operators.frame.user_code import raise_at_record, with_context
-from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._operators.functions.basic import OutputTag, check_interface_plain
 from pillarbox._rows import Row, timestamps_ms
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_timestamp
 from pillarbox._time.watermark_generators import (
@@ -64,10 +64,15 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     def _start_over(self, *, idle: bool | None, last: int = MIN_TIMESTAMP) -> None:
         context = self.context
         if not context.batch:
-            make, clock = self.strategy.create_generator, context.epoch_time
-            self._generator = with_context(context, "creating its watermark generator", make, clock)
+            self._generator = with_context(context, "creating its watermark generator", self._new_generator)
         self._watermarks = MonotoneWatermarkOutput(self.output, idle=idle, last=last, zone=context.zone)
         self._used = False
+
+    def _new_generator(self) -> WatermarkGenerator:
+        generator = self.strategy.create_generator(self.context.epoch_time)
+        inner = generator.generator if isinstance(generator, WatermarksWithIdleness) else generator
+        check_interface_plain(inner, WatermarkGenerator, asked_by="for_generator()")
+        return generator
 
     @property
     def _idleness(self) -> WatermarksWithIdleness | None:

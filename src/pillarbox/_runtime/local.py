@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from pillarbox._copies import Copier
+from pillarbox._copies import Copier, copier_of
 from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, decode
 from pillarbox._errors import CheckpointMismatchError, ProgramError
 from pillarbox._graph.budgets import budgets_of
@@ -82,6 +82,10 @@ class _Outcome:
     outputs: dict[str, list[Any]]
     reports: list[TaskReport] = field(default_factory=list)
     stores: list[EpochStore] = field(default_factory=list)
+
+
+def source_copier(program: Program, number: int) -> Copier:
+    return copier_of(program.sources[number].name, object_reuse=program.vertices[number].object_reuse)
 
 
 class LocalJob:
@@ -257,10 +261,8 @@ class LocalJob:
         collections: dict[int, list[list[Records]]] = {}
         for number, source in self.program.sources.items():
             if isinstance(source, CollectionSource):
-                records = list(source.collection)
-                if not self.program.vertices[number].object_reuse:
-                    # A function may change its records, but not the caller's collection.
-                    records = list(map(Copier(source.name).copied, records))
+                # A function may change its records, but not the caller's collection.
+                records = list(map(source_copier(self.program, number).copied, source.collection))
                 collections[number] = [
                     [Records(records[start : start + length]) for start in range(0, len(records), length)]
                 ]

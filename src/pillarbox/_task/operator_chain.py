@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Event
 from typing import Any
 
-from pillarbox._copies import Copier, NoCopier, declare_immutable
+from pillarbox._copies import Copier, copier_of, declare_immutable
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._operators.frame.operator import (
     Discard,
@@ -76,7 +76,7 @@ class OperatorChain:
         declare_immutable(vertex.immutable)
         for index, node in reversed(list(enumerate(vertex.nodes))):
             types = node.factory.result_types
-            copier = NoCopier(node.name) if vertex.object_reuse else Copier(node.name)
+            copier = copier_of(node.name, object_reuse=vertex.object_reuse)
             counted = {
                 tag: CountedOutput(
                     typed(wiring.consumers((node.uid, tag), consumers, copier), types.get(tag), node.name)

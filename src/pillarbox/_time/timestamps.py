@@ -102,11 +102,11 @@ class _FunctionTimestampAssigner(TimestampAssigner):
     """Calls ``function(value, record_timestamp)``."""
 
     def __init__(self, function: Callable[[Any, int], Any], assigner: object) -> None:
-        self._function = function
+        self.function = function
         self._assigner = assigner
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        return self._function(value, record_timestamp)  # type: ignore[no-any-return]
+        return self.function(value, record_timestamp)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return shorten(self._assigner)
@@ -116,13 +116,13 @@ class _ValueFunctionTimestampAssigner(TimestampAssigner):
     """Calls ``function(value)``."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
+        self.function = function
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        return self._function(value)  # type: ignore[no-any-return]
+        return self.function(value)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        return shorten(self._function)
+        return shorten(self.function)
 
 
 class ColumnTimestampAssigner(TimestampAssigner):

@@ -130,7 +130,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
 
     def __init__(self, generator: WatermarkGenerator, idle_timeout: DurationLike, now_ms: Callable[[], int]) -> None:
         """Wrap a generator. ``now_ms`` may be any clock, because only differences are used."""
-        self._generator = generator
+        self.generator = generator
         self._timeout = positive_millis(idle_timeout, "the idle timeout")
         self._now_ms = now_ms
         self._seen_since_probe = False
@@ -140,16 +140,16 @@ class WatermarksWithIdleness(WatermarkGenerator):
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
         self._activity(output)
-        self._generator.on_event(event, timestamp, output)
+        self.generator.on_event(event, timestamp, output)
 
     def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
         self._activity(output)
-        self._generator.on_batch(max_timestamp, output)
+        self.generator.on_batch(max_timestamp, output)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         """Mark the stream idle after the timeout. Until then, call the wrapped generator."""
         if not self._is_idle_now():
-            self._generator.on_periodic_emit(output)
+            self.generator.on_periodic_emit(output)
         elif not self._idle:
             self._idle = True
             output.mark_idle()

@@ -36,6 +36,14 @@ def has_collation(kind: DataType) -> bool:
     return is_collated(kind) or any(map(has_collation, _parts_of(kind)))
 
 
+def check_no_collation(kind: DataType, what: str) -> None:
+    if has_collation(kind):
+        raise ProgramError(
+            f"{what} is {kind.simpleString()}, but keys are compared without a collation: cast it to STRING, after"
+            " lower() if its collation ignores case"
+        )
+
+
 def _has_unhashable_keys(kind: DataType) -> bool:
     from pyspark.sql.types import MapType
 

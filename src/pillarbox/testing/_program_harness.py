@@ -9,7 +9,6 @@ from os import PathLike, fspath
 from types import TracebackType
 from typing import Any
 
-from pillarbox._copies import copied
 from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
 from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode
 from pillarbox._datastream.streams.data_stream import DataStream
@@ -18,7 +17,7 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph.description import describe_programs
 from pillarbox._graph.program import Program
 from pillarbox._graph.transformations import SourceTransformation
-from pillarbox._runtime.local import LocalJob, Savepoint
+from pillarbox._runtime.local import LocalJob, Savepoint, source_copier
 from pillarbox._state.savepoint.files import write_savepoint
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.source_stream_task import SourceStreamTask
@@ -126,8 +125,10 @@ class ProgramTestHarness:
         """Queue elements of a source for the next epoch, as in :meth:`push`."""
         if source not in self._pending:
             raise ProgramError(f"there is no source {source!r}; the sources are {', '.join(self._pending)}")
-        if self._vertices[source] is None:
+        number = self._vertices[source]
+        if number is None:
             raise ProgramError(f"no output depends on the source {source!r}, so its elements would be lost")
+        copied = source_copier(self._program, number).copied
         self._pending[source].setdefault(partition, []).extend(map(copied, elements))
 
     def set_processing_time(self, timestamp: int) -> None:
@@ -179,6 +180,7 @@ class ProgramTestHarness:
         for name, partitions in self._pending.items():
             vertex = self._vertices[name]
             if vertex is not None and partitions:
+                copied = source_copier(self._program, vertex).copied
                 inputs[vertex] = [
                     [Records(list(map(copied, partitions[number])))] if number in partitions else []
                     for number in range(max(partitions) + 1)

@@ -101,7 +101,7 @@ class CarryMachine(RuleBasedStateMachine):
         self.note()
 
     @precondition(lambda self: self.waiting())
-    @rule(data=st.data(), kind=st.sampled_from([ValueError, SystemExit, KeyboardInterrupt, GeneratorExit]))
+    @rule(data=st.data(), kind=st.sampled_from([ValueError, KeyError, asyncio.CancelledError]))
     def fail(self, data: Any, kind: type[BaseException]) -> None:
         value = data.draw(st.sampled_from(self.waiting()))
         self.resident.fail(value, kind())

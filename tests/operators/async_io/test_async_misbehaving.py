@@ -24,6 +24,7 @@ from pillarbox import (
     OutputTag,
     ProgramError,
     StreamExecutionEnvironment,
+    fallback,
 )
 from pillarbox._elements import Records
 from pillarbox._operators.async_io.api.options import AsyncOptions
@@ -38,7 +39,10 @@ from tests.support.nodes import node
 class Odd(BaseException): ...
 
 
-RAISED = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Odd("odd"), asyncio.CancelledError("mine")]
+#: Errors of the program or its environment, as for `on_error` of synchronous functions.
+FATAL = [MemoryError(), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Odd("odd")]
+RAISED = [*FATAL, asyncio.CancelledError("mine")]
+HANDLERS = ["drop", OutputTag("failed"), fallback(lambda value, error: value)]
 
 
 def harness(function: Any, **options: Any) -> Any:
@@ -70,8 +74,39 @@ def test_any_exception_is_an_error_with_its_record(error, timeout, plain):
 
 
 @pytest.mark.parametrize("plain", [True, False])
-@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
-def test_any_exception_costs_its_record_only(error, plain):
+@pytest.mark.parametrize("on_failure", HANDLERS, ids=lambda handler: type(handler).__name__)
+@pytest.mark.parametrize("error", FATAL, ids=lambda error: type(error).__name__)
+def test_some_errors_fail_the_task_nevertheless(error, on_failure, plain):
+    asked = []
+
+    def ask(value):
+        asked.append(value)
+        raise error
+
+    async def ask_async(value):
+        ask(value)
+
+    options: dict[str, Any] = {"on_failure": on_failure, "retry": AsyncRetryStrategy.fixed_delay(3, 1)}
+    expected = rf"'ask' failed at the record 1: {type(error).__name__}"
+    with harness(ask if plain else ask_async, **options) as h, pytest.raises(OperatorError, match=expected):
+        h.push(1)
+        h.drain()
+    assert asked == [1]
+
+
+@pytest.mark.parametrize("on_failure", HANDLERS, ids=lambda handler: type(handler).__name__)
+def test_a_batch_with_a_fatal_error_fails_the_task(on_failure):
+    async def ask(values):
+        raise MemoryError
+
+    with harness(ask, batch_size=2, on_failure=on_failure) as h, pytest.raises(OperatorError, match="MemoryError"):
+        h.push_all([1, 2])
+        h.drain()
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("error", [asyncio.CancelledError("mine"), ValueError("no"), StopAsyncIteration()], ids=repr)
+def test_other_exceptions_cost_their_record_only(error, plain):
     def ask(value):
         if value % 2:
             raise error
@@ -94,7 +129,8 @@ def test_an_error_in_a_functions_own_task_does_not_end_the_loop(error):
         await asyncio.sleep(0)
         return value
 
-    assert collect(ask, range(5), timeout=None, on_failure="drop") == [0, 2, 3, 4]
+    with pytest.raises(OperatorError, match=f"failed at the record 1: {type(error).__name__}"):
+        collect(ask, range(5), timeout=None, on_failure="drop")
 
 
 def test_an_error_in_a_callback_does_not_end_the_loop():
@@ -124,8 +160,8 @@ def test_stop_iteration_of_a_plain_function():
         collect(ask, timeout=None)
 
 
-@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
-def test_any_exception_of_batches_and_retried_requests(error):
+@pytest.mark.parametrize("error", [asyncio.CancelledError("mine"), StopAsyncIteration()], ids=repr)
+def test_an_exception_of_a_batch(error):
     asked = []
 
     async def ask(values):
@@ -133,7 +169,7 @@ def test_any_exception_of_batches_and_retried_requests(error):
         raise error
 
     tag = OutputTag("failed")
-    with harness(ask, batch_size=2, retry=AsyncRetryStrategy.fixed_delay(3, 1), on_failure=tag) as h:
+    with harness(ask, batch_size=2, on_failure=tag) as h:
         h.push_all([1, 2])
         h.drain()
         assert [(failure.value, failure.attempts) for failure in h.get_side_output(tag)] == [(1, 1), (2, 1)]

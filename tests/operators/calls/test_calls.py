@@ -184,6 +184,28 @@ def test_exceptions_are_recorded_only_if_they_are_answers(service: Service) -> N
     assert service.counts == {"declined": 1, "broken": 2}
 
 
+def test_a_memory_error_is_neither_retried_nor_recorded(service: Service) -> None:
+    async def run(service: Service, value: Any, ctx: Any) -> Any:
+        with pytest.raises(MemoryError):
+            await ctx.call(service.ask, "full", retry=AsyncRetryStrategy.fixed_delay(3, 1))
+        with pytest.raises(MemoryError):
+            await ctx.call(service.ask, "large", record_errors=Exception)
+        await service.gate("wait")
+        yield "end"
+
+    service.errors = {"full": [MemoryError(), MemoryError()], "large": [MemoryError(), MemoryError()]}
+    harness = calling(service, run)
+    harness.push(("a", 1))
+    service.gate.open(harness, "full")
+    service.gate.open(harness, "large")
+    assert service.gate.waiting[-1] == "wait"
+    with crashed(service, run, harness) as again:
+        service.gate.open(again, "full")
+        service.gate.open(again, "large")
+        service.gate.open(again, "wait")
+    assert service.counts == {"full": 2, "large": 2}
+
+
 async def charge_twice(service: Service, value: Any, ctx: Any) -> Any:
     await ctx.call(service.charge, value[1:])
     yield await ctx.call(service.charge, value[1:])

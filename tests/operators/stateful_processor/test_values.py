@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import pyspark.sql.types as spark
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from pyspark.errors import PySparkRuntimeError
 
 from pillarbox import ProgramError
 from pillarbox._operators.stateful_processor.values import Codec, row_maker, struct_codec
+from pillarbox._types.readable import check_no_collation
 from pillarbox._types.schema import resolve_schema
 from tests.operators.stateful_processor.state_values import CASES
 
@@ -74,3 +76,12 @@ def test_a_row_is_pyspark_s_also_where_columns_have_the_names_of_methods():
     assert (row.a, row["a"], row["count"], row.count(2)) == (1, 1, 2, 1)
     assert repr(row) == "Row(a=1, count=2, __fields__=3)"
     assert row.asDict() == {"a": 1, "count": 2, "__fields__": 3}
+
+
+def test_a_key_with_a_collation_is_refused_as_in_key_by() -> None:
+    kind = spark.StringType("UTF8_LCASE")
+    with pytest.raises(ProgramError) as refused:
+        struct_codec(spark.StructType().add("k", spark.StructType().add("name", kind)), hashable=True)
+    with pytest.raises(ProgramError, match=r"^key_by\(\): the column 'k' is string collate UTF8_LCASE") as of_column:
+        check_no_collation(kind, "key_by(): the column 'k'")
+    assert str(refused.value).partition(" is ")[2] == str(of_column.value).partition(" is ")[2]

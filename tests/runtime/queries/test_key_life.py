@@ -7,11 +7,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pillarbox import KeyedProcessFunction, ProgramError, ValueStateDescriptor
+from pillarbox import CheckpointMismatchError, KeyedProcessFunction, ProgramError, ValueStateDescriptor
 from pillarbox._runtime.spark.reading import key_life as module
 from pillarbox._runtime.spark.reading.key_life import describe_key, key_life
 from pillarbox._runtime.spark.reading.key_text import keys_of_text, possible_keys
@@ -226,6 +227,37 @@ def test_a_key_without_state() -> None:
     description = describe_key("ann", 5, [4, 5], [_look(4, rows=[_row("1")]), _look(5)])
     assert description["messages"] == ["epoch 5 has no state and no timers of this key", "it last had some in epoch 4"]
     assert describe_key("ann", 5, [5], [])["subtask"] is None
+
+
+@pytest.mark.parametrize("damaged", [[], [3], [2, 4], [5], [3, 5]])
+def test_damaged_epochs_are_named_and_the_others_are_shown(damaged: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    head = SimpleNamespace(key=KeyNote(), subtask=1, max_parallelism=8, parallelism=2)
+    files: Any = SimpleNamespace(epoch=5, is_copy=False)
+    jobs: list[list[int]] = []
+
+    def looks_at(files: Any, operator: Any, epochs: list[int], heads: Any, keys: Any) -> list[dict[str, Any]]:
+        jobs.append(epochs)
+        for epoch in epochs:
+            if epoch in damaged:
+                raise CheckpointMismatchError(f"state/0/0/{epoch}.delta is damaged")
+        return [_look(epoch, rows=[_row(str(epoch), reading=0)]) for epoch in epochs]
+
+    monkeypatch.setattr(module, "read_epoch", lambda spark, checkpoint, epoch, read: read(files))
+    monkeypatch.setattr(module, "operator_with", lambda files, uid: (SimpleNamespace(first=2), {0: head}))
+    monkeypatch.setattr(module, "_subtask", lambda key, head: 1)
+    monkeypatch.setattr(module, "_looks", looks_at)
+    no_spark: Any = None
+    if 5 in damaged:
+        with pytest.raises(CheckpointMismatchError, match=r"state/0/0/5\.delta is damaged"):
+            module._read(no_spark, "/checkpoint", "count", "ann")
+        return
+    history = module._read(no_spark, "/checkpoint", "count", "ann")
+    assert history["epochs"] == [epoch for epoch in (2, 3, 4, 5) if epoch not in damaged]
+    assert history["state"][0]["values"] == [*map(str, history["epochs"])]
+    assert history["messages"] == [
+        f"epoch {epoch} cannot be read: state/0/0/{epoch}.delta is damaged" for epoch in damaged
+    ]
+    assert jobs[0] == [2, 3, 4, 5] and jobs[1:] == ([[2], [3], [4], [5]] if damaged else [])
 
 
 def test_one_key_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,10 @@ import pytest
 from pillarbox import CheckpointMismatchError, ConfigurationError, ProgramError, SavepointError, stop_with_savepoint
 from pillarbox._json import plain
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.running import asking, observing, request_watch
+from pillarbox._runtime.spark.homes.processes import Process
+from pillarbox._runtime.spark.running import asking, heartbeat, observing, request_watch
 from pillarbox._runtime.spark.running.asking import request_record, request_savepoint, stop_query
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.running.request_watch import RequestWatch
 from pillarbox._runtime.spark.running.requests import (
     DesiredState,
@@ -78,6 +80,7 @@ def folder(monkeypatch):
     for module in (asking, request_watch):
         monkeypatch.setattr(module, "Requests", lambda spark, checkpoint: result)
     monkeypatch.setattr(Checkpoint, "query_id", "q")
+    monkeypatch.setattr(asking, "dead_driver", lambda spark, checkpoint: None)
     return result
 
 
@@ -395,6 +398,54 @@ def test_a_request_that_no_driver_accepts_is_withdrawn(folder, clock, savepoints
     with pytest.raises(SavepointError, match=r"or the two machines' clocks differ\Z"):
         stop()
     assert folder.of(DesiredState) == [DesiredState(1, "stopped", folder.content[2].until), DesiredState(2, "running")]
+
+
+@pytest.mark.parametrize("call", [stop, savepoint])
+def test_a_request_to_a_dead_driver_is_withdrawn_early(folder, clock, savepoints, monkeypatch, call):
+    clock.time_ns = lambda: int(clock.now * 1e9)
+    monkeypatch.setattr(heartbeat, "time", clock)
+    dead = Heartbeat(700_000, "r", "one", 9)
+    monkeypatch.setattr(asking, "dead_driver", lambda spark, checkpoint: dead)
+    why = r"is not running \(its driver, process 9 on one, wrote its last heartbeat 321 seconds ago\)"
+    with pytest.raises(SavepointError, match=rf"no driver accepted the request, so it was withdrawn\. The query {why}"):
+        call()
+    assert clock.now == 1021, "a driver under Spark Connect, which writes no heartbeat, had time to accept it"
+    asked, withdrawn = folder.content
+    assert withdrawn == (DesiredState(2, "running") if call is stop else RequestStatus(asked.request, "withdrawn"))
+
+
+def test_a_driver_that_accepts_a_request_needs_no_heartbeat(folder, clock, monkeypatch):
+    monkeypatch.setattr(asking, "dead_driver", lambda spark, checkpoint: Heartbeat(0, "r", "one", 9))
+    observed = {1010.0: ObservedState(1, "stopping"), 1029.0: ObservedState(1, "stopped")}
+
+    def sleep(seconds):
+        clock.now += seconds
+        folder.content += [observed[clock.now]] if clock.now in observed else []
+
+    clock.sleep = sleep
+    stop()
+    assert folder.of(DesiredState) == [DesiredState(1, "stopped", 1_030_000)]
+
+
+@pytest.mark.parametrize(
+    ("beat", "dead"),
+    [
+        (None, False),
+        (Heartbeat(999_000, "r", "elsewhere", 9, 7), False),
+        (Heartbeat(840_000, "r", "elsewhere", 9, 7), True),
+        (Heartbeat(960_000, "r", "here", 9, 7), True),
+        (Heartbeat(960_000, "r", "here", 9), False),
+        (Heartbeat(971_000, "r", "here", 9, 7), False),
+    ],
+    ids=["none", "recent", "silent", "ended", "unknown process", "perhaps another container"],
+)
+def test_a_driver_is_dead_if_it_is_silent_or_its_process_has_ended(clock, monkeypatch, beat, dead):
+    clock.time_ns = lambda: int(clock.now * 1e9)
+    monkeypatch.setattr(heartbeat, "time", clock)
+    monkeypatch.setattr(heartbeat, "newest_heartbeat", lambda spark, checkpoint: beat)
+    monkeypatch.setattr(heartbeat, "this_process", lambda: ("here", 1, 1))
+    monkeypatch.setattr(Process, "has_ended", lambda process: True)
+    assert heartbeat.dead_driver(NO_SPARK, "cp") == (beat if dead else None)
 
 
 @pytest.mark.parametrize("call", [stop, savepoint])

@@ -239,7 +239,9 @@ def test_the_start_of_a_run_is_written_at_once(running: WatchedQuery, monkeypatc
 
 
 def test_the_running_epoch_follows_those_of_earlier_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "_files_of", lambda spark, checkpoint: SimpleNamespace(write=lambda beat: None))
+    monkeypatch.setattr(
+        heartbeat, "heartbeat_files", lambda spark, checkpoint: SimpleNamespace(write=lambda beat: None)
+    )
     monkeypatch.setattr(heartbeat, "Checkpoint", lambda spark, checkpoint: SimpleNamespace(last_committed=41))
     query: Any = SimpleNamespace(id="q", runId="r", status={"isTriggerActive": True})
     start: Any = SimpleNamespace(checkpoint="/cp", spark=None)

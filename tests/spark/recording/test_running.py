@@ -112,6 +112,11 @@ def test_the_history_of_a_key(spark: SparkSession, running: tuple[Any, Inbox, st
     assert pillarbox.key_history(spark, checkpoint, "seen", 17)["messages"] == [
         "epoch 1 has no state and no timers of this key"
     ]
+    (Path(checkpoint) / "offsets" / "0").write_text("v")
+    result = pillarbox.key_history(spark, checkpoint, "seen", "10041")
+    assert (result["epochs"], result["state"][0]["value"]) == ([1], "6")
+    [message] = result["messages"]
+    assert message.startswith(f"epoch 0 cannot be read: checkpoint {checkpoint}: the file offsets/0 ")
 
 
 def test_the_command_of_a_key(

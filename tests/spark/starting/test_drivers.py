@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 import pillarbox
 from pillarbox import ConfigurationError
 from pillarbox._runtime.spark.homes.processes import Process
-from pillarbox._runtime.spark.running import asking, heartbeat, progress_reader
-from pillarbox._runtime.spark.running.heartbeat import Heartbeat, _files_of, newest_heartbeat
+from pillarbox._runtime.spark.running import asking, heartbeat, other_driver, progress_reader
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat, heartbeat_files, newest_heartbeat
 from pillarbox._runtime.spark.running.requests import Requests
 from pillarbox._runtime.spark.session.queries import new_progress
 from pillarbox._runtime.spark.starting.started import find
@@ -38,13 +38,13 @@ def test_a_second_driver_is_refused_and_takes_over_if_asked(
     inbox.put(("a", 1, 1))
     first = pillarbox.start(writer(spark, inbox, checkpoint))
     first.processAllAvailable()
-    files = _files_of(spark, str(checkpoint))
+    files = heartbeat_files(spark, str(checkpoint))
     assert files is not None
-    while not files.names():
+    while not files.read():
         time.sleep(0.05)
     # Another process seems to ask: this one is the driver, which is alive.
-    me = heartbeat._this_process()
-    monkeypatch.setattr(heartbeat, "_this_process", lambda: (me[0], me[1] + 1, 0))
+    me = heartbeat.this_process()
+    monkeypatch.setattr(other_driver, "this_process", lambda: (me[0], me[1] + 1, 0))
     with pytest.raises(ConfigurationError, match=rf"process {os.getpid()} on .* was running this query"):
         pillarbox.start(writer(spark, inbox, checkpoint))
     assert first.isActive
@@ -60,8 +60,8 @@ def test_a_driver_that_was_killed_is_no_obstacle(spark: SparkSession, tmp_path: 
     inbox.put(("a", 1, 1))
     other = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"])
     start = Process.of(other.pid).start
-    beat = Heartbeat(time.time_ns() // 1_000_000, "run-of-another", heartbeat._this_process()[0], other.pid, start)
-    files = _files_of(spark, str(checkpoint))
+    beat = Heartbeat(time.time_ns() // 1_000_000, "run-of-another", heartbeat.this_process()[0], other.pid, start)
+    files = heartbeat_files(spark, str(checkpoint))
     assert files is not None
     files.write(beat)
     try:
@@ -87,14 +87,15 @@ def test_a_driver_that_does_not_stop_is_named(
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     try:
         other.send_signal(signal.SIGSTOP)
-        host = heartbeat._this_process()[0] if is_here else "elsewhere"
+        host = heartbeat.this_process()[0] if is_here else "elsewhere"
         now, start = time.time_ns() // 1_000_000, Process.of(other.pid).start
         for at in (now, now + 1):  # it beats
-            files = _files_of(spark, str(checkpoint))
+            files = heartbeat_files(spark, str(checkpoint))
             assert files is not None
             files.write(Heartbeat(at, "run-of-another", host, other.pid, start))
-        monkeypatch.setattr(heartbeat, "_NEXT_BEAT", 0.1)
-        monkeypatch.setattr(heartbeat, "_STOPPING", 0.1)
+        monkeypatch.setattr(other_driver, "NEXT_BEAT", 0.1)
+        monkeypatch.setattr(other_driver, "_STOPPING", 0.1)
+        monkeypatch.setattr(other_driver, "_LEAVING", 0.1)
         monkeypatch.setattr(asking, "_LOOK_EVERY", 0.1)
         driver = f"process {other.pid} on {host}"
         with pytest.raises(ConfigurationError, match=f"{driver} runs this query, and did not .*: end {driver}, and"):
@@ -108,29 +109,29 @@ def test_a_driver_that_does_not_stop_is_named(
 
 
 def test_a_heartbeat_of_an_earlier_process_with_the_same_pid_is_removed(spark: SparkSession, tmp_path: Path) -> None:
-    host, process, start = heartbeat._this_process()
-    files = _files_of(spark, str(tmp_path))
+    host, process, start = heartbeat.this_process()
+    files = heartbeat_files(spark, str(tmp_path))
     assert files is not None
     files.write(Heartbeat(time.time_ns() // 1_000_000, "run-of-another", host, process, start - 1))
-    heartbeat.check_no_other_driver(spark, str(tmp_path), take_over=False)
-    assert not files.names()
+    other_driver.check_no_other_driver(spark, str(tmp_path), take_over=False)
+    assert not files.read()
 
 
 def test_a_driver_of_another_machine_is_judged_by_its_next_heartbeat(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "_LOOK_EVERY", 0.01)
-    files, now = _files_of(spark, str(tmp_path)), time.time_ns() // 1_000_000
+    monkeypatch.setattr(other_driver, "_LOOK_EVERY", 0.01)
+    files, now = heartbeat_files(spark, str(tmp_path)), time.time_ns() // 1_000_000
     assert files is not None
     beat = Heartbeat(now, "run-of-another", "elsewhere", 7, 7)
     files.write(beat)
-    monkeypatch.setattr(heartbeat, "_NEXT_BEAT", 0.05)
-    assert not heartbeat._is_alive(files, beat, "here"), "it is silent"
-    monkeypatch.setattr(heartbeat, "_NEXT_BEAT", 60)
-    monkeypatch.setattr(files, "names", lambda: [f"{now + 1:013d}-run-of-a.json"])
-    assert heartbeat._is_alive(files, beat, "here")
-    monkeypatch.setattr(files, "names", list)
-    assert not heartbeat._is_alive(files, beat, "here"), "its query has ended"
+    monkeypatch.setattr(other_driver, "NEXT_BEAT", 0.05)
+    assert not other_driver._is_alive(files, beat, "here"), "it is silent"
+    monkeypatch.setattr(other_driver, "NEXT_BEAT", 60)
+    monkeypatch.setattr(files, "names_of", lambda beat: [f"{now + 1:013d}-run-of-a.json"])
+    assert other_driver._is_alive(files, beat, "here")
+    monkeypatch.setattr(files, "names_of", lambda beat: [])
+    assert not other_driver._is_alive(files, beat, "here"), "its query has ended"
 
 
 def test_one_error_at_a_look_is_not_the_end_of_a_query(

@@ -278,7 +278,7 @@ def test_refused_programs(spark: SparkSession) -> None:
         )
     with pytest.raises(ProgramError, match="has the type void, which pillarbox cannot store"):
         pillarbox.group_by(spark.sql("SELECT NULL AS k"), "k").transformWithState(Count(), OUTPUT, "append", "None")
-    with pytest.raises(ProgramError, match="has the type string collate UTF8_LCASE, but keys are compared without a"):
+    with pytest.raises(ProgramError, match="is string collate UTF8_LCASE, but keys are compared without a"):
         collated = spark.sql("SELECT 'A' COLLATE UTF8_LCASE AS k")
         pillarbox.group_by(collated, "k").transformWithState(Count(), OUTPUT, "append", "None")
     with pytest.raises(UnsupportedOperationException, match="is unsupported in batch query"):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, get_origin
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_io.api.function import AsyncBatchFunction, AsyncFunction
 from pillarbox._operators.async_io.loop.host import is_generator_function
-from pillarbox._operators.functions.basic import Function, check_call, check_plain
+from pillarbox._operators.functions.basic import Function, check_call, check_interface_plain, check_plain
 from pillarbox._operators.functions.checkpointed import CheckpointedFunction
+from pillarbox._time.watermark_generators import WatermarkGenerator
+from pillarbox._time.watermark_strategy import WatermarkStrategy
 from pillarbox._types.type_information import TypeInformation
 
 
@@ -54,6 +57,19 @@ def check_requests(func: Any) -> None:
             f"map_async() got {shorten(func)}, which yields: pass a function that returns one result. For"
             " several results, use AsyncDataStream with an AsyncFunction"
         )
+
+
+def check_strategy(strategy: WatermarkStrategy) -> None:
+    function = getattr(strategy.timestamp_assigner, "function", None)
+    if function is not None:
+        check_plain(function, "extract_timestamp", asked_by="with_timestamp_assigner()")
+    factory: Any = strategy.generator_factory
+    while isinstance(factory, partial):
+        factory = factory.func
+    if isinstance(factory, type):
+        check_interface_plain(factory, WatermarkGenerator, asked_by="for_generator()")
+    else:  # its generators are checked when a task creates them
+        check_plain(factory, "", asked_by="for_generator()")
 
 
 def check_type(what: str, declared: Any) -> None:

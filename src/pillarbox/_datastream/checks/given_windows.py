@@ -9,6 +9,7 @@ from pillarbox._datastream.checks.code_search import event_time_use
 from pillarbox._datastream.checks.given_functions import check_parameters
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph.transformations import EventTimeUse
+from pillarbox._operators.functions.basic import check_interface_plain
 from pillarbox._operators.windowing.api.assigner import (
     EventTimeAssigner,
     MergingWindowAssigner,
@@ -39,11 +40,19 @@ def default_trigger(assigner: WindowAssigner, env: Any) -> Trigger:
             f" {shorten(assigner)}: pass {hint}"
         )
     check_assigner(assigner)
+    merges = isinstance(assigner, MergingWindowAssigner)
+    check_interface_plain(assigner, MergingWindowAssigner if merges else WindowAssigner, asked_by="window()")
     make: Any = assigner.get_default_trigger
     trigger = make(env) if inspect.signature(make).parameters else make()
     if not isinstance(trigger, Trigger):
         raise ProgramError(f"{assigner!r}: get_default_trigger() returned {shorten(trigger)}: return a Trigger")
+    check_trigger(trigger, f"{assigner!r}: get_default_trigger()")
     return trigger
+
+
+def check_trigger(trigger: Trigger, where: str) -> None:
+    for checked in (trigger, asked_trigger(trigger)):
+        check_parameters(checked, Trigger, where)
 
 
 def check_merging(assigner: WindowAssigner, trigger: Trigger) -> None:

@@ -16,7 +16,7 @@ from pillarbox._graph.transformations import (
     UnionTransformation,
 )
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._types.readable import can_be_key, has_collation
+from pillarbox._types.readable import can_be_key, check_no_collation
 from pillarbox._types.row_encoder import RowEncoder
 from pillarbox._types.schema import SchemaLike, resolve_schema
 from pillarbox._types.type_information import TypeInformation
@@ -69,11 +69,7 @@ def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> No
                 f"key_by(): the column {column!r} of {step.name!r} is {kind.simpleString()}, which is not hashable:"
                 " key by a function that returns a string, a number, a date, or a tuple of these"
             )
-        if has_collation(kind):
-            raise ProgramError(
-                f"key_by(): the column {column!r} of {step.name!r} is {kind.simpleString()}, but keys are compared"
-                " without a collation: cast it to STRING, after lower() if its collation ignores case"
-            )
+        check_no_collation(kind, f"key_by(): the column {column!r} of {step.name!r}")
 
 
 def check_field(step: Transformation, field: int | str, method: str) -> None:

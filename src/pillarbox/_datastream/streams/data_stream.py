@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
-from pillarbox._datastream.checks.given_functions import check_function, check_requests
+from pillarbox._datastream.checks.given_functions import check_function, check_requests, check_strategy
 from pillarbox._datastream.checks.schemas import check_key_columns, check_timestamp_column, key_types
 from pillarbox._datastream.streams.stream import Stream
 from pillarbox._errors import ProgramError, check_takes
@@ -294,6 +294,7 @@ class DataStream(Stream[T1], Generic[T1]):
         """
         strategy = watermark_strategy
         check_takes(strategy, WatermarkStrategy, "assign_timestamps_and_watermarks()", "a WatermarkStrategy")
+        check_strategy(strategy)
         check_timestamp_column(self._step, strategy.timestamp_column)
         check_on_error(on_error, "assign_timestamps_and_watermarks()")
         tag = on_error if isinstance(on_error, OutputTag) else None

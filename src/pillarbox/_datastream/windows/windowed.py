@@ -14,6 +14,7 @@ from pillarbox._datastream.checks.given_functions import check_function, check_p
 from pillarbox._datastream.checks.given_windows import (
     check_fires,
     check_merging,
+    check_trigger,
     check_window_function,
     default_trigger,
     event_time_of,
@@ -94,7 +95,7 @@ class Windowed(Generic[T1, WindowOut]):
         """
         if not isinstance(trigger, Trigger):
             raise ProgramError(f"trigger() takes a Trigger, such as CountTrigger.of(10), not {shorten(trigger)}")
-        check_parameters(trigger, Trigger, "trigger()")
+        check_trigger(trigger, "trigger()")
         check_merging(self._assigner, trigger)
         self._trigger = trigger
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, NoReturn
 
 from pillarbox._elements import Records, Watermark, WatermarkStatus
 from pillarbox._errors import (
@@ -25,6 +25,7 @@ from pillarbox._operators.async_io.deadlines import Deadlines
 from pillarbox._operators.async_io.loop.host import FunctionHost
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_io.results import Results
+from pillarbox._operators.dead_letters.dead_letter import concerns_request
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox.mailbox import RejectedExecutionError
@@ -205,23 +206,29 @@ class InFlight:
     def _fail(self, request: Request, error: BaseException) -> None:
         if isinstance(error, ProgramError):
             raise error
-        if self._combining is not None and self._combining.takes_failures:
+        on_failure = self._options.on_failure
+        if not concerns_request(error):
+            self._raise(request, error)
+        elif self._combining is not None and self._combining.takes_failures:
             failures = [self._combining.combine_failure(value, error, request.attempts) for value in request.values]
             self._conclude(request, failures, error)
-        elif self._options.on_failure == "fail":
-            of_several = "" if len(request.values) == 1 else f" (the first of a batch of {len(request.values)})"
-            attempts = f" after {request.attempts} attempts" if request.attempts > 1 else ""
-            record = request.values[0]
-            failure = OperatorError(
-                f"operator {self._name!r} failed at the record {shorten_record(record)}{of_several}{attempts}:"
-                f" {describe(error)}"
-            )
-            failure.at(operator=self._name, subtask=self._context.subtask, record=record)
-            raise failure from error
-        elif isinstance(self._options.on_failure, AsyncFallback):
-            self._conclude(request, self._results.of_fallback(request, self._options.on_failure, error), error)
+        elif on_failure == "fail":
+            self._raise(request, error)
+        elif isinstance(on_failure, AsyncFallback):
+            self._conclude(request, self._results.of_fallback(request, on_failure, error), error)
         else:
             self._conclude(request, (), error)
+
+    def _raise(self, request: Request, error: BaseException) -> NoReturn:
+        of_several = "" if len(request.values) == 1 else f" (the first of a batch of {len(request.values)})"
+        attempts = f" after {request.attempts} attempts" if request.attempts > 1 else ""
+        record = request.values[0]
+        failure = OperatorError(
+            f"operator {self._name!r} failed at the record {shorten_record(record)}{of_several}{attempts}:"
+            f" {describe(error)}"
+        )
+        failure.at(operator=self._name, subtask=self._context.subtask, record=record)
+        raise failure from error
 
     def _settle(self, request: Request, results: Sequence[Any]) -> None:
         if self._combining is not None:

@@ -17,7 +17,7 @@ from time import perf_counter
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
-from pillarbox._errors import BudgetExceededError, CircuitOpenError, failed, raise_from_user_code
+from pillarbox._errors import failed, raise_from_user_code
 from pillarbox._operators.async_io.api.request import RequestState
 from pillarbox._operators.async_io.loop.event_loop import cancelled
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
@@ -32,7 +32,7 @@ from pillarbox._operators.async_keyed.timeouts import Timeouts
 from pillarbox._operators.calls.caller import Caller
 from pillarbox._operators.calls.journal import Journal
 from pillarbox._operators.calls.replayed import ReplayedJournal
-from pillarbox._operators.dead_letters.dead_letter import DeadLetters, concerns_record
+from pillarbox._operators.dead_letters.dead_letter import DeadLetters, concerns_request
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import TimeDomain
 from pillarbox._state.heap.backend import KeyedStateBackend, OneThread
@@ -42,8 +42,6 @@ from pillarbox._time.internal_timer_service import InternalTimerService
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 _SETTLED = RequestState.SETTLED
-# pillarbox's own errors that are about an element.
-_REFUSED_CALLS = (BudgetExceededError, CircuitOpenError)
 # Ended elements wait this long (seconds) for others if more than _PLENTY are ready, because a mail is expensive.
 _PATIENCE = 0.002
 _PLENTY = 16
@@ -439,8 +437,7 @@ class ElementRunner:
         if element.overdue is not None and (error is element.overdue or isinstance(error, asyncio.CancelledError)):
             error = element.overdue
             self.figures.timed_out += 1
-        about_element = concerns_record(error, _REFUSED_CALLS) or isinstance(error, asyncio.CancelledError)
-        if self._letters is not None and about_element:
+        if self._letters is not None and concerns_request(error):
             self._write_letter(element, error)
         else:
             self.fail(element, error)

@@ -17,6 +17,7 @@ from pillarbox._operators.calls.journal import Entry, Journal
 from pillarbox._operators.calls.records import ElementCalls, Name, Record
 from pillarbox._operators.calls.replayed import ReplayedCalls
 from pillarbox._operators.calls.service_call import CallOptions, ServiceCall
+from pillarbox._operators.dead_letters.dead_letter import concerns_record
 from pillarbox._operators.frame.operator import OperatorContext
 
 
@@ -106,11 +107,11 @@ class Caller:
             try:
                 call = ServiceCall(function, callee, args, options, turns, idempotency_key, element)
                 answer = await call.answer(was_begun=record is not None)
-            except options.record_errors as error:
-                await self._write(calls, name, Record.of(fingerprint, error, where))
-                raise
-            except BaseException:
-                calls.release(name)
+            except BaseException as error:
+                if isinstance(error, options.record_errors) and concerns_record(error):
+                    await self._write(calls, name, Record.of(fingerprint, error, where))
+                else:
+                    calls.release(name)
                 raise
             if self._keeps_records or options.key is not None:
                 await self._write(calls, name, Record.of(fingerprint, answer, where))

@@ -15,6 +15,7 @@ from pillarbox._operators.async_io.loop.threads import outcome_of
 from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.calls.digests import Callee
+from pillarbox._operators.dead_letters.dead_letter import concerns_record
 from pillarbox._operators.functions.calls import CALL_AGAIN
 from pillarbox._time.duration import DurationLike, positive_millis
 
@@ -124,7 +125,7 @@ class ServiceCall:
             except BaseException as error:
                 if self._turns is not None:
                     self._turns.failed(slots, error)
-                if not isinstance(error, Exception):
+                if not concerns_record(error):
                     raise
                 failure, pause = error, retry_after_millis(error)
             else:

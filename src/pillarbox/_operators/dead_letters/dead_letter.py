@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeGuard, TypeVar
 
 from pillarbox._elements import Records
-from pillarbox._errors import SHOWN, OperatorError, PillarboxError, ProgramError, describe, place_of_task, shorten
+from pillarbox._errors import (
+    SHOWN,
+    BudgetExceededError,
+    CircuitOpenError,
+    OperatorError,
+    PillarboxError,
+    ProgramError,
+    describe,
+    place_of_task,
+    shorten,
+)
 from pillarbox._operators.frame.operator import Input, OperatorContext
 from pillarbox._operators.functions.basic import OutputTag, TimeDomain
 from pillarbox._operators.functions.metric_group import DEAD_LETTERS, Counter
@@ -143,6 +154,14 @@ def concerns_record(error: BaseException | None, others: tuple[type[Exception], 
         and not isinstance(error, (PillarboxError, MemoryError))
         and not (isinstance(grouped, tuple) and not all(concerns_record(part, others) for part in grouped))
     )
+
+
+def concerns_request(error: BaseException) -> bool:
+    """Return whether an error of a coroutine is about its record.
+
+    Unlike :func:`concerns_record`, this is true if a budget refused the call, or if user code canceled the coroutine.
+    """
+    return concerns_record(error, (BudgetExceededError, CircuitOpenError)) or isinstance(error, asyncio.CancelledError)
 
 
 def sort_out(

@@ -334,10 +334,18 @@ def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False
     if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
         raise ProgramError(
             f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} is an async def, which"
-            f" {asked_by} does not await: use map_async() or AsyncDataStream, or write a plain def"
+            " would never be awaited: use map_async() or AsyncDataStream, or write a plain def"
         )
     if not many and inspect.isgeneratorfunction(called):
         raise ProgramError(
             f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} yields, so it"
             " returns a generator instead of a result: return the result, or use flat_map() for several results"
         )
+
+
+def check_interface_plain(implementation: Any, interface: type, *, asked_by: str) -> None:
+    """Raise ProgramError if an object, or a class, implements a public method of ``interface`` as an ``async def``."""
+    for kind in interface.__mro__:
+        for name, method in vars(kind).items():
+            if inspect.isfunction(method) and not name.startswith("_"):
+                check_plain(implementation, name, asked_by=asked_by, many=True)

@@ -18,7 +18,7 @@ import pyspark.sql.types as spark
 from pyspark.errors import PySparkRuntimeError
 
 from pillarbox._errors import ProgramError
-from pillarbox._types.schema import is_collated
+from pillarbox._types.readable import check_no_collation
 
 Function = Callable[[Any], Any]
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -112,11 +112,8 @@ def _codec(kind: spark.DataType, hashable: bool, zone: dt.tzinfo | None) -> Code
             ),
             lambda value: None if value is None else {key_of(k): item_of(v) for k, v in value.items()},
         )
-    if hashable and is_collated(kind):
-        raise ProgramError(
-            f"a key (of a program or of a map) has the type {kind.simpleString()}, but keys are compared without a"
-            " collation: cast it to STRING, after lower() if its collation ignores case"
-        )
+    if hashable:
+        check_no_collation(kind, "a key (of a program or of a map)")
     if isinstance(kind, spark.DecimalType):
         return Codec(_decimal(kind))
     if isinstance(kind, spark.TimestampType):

@@ -10,11 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from pillarbox._copies import copied
 from pillarbox._elements import Buffer, Records
 from pillarbox._graph.program import Program
 from pillarbox._operators.frame.shared_resources import SharedResources
-from pillarbox._runtime.local import EpochStore, Savepoint
+from pillarbox._runtime.local import EpochStore, Savepoint, source_copier
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._task.vertex import Vertex
@@ -169,7 +168,7 @@ class SimulatedJob(PatientJob):
         return self._rng.sample(places, len(places))
 
     def _run_partition(self, number: int, partition: int, runs: Iterable[Records], bounded: bool) -> list[Buffer]:
-        runs = list(runs)
+        runs, copied = list(runs), source_copier(self.program, number).copied
         while True:
             # Each attempt reads its own copies, because a function may change its records.
             read = [run.copied(copied) for run in runs]

@@ -10,11 +10,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pillarbox._copies import copied
 from pillarbox._elements import Records
 from pillarbox._graph.description import describe_programs
 from pillarbox._graph.program import Program
-from pillarbox._runtime.local import LocalJob, Savepoint
+from pillarbox._runtime.local import LocalJob, Savepoint, source_copier
 from pillarbox._state.savepoint.files import write_savepoint
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.testing._program_harness import PatientJob, program_of
@@ -118,7 +117,10 @@ class Run:
                 turns.set_clock(time)
                 turns.settle()
                 dealt = partitions(self.program, self.inputs, epoch)
-                inputs = self._read(self.compiled, dealt, lambda part: [Records(part).copied(copied)])
+                inputs = self._read(self.compiled, dealt, lambda part: [Records(part)])
+                for number, parts in inputs.items():
+                    copied = source_copier(self.compiled.program, number).copied
+                    inputs[number] = [[records.copied(copied) for records in part] for part in parts]
                 outputs.append(job.run_epoch(inputs, bounded=epoch.bounded))
                 self.event_times.append(_event_times(job))
         return outputs

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pillarbox._errors import ProgramError, is_count, shorten
+from pillarbox._runtime.local import source_copier
 from pillarbox._time.duration import DurationLike, to_millis
 from pillarbox.testing._program_harness import Build
 from pillarbox.testing._simulation.cluster import FAULTS
@@ -130,6 +131,10 @@ def simulate(
             f"simulate(): the program's sources are {', '.join(compiled.vertices)}, but inputs= has"
             f" {', '.join(records) or 'none'}: pass a list of records for each"
         )
+    for name, number in compiled.vertices.items():
+        if number is not None:
+            copier = source_copier(compiled.program, number)
+            records[name] = list(map(copier.copied, records[name]))
     outputs = compiled.program.outputs
     order = _keys(ordered_by, outputs, "ordered_by")
     programs.simulated = replace(program, order=order, batch=compiled.program.batch)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pillarbox._errors import ProgramError, check_count, is_count, shorten
 from pillarbox._generics import Generic, In
+from pillarbox._operators.functions.basic import check_plain
 from pillarbox._time.duration import Duration, DurationLike, positive_millis
 
 ResultPredicate = Callable[[Any], bool]
@@ -207,4 +208,6 @@ def _waits(delay: Any) -> int:
 def _checked(predicate: Callable[[Any], bool] | None, what: str) -> Callable[[Any], bool] | None:
     if predicate is not None and not callable(predicate):
         raise ProgramError(f"AsyncRetryStrategy: {what}= must be a function, not {shorten(predicate)}")
+    if predicate is not None:
+        check_plain(predicate, what, asked_by=f"AsyncRetryStrategy({what}=...)")
     return predicate

@@ -20,6 +20,7 @@ from pillarbox._operators.async_io.api.request import Request
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, is_retried, retry_after_millis
 from pillarbox._operators.async_io.loop.event_loop import GRACE, EventLoopThread, cancelled
 from pillarbox._operators.async_io.loop.turns import Turns
+from pillarbox._operators.dead_letters.dead_letter import concerns_record
 
 # Completed requests wait this long (seconds) for others before they wake the mailbox thread, if more than _PLENTY
 # requests are queued. Waking the thread costs more than a request.
@@ -227,7 +228,7 @@ class RequestWorkers:
                     else:
                         await self._ask(request)
                 except BaseException as error:
-                    # Any exception, even SystemExit, fails only the record and not the worker.
+                    # Even a SystemExit must not end the worker. The mailbox thread fails the task.
                     if self._closing:
                         return
                     request.error = error
@@ -281,7 +282,7 @@ class RequestWorkers:
             except BaseException as error:
                 if self._turns is not None:
                     self._turns.failed(slots, error)
-                if not isinstance(error, Exception) or not self._again(request, error):
+                if not concerns_record(error) or not self._again(request, error):
                     raise
                 asked_to_wait = retry_after_millis(error)
             else:

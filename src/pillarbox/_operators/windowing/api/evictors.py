@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pillarbox._errors import ProgramError, is_count, shorten
+from pillarbox._operators.functions.basic import check_plain
 from pillarbox._time.duration import DurationLike, positive_millis
 from pillarbox._unpickle import make
 
@@ -140,6 +141,7 @@ class DeltaEvictor(_OneSided):
         super().__init__(do_evict_after)
         if not callable(delta_function):
             raise ProgramError(f"DeltaEvictor.of() takes a function of two elements, not {shorten(delta_function)}")
+        check_plain(delta_function, "delta_function", asked_by="DeltaEvictor.of()")
         if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or threshold != threshold:
             raise ProgramError(f"DeltaEvictor.of(): the threshold must be a number, not {shorten(threshold)}")
         self.threshold = threshold

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.functions.basic import check_plain
 from pillarbox._operators.windowing.api.assigner import (
     EventTimeAssigner,
     MergeCallback,
@@ -95,6 +96,7 @@ class _DynamicGap(Sessions):
                 f"{type(self).__name__}: with_dynamic_gap() takes a function or a SessionWindowTimeGapExtractor, not"
                 f" {shorten(extractor)}"
             )
+        check_plain(extractor, "extract", asked_by="with_dynamic_gap()")
         self.extractor = extractor
         self._extract: Callable[[Any], int] = extract
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from pillarbox._errors import ProgramError, is_count, shorten
 from pillarbox._generics import Generic, In, WindowT
+from pillarbox._operators.functions.basic import check_plain
 from pillarbox._operators.functions.metric_group import MetricGroup
 from pillarbox._state.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from pillarbox._state.state_descriptor import StateDescriptor
@@ -281,6 +282,7 @@ class DeltaTrigger(Trigger):
     def __init__(self, threshold: float, delta_function: Callable[[Any, Any], float]) -> None:
         if not callable(delta_function):
             raise ProgramError(f"DeltaTrigger.of() takes a function of two elements, not {shorten(delta_function)}")
+        check_plain(delta_function, "delta_function", asked_by="DeltaTrigger.of()")
         if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or threshold != threshold:
             raise ProgramError(f"DeltaTrigger.of(): the threshold must be a number, not {shorten(threshold)}")
         self.threshold = threshold

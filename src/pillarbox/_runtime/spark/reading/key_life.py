@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pillarbox._errors import CheckpointMismatchError, ProgramError, check_text, shorten
+from pillarbox._errors import CheckpointMismatchError, PillarboxError, ProgramError, check_text, describe, shorten
+from pillarbox._runtime.spark.checkpoint.damage import damage_in
 from pillarbox._runtime.spark.checkpoint.look import read_epoch
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, map_logs
 from pillarbox._runtime.spark.failures import unwrapped_failures
@@ -61,7 +62,8 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
 
     Returns:
         - ``key``: the key as text; ``subtask``: the index of its subtask;
-        - ``epoch``: the last committed epoch; ``epochs``: the epochs that were read;
+        - ``epoch``: the last committed epoch; ``epochs``: the epochs that were read, without damaged epochs, which
+          ``messages`` names;
         - ``watermark``: the subtask's watermark (Unix time in ms), or None;
         - ``state``: a list of states, each with ``name``, ``value`` as text, ``changed`` (the last of these epochs that
           changed the value, or None) and ``values`` (one per epoch). For a columnar operator, the key's rows;
@@ -101,10 +103,17 @@ def key_life(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[
 
 
 def _read(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[str, Any]:
-    return read_epoch(spark, checkpoint, None, partial(_read_key, uid, text))
+    try:
+        return read_epoch(spark, checkpoint, None, partial(_read_key, uid, text))
+    except ProgramError:
+        raise
+    except Exception:
+        pass  # perhaps an epoch before the last is damaged
+    return read_epoch(spark, checkpoint, None, partial(_read_key, uid, text, one_by_one=True))
 
 
-def _read_key(uid: str, text: Any, files: CheckpointState) -> dict[str, Any]:
+def _read_key(uid: str, text: Any, files: CheckpointState, one_by_one: bool = False) -> dict[str, Any]:
+    """Read a key's epochs in one job, or ``one_by_one``, without damaged epochs before the last."""
     operator, heads = operator_with(files, uid)
     notes = [head.key for head in heads.values()]
     keys = possible_keys(text, notes) if isinstance(text, str) else [text]
@@ -113,18 +122,25 @@ def _read_key(uid: str, text: Any, files: CheckpointState) -> dict[str, Any]:
     codes = sorted(code for code, head in heads.items() if head.subtask in subtasks)
     first = files.epoch if files.is_copy else max(operator.first, files.epoch - _EPOCHS + 1)
     epochs = list(range(first, files.epoch + 1))
-    looks = _looks(files, operator, epochs, codes, keys) if codes else []
-    if any(look["by_columns"] for look in looks):
-        for epoch in epochs:
-            rows = rows_in_columns(files, operator, epoch, {code: heads[code] for code in codes}, keys)
-            for look in looks:
-                if look["epoch"] == epoch:
-                    look["rows"] = rows.get(look["subtask"], [])
+    looks: list[dict[str, Any]] = []
+    damaged: dict[int, str] = {}
+    for some in [[epoch] for epoch in epochs] if one_by_one else [epochs]:
+        try:
+            with unwrapped_failures():
+                looks += _looks(files, operator, some, {code: heads[code] for code in codes}, keys) if codes else []
+        except Exception as error:
+            if files.epoch in some:
+                raise
+            why = str(error) if isinstance(error, PillarboxError) else damage_in([str(error)], str(files))
+            damaged[some[0]] = f"epoch {some[0]} cannot be read: {why or describe(error)}"
     present = [keys[index] for index in sorted({row["reading"] for look in looks for row in look["rows"]})]
     if len(present) > 1:
         why, advice = "the state contains several of them", "pass the key itself to key_history()"
         raise several_keys(str(text), uid, present, why, advice)
-    return describe_key(text if isinstance(text, str) else shorten(text, 200), files.epoch, epochs, looks)
+    readable = [epoch for epoch in epochs if epoch not in damaged]
+    history = describe_key(text if isinstance(text, str) else shorten(text, 200), files.epoch, readable, looks)
+    history["messages"] += damaged.values()
+    return history
 
 
 def _subtask(key: Any, head: LogHead) -> int | None:
@@ -135,16 +151,23 @@ def _subtask(key: Any, head: LogHead) -> int | None:
 
 
 def _looks(
-    files: CheckpointState, operator: Stateful, epochs: Sequence[int], codes: Sequence[int], keys: list[Any]
+    files: CheckpointState, operator: Stateful, epochs: Sequence[int], heads: dict[int, LogHead], keys: list[Any]
 ) -> list[dict[str, Any]]:
-    chosen = f"code IN ({', '.join(map(str, codes))})"
+    chosen = f"code IN ({', '.join(map(str, heads))})"
 
     def look(epoch: int) -> DataFrame:
         logs = files.logs(operator, epoch).where(chosen)
         return map_in_arrow(logs, "key_life", partial(map_logs, partial(_log_facts, epoch, keys)), "facts STRING")
 
     rows = reduce(lambda left, right: left.unionAll(right), map(look, epochs)).collect()
-    return [json.loads(row.facts) for row in rows]
+    looks = [json.loads(row.facts) for row in rows]
+    if any(look["by_columns"] for look in looks):
+        for epoch in epochs:
+            of_subtasks = rows_in_columns(files, operator, epoch, heads, keys)
+            for facts in looks:
+                if facts["epoch"] == epoch:
+                    facts["rows"] = of_subtasks.get(facts["subtask"], [])
+    return looks
 
 
 def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any]) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError, ConfigurationError, PillarboxError, SavepointError
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat, dead_driver
 from pillarbox._runtime.spark.running.requests import (
     DONE,
     FAILED,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOK_EVERY = 1.0
+# Seconds that a living driver needs at most to accept a request. Then the command also looks at its heartbeat.
+_ACCEPTING = 20.0
 # Minimum seconds that a driver gets to finish a savepoint or recording that it has begun.
 _FINISHING = 600.0
 # Seconds that the driver gets to end the query after a stop's deadline. Then it interrupts the epoch.
@@ -144,6 +147,8 @@ class Command:
         self._hint = hint
         self._deadline = time.time() + timeout
         self._is_taken = self._is_withdrawn = False
+        self._look_for_driver_at = time.time() + _ACCEPTING
+        self._dead_driver: Heartbeat | None = None
 
     def lines(self, instead: str) -> RequestLog:
         Checkpoint(self._spark, self._checkpoint).started_query(instead)
@@ -196,19 +201,33 @@ class Command:
                     f" working on the request. See its log. {self._outcome(wish)}"
                 )
         elif status == OPEN:
-            if now > wish.until / 1000:
+            if self._has_no_driver(now):
+                self._deadline = now
+            if now > wish.until / 1000 or self._dead_driver is not None:
                 self._withdraw(wish)
         elif now > self._deadline:
+            dead = self._dead_driver
+            within = f" within {self._timeout:g} seconds" if dead is None else ""
+            why = (
+                ", was not started with pillarbox.start(...)"
+                if dead is None
+                else f" (its driver, {dead.driver}, wrote its last heartbeat {dead.age // 1000} seconds ago)"
+            )
             raise self.failed(
-                f"no driver accepted the request within {self._timeout:g} seconds, so it was withdrawn. The query is"
-                " not running, was not started with pillarbox.start(...), or the two machines' clocks"
-                f" differ{self._hint}"
+                f"no driver accepted the request{within}, so it was withdrawn. The query is not running{why},"
+                f" or the two machines' clocks differ{self._hint}"
             )
         else:
             # The query has been started again, or the earlier call has ended.
             self._notify("asking the query's driver again")
             wish = self._write(wish)
         return wish
+
+    def _has_no_driver(self, now: float) -> bool:
+        if now >= self._look_for_driver_at:
+            self._look_for_driver_at = now + _ACCEPTING
+            self._dead_driver = dead_driver(self._spark, self._checkpoint)
+        return self._dead_driver is not None
 
     def _write(self, wish: DesiredState | QueryRequest) -> DesiredState | QueryRequest:
         self._is_withdrawn = False

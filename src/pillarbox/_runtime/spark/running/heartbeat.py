@@ -1,8 +1,7 @@
 """Updates the heartbeat of a query's driver, every second in memory and every 15 seconds in the checkpoint.
 
-A starting query checks for another driver's heartbeat, because a second driver on a checkpoint makes the first driver
-fail minutes later. The tools read heartbeats, because only the driver knows that an epoch hangs. Under Spark Connect,
-the heartbeat is only in memory, because files cannot be removed.
+The tools read heartbeats, because only the driver knows that an epoch hangs. Under Spark Connect, the heartbeat is only
+in memory, because files cannot be removed.
 """
 
 from __future__ import annotations
@@ -15,14 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import ConfigurationError, SavepointError, describe
+from pillarbox._errors import describe
 from pillarbox._graph.description import json_object
 from pillarbox._json import json_of, read
 from pillarbox._reports.progress import is_idle, millis
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.homes.processes import Process
-from pillarbox._runtime.spark.notices import notify
-from pillarbox._runtime.spark.running.asking import stop_query
 from pillarbox._runtime.spark.running.stages import Stage, stages_of
 from pillarbox._runtime.spark.session.folders import Folder, HadoopFolder
 from pillarbox._runtime.spark.session.session import session_of
@@ -40,10 +37,8 @@ _log = logging.getLogger("pillarbox")
 #: Seconds between two writes, and milliseconds of silence until a driver counts as dead.
 WRITE_EVERY = 15.0
 FRESH_MS = 150_000
-# Seconds that a starting query waits for another driver's heartbeat or end.
-_NEXT_BEAT = 2 * WRITE_EVERY
-_STOPPING = 120.0
-_LOOK_EVERY = 1.0
+#: Seconds until a living driver has certainly written its next heartbeat.
+NEXT_BEAT = 2 * WRITE_EVERY
 # If an epoch takes longer than this (milliseconds), its stages are read, with some calls to Java each second.
 _STAGES_AFTER = 2000
 
@@ -72,6 +67,18 @@ class Heartbeat:
     def driver(self) -> str:
         return f"process {self.process} on {self.host}"
 
+    @property
+    def age(self) -> int:
+        return max(0, time.time_ns() // 1_000_000 - self.at)
+
+    def has_ended(self, host: str) -> bool | None:
+        """Return whether the driver's process has ended, or None if ``host`` cannot know this."""
+        if self.age > FRESH_MS:
+            return True
+        if self.host == host and self.process_start:
+            return Process(self.process, self.process_start).has_ended()
+        return None
+
 
 class Pulse:
     """Creates and writes the heartbeats of a query. Not thread-safe."""
@@ -80,13 +87,13 @@ class Pulse:
         self._started = started
         self._query: Any = started.query
         self._clock = clock
-        self._me = _this_process()
+        self._me = this_process()
         self._epoch: int | None = None
         self._since: int | None = None
         self._reported: int | None = None
         self._finished: int | None = None
         spark, checkpoint = started.start.spark, started.checkpoint
-        self._files = None if checkpoint is None else _files_of(spark, checkpoint)
+        self._files = None if checkpoint is None else heartbeat_files(spark, checkpoint)
         self._written_at = 0.0
 
     def take(self, reports: Sequence[Progress]) -> None:
@@ -133,7 +140,7 @@ class Pulse:
             self._files = None
 
 
-def _this_process() -> tuple[str, int, int]:
+def this_process() -> tuple[str, int, int]:
     try:
         start = Process.of(os.getpid()).start
     except (OSError, IndexError):
@@ -141,7 +148,7 @@ def _this_process() -> tuple[str, int, int]:
     return socket.gethostname(), os.getpid(), start
 
 
-class _Files:
+class HeartbeatFiles:
     """The heartbeat files in a checkpoint: one per driver."""
 
     def __init__(self, folder: HadoopFolder) -> None:
@@ -171,17 +178,18 @@ class _Files:
         for name in names:
             self._folder.remove(name)
 
-    def names(self) -> list[str]:
-        return self._folder.names()
+    def names_of(self, beat: Heartbeat) -> list[str]:
+        """Return the files of the heartbeat's run. A run has two for a moment."""
+        return [name for name in self._folder.names() if name.endswith(f"-{beat.run[:8]}.json")]
 
 
 def _path(checkpoint: str) -> str:
     return f"{checkpoint.rstrip('/')}/pillarbox/heartbeat"
 
 
-def _files_of(spark: SparkSession, checkpoint: str) -> _Files | None:
+def heartbeat_files(spark: SparkSession, checkpoint: str) -> HeartbeatFiles | None:
     folder = session_of(spark).hadoop_folder(_path(checkpoint))
-    return None if folder is None else _Files(folder)
+    return None if folder is None else HeartbeatFiles(folder)
 
 
 def _read(folder: Folder) -> dict[str, Heartbeat]:
@@ -199,53 +207,13 @@ def newest_heartbeat(spark: SparkSession, checkpoint: str) -> Heartbeat | None:
     return max(beats.values(), key=lambda beat: beat.at, default=None)
 
 
-def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_over: bool) -> None:
-    """Raise if another driver is running the checkpoint's query.
+def dead_driver(spark: SparkSession, checkpoint: str) -> Heartbeat | None:
+    """Return the last heartbeat of a driver that has died, or None if it may run.
 
-    A killed driver leaves its last heartbeat behind. So if the last heartbeat is from another machine, this waits for a
-    newer one. With ``take_over``, it asks the other driver to stop instead of raising.
+    A driver under Spark Connect may run even so, because it writes no heartbeat.
     """
-    files = None if checkpoint is None else _files_of(spark, checkpoint)
-    if checkpoint is None or files is None:
-        return
-    me = _this_process()
-    # Restarted containers often have the same host name and pid.
-    beats = {name: beat for name, beat in files.read().items() if (beat.host, beat.process, beat.process_start) != me}
-    alive = [beat for beat in beats.values() if _is_alive(files, beat, me[0])]
-    if not alive:
-        files.forget([*beats])
-        return
-    [other, *_] = sorted(alive, key=lambda beat: -beat.at)
-    age = max(0, time.time_ns() // 1_000_000 - other.at) // 1000
-    if not take_over:
-        raise ConfigurationError(
-            f"checkpoint {checkpoint}: {other.driver} was running this query {age} seconds ago. Two drivers on one"
-            " checkpoint make each other fail: stop the other driver with 'pillarbox stop CHECKPOINT', or pass"
-            " pillarbox.start(..., take_over=True)"
-        )
-    notify(f"checkpoint {checkpoint}: {other.driver} runs this query: asking it to stop")
-    try:
-        stop_query(spark, checkpoint, timeout=_STOPPING)
-    except SavepointError as error:
-        raise ConfigurationError(
-            f"checkpoint {checkpoint}: {other.driver} runs this query, and did not stop it when asked: end"
-            f" {other.driver}, and start the query again"
-        ) from error
-
-
-def _is_alive(files: _Files, beat: Heartbeat, host: str) -> bool:
-    if time.time_ns() // 1_000_000 - beat.at > FRESH_MS:
-        return False
-    if beat.host == host and beat.process_start:
-        return not Process(beat.process, beat.process_start).has_ended()
-    notify(f"{beat.driver} ran this query: waiting for a heartbeat, to see whether it still does")
-    suffix = f"-{beat.run[:8]}.json"
-    deadline = time.monotonic() + _NEXT_BEAT
-    while time.monotonic() < deadline:
-        of_run = [name for name in files.names() if name.endswith(suffix)]
-        if not of_run:
-            return False
-        if any(int(name.partition("-")[0]) > beat.at for name in of_run):
-            return True
-        time.sleep(_LOOK_EVERY)
-    return False
+    beat = newest_heartbeat(spark, checkpoint)
+    # Two containers may have the same host name, so the end of a process with a recent heartbeat is uncertain.
+    if beat is None or beat.age <= NEXT_BEAT * 1000 or not beat.has_ended(this_process()[0]):
+        return None
+    return beat

@@ -21,7 +21,8 @@ from pillarbox._reports.progress import millis, tasks_of
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, wanted_parallelism
 from pillarbox._runtime.spark.running.ending import end_query, finish_epoch
-from pillarbox._runtime.spark.running.heartbeat import Pulse, check_no_other_driver
+from pillarbox._runtime.spark.running.heartbeat import Pulse
+from pillarbox._runtime.spark.running.other_driver import check_no_other_driver
 from pillarbox._runtime.spark.running.progress_reader import ProgressReader
 from pillarbox._runtime.spark.running.request_watch import RequestWatch
 from pillarbox._runtime.spark.session.writer import Start
