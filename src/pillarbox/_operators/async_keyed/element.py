@@ -63,6 +63,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     state = RequestState.PENDING
     segment: Segment | None = None
     is_queued = False
+    ends_key = False
     overdue: TimeoutError | None = None
     was_carried = False
     steps: WorkerSteps | None = None
@@ -137,16 +138,21 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         return self.number, self.value if self.original is None else self.original
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        self._check()
-        self.runner.timers.register_event_time_timer(None, timestamp)
+        self._register(self.runner.timers.register_event_time_timer, timestamp)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
         self._check()
         self.runner.timers.delete_event_time_timer(None, timestamp)
 
     def register_processing_time_timer(self, timestamp: int) -> None:
+        self._register(self.runner.timers.register_processing_time_timer, timestamp)
+
+    def _register(self, register: Callable[[Any, int], None], timestamp: int) -> None:
         self._check()
-        self.runner.timers.register_processing_time_timer(None, timestamp)
+        if self.ends_key:
+            self.runner.dropped_timers.report(self.key, timestamp)
+        else:
+            register(None, timestamp)
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
         self._check()
@@ -177,20 +183,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
                 outputs.append((None, result, emitted))
             else:
                 self._collect_unfixed(result)
-
-    def add(self, result: Any) -> None:
-        kind = type(result)
-        if kind is tuple:
-            for field in result:
-                if type(field) not in FIXED:
-                    break
-            else:
-                self._add((None, result, self.emitted))
-                return
-        elif kind in FIXED:
-            self._add((None, result, self.emitted))
-            return
-        self._collect_unfixed(result)
 
     def _collect_unfixed(self, result: Any) -> None:
         if type(result) is OutputTag or (type(result) is tuple and type(result[0]) is OutputTag and len(result) != 2):
@@ -253,19 +245,6 @@ class Visit(Element):
 
     def __str__(self) -> str:
         return f"the {self.domain.value} timer at {self.current} of key {shorten(self.key)}"
-
-    def register_event_time_timer(self, timestamp: int) -> None:
-        self._register(super().register_event_time_timer, timestamp)
-
-    def register_processing_time_timer(self, timestamp: int) -> None:
-        self._register(super().register_processing_time_timer, timestamp)
-
-    def _register(self, register: Callable[[int], None], timestamp: int) -> None:
-        if self.ends_key:
-            self._check()
-            self.runner.dropped_timers.report(self.key, timestamp)
-        else:
-            register(timestamp)
 
 
 def extend_visit(line: Sequence[Element], watermark: int, limit: int, domain: TimeDomain) -> bool:

@@ -11,7 +11,6 @@ import selectors
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from time import monotonic
 from typing import Any, NoReturn
 
@@ -86,7 +85,7 @@ class OwnedLoop:
     def __init__(
         self, clock: ProcessingTimeService, resting: Callable[[], AbstractContextManager[object]] = nullcontext
     ) -> None:
-        seconds = partial(_seconds, clock) if clock.manual is not None else monotonic
+        seconds = monotonic if clock.manual is None else lambda: clock.relative_time_millis() / 1000
         self.loop: _Loop = _Loop(seconds, _Selector(resting))
         self.loop.set_task_factory(self._new_task)
         self._threads: list[DaemonThreads] = []
@@ -123,14 +122,17 @@ class OwnedLoop:
 
     def turn(self) -> None:
         if not self._is_running:
-            self._resume()
             self.loop.stop()
-            self._run()
+            self.wait()
 
     def wait(self) -> None:
         if not self._is_running:
-            self._resume()
-            self._run()
+            try:
+                with self._running():
+                    self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                if error is not self.raised_by_child:
+                    raise
 
     def wait_for_files(self, numbers: Iterable[int]) -> None:
         """Run the loop until a file descriptor is readable or :meth:`wake` is called."""
@@ -147,29 +149,22 @@ class OwnedLoop:
     def pause(self) -> None:
         self._is_paused = True
 
-    def _resume(self) -> None:
+    @contextmanager
+    def _running(self) -> Iterator[None]:
         if self._is_paused:
             self._is_paused = False
             self.loop.read_sockets()
-
-    def _run(self) -> None:
-        self._enter()
-        try:
-            with _no_outer_loop():
-                self.loop.run_forever()
-        except (SystemExit, KeyboardInterrupt) as error:
-            if error is not self.raised_by_child:
-                raise
-        finally:
-            self._is_running = False
-
-    def _enter(self) -> None:
         self._is_running = True
         thread = threading.get_ident()
         if thread != self._thread:
             self._thread = thread
             for rows in self._rows:
                 rows.thread = thread
+        try:
+            with _no_outer_loop():
+                yield
+        finally:
+            self._is_running = False
 
     def wake(self) -> None:
         """Make the current or next :meth:`wait` return. Thread-safe."""
@@ -189,13 +184,8 @@ class OwnedLoop:
         return is_idle and loop.next_due() is not None
 
     def complete(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        self._resume()
-        self._enter()
-        try:
-            with _no_outer_loop():
-                return self.loop.run_until_complete(coroutine)
-        finally:
-            self._is_running = False
+        with self._running():
+            return self.loop.run_until_complete(coroutine)
 
     def close(self) -> None:
         loop = self.loop
@@ -241,7 +231,3 @@ class NextTurn:
 
     def __await__(self) -> Any:
         yield
-
-
-def _seconds(clock: ProcessingTimeService) -> float:
-    return clock.relative_time_millis() / 1000

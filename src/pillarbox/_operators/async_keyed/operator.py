@@ -151,13 +151,12 @@ class AsyncKeyedOperator(KeyedOperator):
     def _process(self, values: Sequence[Any], keys: Iterable[Any], timestamps: Any, call: int) -> None:
         self._had_input = True
         runner, watermark = self.runner, self._timers.current_watermark
-        pending, left = iter(values), -1
-        stamps = repeat(None) if timestamps is None else timestamps
-        run = zip(pending, keys, stamps)
+        pending, left = iter(values), len(values) + 1
+        run = zip(pending, keys, repeat(None) if timestamps is None else timestamps)
         # Workers take records themselves as long as any worker makes progress without waiting.
-        runner.run = call, watermark, run
-        while runner.run is not None and length_hint(pending) != left:
+        while 0 < length_hint(pending) < left:
             left = length_hint(pending)
+            runner.run = runner.elements_of(run, call, watermark)
             self._turn()
         runner.run = None
         for value, key, stamp in run:
@@ -166,9 +165,9 @@ class AsyncKeyedOperator(KeyedOperator):
         self._turn()
 
     def _await_room(self) -> None:
-        if self.runner.is_full:
+        if self.runner.room <= 0:
             self._turn()
-        while self.runner.is_full:
+        while self.runner.room <= 0:
             self._wait()
 
     def _wait(self) -> None:
@@ -275,11 +274,9 @@ class AsyncKeyedOperator(KeyedOperator):
                     self._await_room()
                     self.runner.admit(Element(self.runner, run.input_index, key, value, stamp, MIN_TIMESTAMP))
             if ended:
-                self.runner.admit(self._last_visit(self._last_key))
+                ends = MAX_WATERMARK, MAX_WATERMARK, TimeDomain.EVENT_TIME
+                self.runner.admit(Visit(self.runner, self._last_key, *ends, ends_key=True))
         self._turn()
-
-    def _last_visit(self, key: Any) -> Visit:
-        return Visit(self.runner, key, MAX_WATERMARK, MAX_WATERMARK, TimeDomain.EVENT_TIME, ends_key=True)
 
     def _announce(self) -> None:
         if not self._is_announced:
@@ -290,33 +287,23 @@ class AsyncKeyedOperator(KeyedOperator):
         self._is_announced = False
         if self.runner.failure is not None:
             raise self.runner.failure
-        values: list[Any] = []
-        stamps: list[int | None] = []
-        output, sides, letters = self.context.output, self.side_outputs, self._letters
-
-        def flush() -> None:
-            nonlocal values, stamps
-            if values:
-                run, times = values, stamps
-                values, stamps = [], []
-                output.process_records(Records(run, None if times.count(None) == len(times) else times))
-
+        collector, sides, letters = self._collector, self.side_outputs, self._letters
         for element in self._queue.take_ready():
             if not isinstance(element, Element):
-                flush()
+                collector.flush()
                 self._emit_event(element)
                 continue
             for tag, value, stamp in element.outputs or ():
                 if tag is None:
-                    values.append(value)
-                    stamps.append(stamp)
+                    collector.values.append(value)
+                    collector.timestamps.append(stamp)
                 elif tag != LETTER:
                     sides[tag].process_records(Records([value], None if stamp is None else [stamp]))
                 elif letters is not None:
                     letters.emit(*value)
-            if len(values) >= RUN_LIMIT:
-                flush()
-        flush()
+            if len(collector.values) >= RUN_LIMIT:
+                collector.flush()
+        collector.flush()
 
     def _emit_event(self, event: Event) -> None:
         if isinstance(event, Watermark):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from decimal import getcontext
 from functools import partial
+from itertools import islice
 from time import perf_counter
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
@@ -60,7 +61,7 @@ class ElementRunner:
     Attributes:
         ready: elements waiting only for a call slot.
         lines: maps each busy key to the elements that wait for it, or to None.
-        run: the remaining records of the current batch, or None.
+        run: elements of the current batch, which the workers take, or None.
         get_broadcast_state: returns a read-only broadcast state. None if there is no broadcast stream.
         is_turning: whether :meth:`turn` is running. Its caller then emits finished elements.
         cut_off: workers whose elements ignored a cancellation. They still run, but without a key or call slot.
@@ -110,7 +111,7 @@ class ElementRunner:
         self._call_slots = context.shared.lease(("async keyed", context.uid), lambda: CallSlots(options.capacity))
         self._plenty = max(_PLENTY, options.capacity // 2)
         self.ready: deque[Element] = deque()
-        self.run: tuple[int, int, Iterator[tuple[Any, Any, int | None]]] | None = None
+        self.run: Iterator[Element] | None = None
         self.lines: dict[Any, deque[Element] | None] = {}
         self._workers: set[WorkerSteps] = set()
         # Number of workers before their first step, and number to start next, which doubles while elements wait.
@@ -147,9 +148,9 @@ class ElementRunner:
         self._base.run(getcontext)
 
     @property
-    def is_full(self) -> bool:
-        """Whether there is no room for another record. Timers need no room."""
-        return len(self._queue) - self._visits >= self._most
+    def room(self) -> int:
+        """The number of records that may still arrive. Timers need no room."""
+        return self._most - len(self._queue) + self._visits
 
     def admit(self, element: Element) -> None:
         element.is_queued = True
@@ -166,20 +167,17 @@ class ElementRunner:
             if len(line) > self.figures.longest_key:
                 self.figures.add_line(key, len(line))
 
-    def _take_from_run(self) -> Element | None:
-        run, lines = self.run, self.lines
-        if run is None or self.is_full:
-            return None
-        call, watermark, records = run
-        for value, key, timestamp in records:
+    def elements_of(
+        self, records: Iterator[tuple[Any, Any, int | None]], call: int, watermark: int
+    ) -> Iterator[Element]:
+        """Yield the elements of records, at most as many as there is room for. Elements of busy keys are admitted."""
+        lines = self.lines
+        for value, key, timestamp in islice(records, max(0, self.room)):
             element = Element(self, call, key, value, timestamp, watermark)
-            if key not in lines:
-                return element
-            self.admit(element)
-            if self.is_full:
-                return None
-        self.run = None
-        return None
+            if key in lines:
+                self.admit(element)
+            else:
+                yield element
 
     def first_wait(self, element: Element, steps: WorkerSteps) -> None:
         element.steps = steps
@@ -271,13 +269,17 @@ class ElementRunner:
         self._starting -= 1
         ready, stopwatch, clean = self.ready, self.stopwatch, copy_context()
         calls, line, undo = self._calls, self._call_slots.resource.line, self._undo
-        backend, copied, owned = self._backend, self.copier.copied, self.loop
-        rows, put_settled = backend.rows, self._queue.put_settled
+        copied, backend, rows, owned = self.copier.copied, self._backend, self._backend.rows, self.loop
+        put_settled = self._queue.put_settled
         copies = undo is not None or self._options.journal is not None
         try:
             while self.failure is None and not self.closing:
-                element = ready.popleft() if ready else self._take_from_run()
-                if element is None:
+                if ready:
+                    element = ready.popleft()
+                elif self.run is not None and (following := next(self.run, None)) is not None:
+                    element = following
+                else:
+                    self.run = None
                     return
                 steps.element = element
                 if undo is not None:
@@ -288,50 +290,42 @@ class ElementRunner:
                 backend.row = rows[key]
                 backend.key = key
                 owned.current = element
-                try:
-                    if copies:
-                        element.original = copied(element.value)
-                    if type(element) is Visit:
-                        await self._visit(element, steps)
-                    else:
-                        outcome = calls[element.number](element.value, element)
-                        if outcome is not None:
-                            kind = type(outcome)
-                            if kind is CoroutineType:
-                                steps.coroutine = outcome
-                                results = await outcome
-                                if results is not None:
-                                    element.collect(results)
-                            elif kind is AsyncGeneratorType:
-                                # (_generate(), inlined)
-                                steps.coroutine = outcome
-                                try:
-                                    async for result in outcome:
-                                        element.add(result)
-                                except BaseException:
-                                    await outcome.aclose()
-                                    raise
-                            else:
-                                element.collect(outcome)
-                        if element.notes is not None or element.outputs is not None:
-                            if not element.is_over:
-                                self._keep(element)
+                visit = element if type(element) is Visit else None
+                call = calls[element.number] if visit is None else self._next_timer(visit)
+                while call is not None:
+                    try:
+                        if copies:
+                            element.original = copied(element.value)
+                        outcome = call(element.value if visit is None else visit.current, element)
+                        if type(outcome) is AsyncGeneratorType:
+                            steps.coroutine = outcome
+                            try:
+                                async for result in outcome:
+                                    element.collect((result,))
+                            except BaseException:
+                                await outcome.aclose()
+                                raise
                         else:
-                            element.outputs = element.results
-                except BaseException as error:
-                    if self.closing:
-                        return
-                    self.raised(element, error)
+                            if type(outcome) is CoroutineType:
+                                steps.coroutine = outcome
+                                outcome = await outcome
+                            if outcome is not None:
+                                element.collect(outcome)
+                        if element.state is not _SETTLED:
+                            element.keep_results()
+                            if undo is not None:
+                                self._keep(element)
+                    except BaseException as error:
+                        if self.closing:
+                            return
+                        self.raised(element, error)
+                    call = None if visit is None else self._next_timer(visit)
                 if steps.is_cut_off:
                     return
                 if element.overdue is not None and sys.version_info >= (3, 11):
                     while steps.task.cancelling():
                         steps.task.uncancel()
-                # (leave(), inlined)
-                backend.row = backend.nowhere
-                backend.key = owned.current = None
-                if undo is not None:
-                    undo.leave()
+                # The next element replaces the current key, and WorkerSteps leaves the last key.
                 now = stopwatch()
                 if now - steps.began > SLOW_STEP:
                     report_slow_step(steps, now)
@@ -362,67 +356,42 @@ class ElementRunner:
             self._workers.discard(steps)
             self._call_slots.resource.release()
 
-    async def _generate(self, element: Element, results: AsyncGeneratorType[Any, None], steps: WorkerSteps) -> None:
-        steps.coroutine = results
-        try:
-            async for result in results:
-                element.add(result)
-        except BaseException:
-            await results.aclose()
-            raise
-
-    async def _visit(self, visit: Visit, steps: WorkerSteps) -> None:
-        await self._fire(visit, steps)
-        if visit.ends_key:
-            visit.domain = TimeDomain.PROCESSING_TIME
-            await self._fire(visit, steps)
-            self._backend.drop_key(visit.key)
-            self.caller.numbers.pop(visit.key, None)
-
-    async def _fire(self, visit: Visit, steps: WorkerSteps) -> None:
+    def _next_timer(self, visit: Visit) -> Callable[..., Any] | None:
+        """Take a visit's next due timer that still exists. Return the function to call, or None."""
+        if visit.fired is not None:
+            visit.fired = visit.calls = None
         is_event_time = visit.domain is TimeDomain.EVENT_TIME
         timers: Any = self.timers.event_timers if is_event_time else self.timers.processing_timers
-        while not visit.is_over and self.failure is None:
-            row = self._backend.rows[visit.key]
-            timestamp = timers.take_due(row, visit.limit)
-            if timestamp is None:
-                return
-            if visit.limit == MAX_WATERMARK and not visit.ends_key:
-                self.count_last_timer(timestamp)
+        row = self._backend.rows[visit.key]
+        is_stopped = visit.is_over or self.failure is not None
+        timestamp = None if is_stopped else timers.take_due(row, visit.limit)
+        if timestamp is not None:
             visit.fired = timers, row, timestamp
             visit.current = timestamp
             visit.emitted = timestamp if is_event_time else None
-            try:
-                outcome = self._on_timer(timestamp, visit)
-                if outcome is not None:
-                    kind = type(outcome)
-                    if kind is AsyncGeneratorType:
-                        await self._generate(visit, outcome, steps)
-                    else:
-                        if kind is CoroutineType:
-                            steps.coroutine = outcome
-                            outcome = await outcome
-                        if outcome is not None:
-                            visit.collect(outcome)
-                if visit.is_over:
-                    return
-                self._keep(visit)
-            except BaseException as error:
-                if self.closing:
-                    raise
-                self.raised(visit, error)
-            visit.fired = visit.calls = None
+            return self._fire_last if visit.limit == MAX_WATERMARK and not visit.ends_key else self._on_timer
+        if visit.ends_key and is_event_time:
+            visit.domain = TimeDomain.PROCESSING_TIME
+            return self._next_timer(visit)
+        if visit.ends_key:
+            self._backend.drop_key(visit.key)
+            self.caller.numbers.pop(visit.key, None)
+        return None
+
+    def _fire_last(self, timestamp: int, visit: Visit) -> Any:
+        self.count_last_timer(timestamp)
+        return self._on_timer(timestamp, visit)
 
     def _keep(self, element: Element) -> None:
-        element.keep_results()
-        if element.notes is not None:
-            if element.was_carried:
-                # Changes of earlier epochs were rewound for their snapshots.
-                for row in element.notes.rows():
-                    if row[0] >= 0:
-                        self._backend.touch_row(row)
-            if type(element) is Visit:
-                self._renew_notes(element)
+        """Keep a call's changes of state."""
+        assert element.notes is not None
+        if element.was_carried:
+            # Changes of earlier epochs were rewound for their snapshots.
+            for row in element.notes.rows():
+                if row[0] >= 0:
+                    self._backend.touch_row(row)
+        if type(element) is Visit:
+            self._renew_notes(element)
 
     def _renew_notes(self, element: Element) -> None:
         assert self._undo is not None

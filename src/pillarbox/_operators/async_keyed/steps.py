@@ -23,7 +23,32 @@ _log = logging.getLogger("pillarbox")
 SLOW_STEP = 1.0
 
 
-class WorkerSteps(Coroutine[Any, Any, None]):
+class _Steps(Coroutine[Any, Any, Any]):
+    """The steps of a coroutine. Subclasses make the current key available to each step."""
+
+    __slots__ = ("_inner", "_runner")
+
+    def __init__(self, runner: ElementRunner, inner: Any) -> None:
+        self._runner = runner
+        self._inner = inner
+
+    def _step(self, step: Any, *arguments: Any) -> Any:
+        raise NotImplementedError
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._inner.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._step(self._inner.throw, *error)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        raise TypeError("an asyncio task runs it")
+
+
+class WorkerSteps(_Steps):
     """The steps of a worker, which runs one element after another.
 
     Attributes:
@@ -35,23 +60,16 @@ class WorkerSteps(Coroutine[Any, Any, None]):
         began: when the current element began to run in this step (seconds): ``turn_began``, or its own start if later.
     """
 
-    __slots__ = ("_inner", "_runner", "began", "coroutine", "element", "has_waited", "is_cut_off", "task", "turn_began")
+    __slots__ = ("began", "coroutine", "element", "has_waited", "is_cut_off", "task", "turn_began")
 
     def __init__(self, runner: ElementRunner) -> None:
-        self._runner = runner
+        super().__init__(runner, runner.work(self))
         self.element: Element | None = None
         self.coroutine: Any = None
-        self._inner = runner.work(self)
         self.has_waited = False
         self.is_cut_off = False
         self.turn_began = self.began = 0.0
         self.task: asyncio.Task[None]
-
-    def send(self, value: Any) -> Any:
-        return self._step(self._inner.send, value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._step(self._inner.throw, *error)
 
     def _step(self, step: Any, *arguments: Any) -> Any:
         runner, element = self._runner, self.element
@@ -77,28 +95,15 @@ class WorkerSteps(Coroutine[Any, Any, None]):
         if runner.ready or runner.run is not None:
             runner.start_workers()
 
-    def close(self) -> None:
-        self._inner.close()
 
-    def __await__(self) -> Generator[Any, Any, None]:
-        raise TypeError("a worker is an asyncio task")
-
-
-class ChildSteps(Coroutine[Any, Any, Any]):
+class ChildSteps(_Steps):
     """The steps of an asyncio task that an element created. They have no current key after the element has finished."""
 
-    __slots__ = ("_element", "_inner", "_runner")
+    __slots__ = ("_element",)
 
     def __init__(self, runner: ElementRunner, element: Element, inner: Any) -> None:
-        self._runner = runner
+        super().__init__(runner, inner)
         self._element = element
-        self._inner = inner
-
-    def send(self, value: Any) -> Any:
-        return self._step(self._inner.send, value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._step(self._inner.throw, *error)
 
     def _step(self, step: Any, *arguments: Any) -> Any:
         runner, element = self._runner, self._element
@@ -113,12 +118,6 @@ class ChildSteps(Coroutine[Any, Any, Any]):
         except (SystemExit, KeyboardInterrupt) as error:
             runner.loop.raised_by_child = error
             raise
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        raise TypeError("an asyncio task awaits it")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)  # such as cr_frame, for code that inspects the task

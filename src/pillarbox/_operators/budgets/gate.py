@@ -66,7 +66,7 @@ class BudgetGate:
                 error = CircuitOpenError if outcome.is_open else BudgetExceededError
                 raise error(f"budget {self.budget.name!r}: {outcome.why}")
             self._answered.clear()
-            self._start(waiting, ahead=False)
+            self.book(waiting)
             await self._answered.wait()
 
     def is_open(self, estimate: float) -> bool:
@@ -75,7 +75,7 @@ class BudgetGate:
             # It is too late for the slot, or its request was cancelled.
             self.lost += 1
             slot = slots.popleft()
-            self._report(Report(-slot.estimate, unused=(slot.at,)))
+            self._end.report(self._limits, Report(-slot.estimate, unused=(slot.at,)))
         return bool(slots) and slots[0].begin <= now + NEARLY
 
     def take(self) -> Slot:
@@ -84,11 +84,8 @@ class BudgetGate:
         self.probes += slot.probes
         return slot
 
-    def book_ahead(self, waiting: Callable[[], Sequence[float]]) -> None:
-        """Book slots in advance, for at least half of the waiting requests."""
-        self._start(waiting, ahead=True)
-
-    def _start(self, waiting: Callable[[], Sequence[float]], *, ahead: bool) -> None:
+    def book(self, waiting: Callable[[], Sequence[float]], *, ahead: bool = False) -> None:
+        """Book slots or, with ``ahead``, keep booking until at least half of the waiting requests have slots."""
         if (self._booking is None or self._booking.done()) and self._is_short(waiting):
             # A separate task, so that it survives the cancellation of the request that needed it.
             loop = asyncio.get_running_loop()
@@ -123,7 +120,7 @@ class BudgetGate:
             self._void()
         if units or counts or slot.probes or stop is not None:
             outcomes = (succeeded,) if counts else ()
-            self._report(Report(units, outcomes, succeeded if slot.probes else None, stop))
+            self._end.report(self._limits, Report(units, outcomes, succeeded if slot.probes else None, stop))
 
     def close(self) -> None:
         if self._booking is not None:
@@ -135,7 +132,4 @@ class BudgetGate:
         self._slots.clear()
         if slots:
             units = sum(slot.estimate for slot in slots)
-            self._report(Report(-units, unused=tuple(slot.at for slot in slots)))
-
-    def _report(self, report: Report) -> None:
-        self._end.report(self._limits, report)
+            self._end.report(self._limits, Report(-units, unused=tuple(slot.at for slot in slots)))

@@ -73,7 +73,7 @@ class Caller:
             self._made += 1
             if self._replayed is not None:
                 await self._replayed.before_call(callee, args)
-            return await ServiceCall(function, callee, args, options, turns, owner=element).answer(was_begun=False)
+            return await ServiceCall(function, callee, args, options, turns, element).answer(was_begun=False)
         where = f"operator {self._context.name!r}: ctx.call() of {callee}"
         fingerprint = _fingerprint(callee, args, options.key, where)
         calls = element.calls
@@ -105,7 +105,7 @@ class Caller:
             if options.reconcile is not None and record is None:
                 await self._write(calls, name, Record.begun(fingerprint))
             try:
-                call = ServiceCall(function, callee, args, options, turns, idempotency_key, element)
+                call = ServiceCall(function, callee, args, options, turns, element, idempotency_key)
                 answer = await call.answer(was_begun=record is not None)
             except BaseException as error:
                 if isinstance(error, options.record_errors) and concerns_record(error):

@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from pillarbox._errors import ProgramError, check_kind, shorten
+from pillarbox._errors import ProgramError, check_kind, check_text, shorten
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, is_retried, retry_after_millis, retry_strategy
 from pillarbox._operators.async_io.loop.threads import outcome_of
 from pillarbox._operators.async_io.loop.turns import Turns
@@ -39,11 +39,11 @@ class CallOptions:
                 f"ctx.call() has no option {min(unknown)!r}: pass the function's own arguments by position, or use"
                 " functools.partial"
             )
-        return CallOptions(**options) if options else NO_OPTIONS
+        return CallOptions(**options) if options else _NO_OPTIONS
 
     def __post_init__(self) -> None:
-        if self.key is not None and (not isinstance(self.key, str) or not self.key):
-            raise ProgramError(f"ctx.call(): key= must be a non-empty string, not {shorten(self.key)}")
+        if self.key is not None:
+            check_text(self.key, "ctx.call(): key=")
         if self.budget is not None:
             check_kind(
                 self.budget, Budget, "ctx.call(): budget=", "one of the Budget objects of process(budgets=[...])"
@@ -57,85 +57,77 @@ class CallOptions:
             raise ProgramError(f"ctx.call(): reconcile= must be a function, not {shorten(self.reconcile)}")
 
 
-NO_OPTIONS = CallOptions()
+_NO_OPTIONS = CallOptions()
 
 
-class ServiceCall:
+class ServiceCall(NamedTuple):
     """A call to a service, including retries.
 
-    Args:
+    Attributes:
         turns: delays attempts to meet the budget, or None if there is no budget.
         owner: the element that makes the call.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        callee: Callee,
-        args: tuple[Any, ...],
-        options: CallOptions,
-        turns: Turns | None,
-        idempotency_key: str | None = None,
-        owner: object = None,
-    ) -> None:
-        self._owner = owner
-        self._function = function
-        self._callee = callee
-        self._args = args
-        self._options = options
-        self._turns = turns
-        self._idempotency_key = idempotency_key
-        self._keywords = {"idempotency_key": idempotency_key} if callee.takes_key else {}
-        self._strategy = retry_strategy(options.retry)
+    function: Callable[..., Any]
+    callee: Callee
+    args: tuple[Any, ...]
+    options: CallOptions
+    turns: Turns | None
+    owner: object
+    idempotency_key: str | None = None
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        return {"idempotency_key": self.idempotency_key} if self.callee.takes_key else {}
 
     async def answer(self, *, was_begun: bool) -> Any:
         """Call the service and return its answer, or raise ``TimeoutError``.
 
         If the call may have been made before (``was_begun``), call ``reconcile`` first.
         """
-        timeout = self._options.timeout
-        if self._options is NO_OPTIONS and self._callee.is_async:
-            return await self._function(*self._args, **self._keywords)
+        timeout = self.options.timeout
+        if self.options is _NO_OPTIONS and self.callee.is_async:
+            return await self.function(*self.args, **self.keywords)
         if timeout is None:
             return await self._attempts(was_begun)
         millis = positive_millis(timeout, "ctx.call(): timeout=")
         try:
             return await asyncio.wait_for(self._attempts(was_begun), millis / 1000)
         except asyncio.TimeoutError as error:
-            raise TimeoutError(f"no result of {self._callee} within {millis} ms") from error
+            raise TimeoutError(f"no result of {self.callee} within {millis} ms") from error
 
     async def _attempts(self, is_begun: bool) -> Any:
-        reconcile, attempts = self._options.reconcile, 0
+        reconcile, attempts, strategy = self.options.reconcile, 0, retry_strategy(self.options.retry)
         while True:
             if is_begun and reconcile is not None:
-                answer = await _called(reconcile, Callee.of(reconcile), (self._idempotency_key, *self._args), {})
+                answer = await _called(reconcile, Callee.of(reconcile), (self.idempotency_key, *self.args), {})
                 if answer is not CALL_AGAIN:
                     return answer
             is_begun = True
-            slots = () if self._turns is None else await self._turns.take(self._args, self._owner)
+            slots = () if self.turns is None else await self.turns.take(self.args, self.owner)
             attempts += 1
             result, pause = None, 0
             failure: Exception | None = None
             try:
-                result = await _called(self._function, self._callee, self._args, self._keywords)
-            except self._options.record_errors:
-                if self._turns is not None:
-                    self._turns.answered(slots)
+                result = await _called(self.function, self.callee, self.args, self.keywords)
+            except self.options.record_errors:
+                if self.turns is not None:
+                    self.turns.answered(slots)
                 raise
             except BaseException as error:
-                if self._turns is not None:
-                    self._turns.failed(slots, error)
+                if self.turns is not None:
+                    self.turns.failed(slots, error)
                 if not concerns_record(error):
                     raise
                 failure, pause = error, retry_after_millis(error)
             else:
-                if self._turns is not None:
-                    self._turns.succeeded(slots, result)
-            if self._strategy is None or not is_retried(self._strategy, attempts, result, failure):
+                if self.turns is not None:
+                    self.turns.succeeded(slots, result)
+            if strategy is None or not is_retried(strategy, attempts, result, failure):
                 if failure is not None:
                     raise failure
                 return result
-            await asyncio.sleep(max(pause, self._strategy.get_backoff_time_millis(attempts)) / 1000)
+            await asyncio.sleep(max(pause, strategy.get_backoff_time_millis(attempts)) / 1000)
 
 
 async def _called(function: Callable[..., Any], callee: Callee, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

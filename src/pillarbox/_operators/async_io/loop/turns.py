@@ -65,7 +65,7 @@ class Turns:
             if not self._owners[owner]:
                 del self._owners[owner]
         if self._line:
-            self._gates[self._first].book_ahead(partial(self._waiting, self._first))
+            self._gates[self._first].book(partial(self._waiting, self._first), ahead=True)
         return slots
 
     async def _wait(self) -> None:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox._errors import ConfigurationError, describe
 from pillarbox._graph.budgets import budgets_of, check_equal
@@ -37,19 +37,17 @@ PORT = "spark.pillarbox.budgets.port"
 Write = Callable[[str, Period], bool]
 
 
-class _Booking:
-    def __init__(self, connection: Connection, number: int, estimates: list[float]) -> None:
-        self.connection = connection
-        self.number = number
-        self.estimates = estimates
+class _Booking(NamedTuple):
+    connection: Connection
+    number: int
+    estimates: list[float]
 
 
 class _SharedAccount:
     """The use of one budget, and the bookings that wait, in order of arrival. Used only in the server's thread."""
 
     def __init__(self, limits: Limits, server: BudgetServer) -> None:
-        # An earlier server may have booked slots up to now.
-        self.account = Account(limits, time.monotonic() + AHEAD + LATE)
+        self.account: Account = _new_account(limits)
         self.users: set[Connection] = set()
         self.writes: list[Write] = []
         self._server = server
@@ -132,20 +130,24 @@ class _SharedAccount:
                 )
                 asyncio.get_running_loop().call_later(1.0, self.serve)
                 return
-            if account.period.began == period.began and self.writes == writes:
-                account.allowance = allowance
+            if self.account.period.began == period.began and self.writes == writes:
+                self.account.allowance = allowance
             self.writes = [write for write in self.writes if write not in done.result()]
             if not self.writes:
-                account.allowance = float("inf")  # no running query has a checkpoint to write to
+                self.account.allowance = float("inf")  # no running query has a checkpoint to write to
             self.serve()
 
         asyncio.get_running_loop().run_in_executor(self._server.writer, write_all).add_done_callback(written)
 
-    def replaced(self, limits: Limits) -> _SharedAccount:
-        other = _SharedAccount(limits, self._server)
-        other.account.period, other.writes = self.account.period, self.writes
-        other.account.allowance = self.account.allowance
-        return other
+    def limit(self, limits: Limits) -> None:
+        """Replace the limits. The ceiling's charge stays."""
+        earlier, self.account = self.account, _new_account(limits)
+        self.account.period, self.account.allowance = earlier.period, earlier.allowance
+
+
+def _new_account(limits: Limits) -> Account:
+    # An earlier server may have booked slots up to now.
+    return Account(limits, time.monotonic() + AHEAD + LATE)
 
 
 class BudgetServer:
@@ -158,7 +160,7 @@ class BudgetServer:
         self._shared: dict[str, _SharedAccount] = {}
         self._accounts: dict[bytes, dict[str, _SharedAccount]] = {}
         self._tokens: dict[bytes, bytes] = {}
-        self._tokens_of_programs: dict[str, bytes] = {}
+        self._programs: dict[str, dict[str, _SharedAccount]] = {}
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._run, name="pillarbox budgets", daemon=True).start()
         self._server: asyncio.Server = self._call(lambda: asyncio.start_server(self._serve, address, port))
@@ -183,27 +185,21 @@ class BudgetServer:
     def _register(self, program: str, token: bytes, budgets: list[Limits]) -> None:
         accounts: dict[str, _SharedAccount] = {}
         for limits in budgets:
-            is_own = limits.name.startswith("\0")
-            shared = None if is_own else self._shared.get(limits.name)
-            if shared is not None and shared.account.limits != limits:
+            if limits.name.startswith("\0"):
+                shared = _SharedAccount(limits, self)
+            else:
+                shared = self._shared.setdefault(limits.name, _SharedAccount(limits, self))
+            if shared.account.limits != limits:
                 if shared.users:
                     check_equal(shared.account.limits, limits)
-                # A notebook's cell was changed and run again.
-                other = shared.replaced(limits)
-                for accounts_by_name in self._accounts.values():
-                    accounts_by_name.update(
-                        {name: other for name, account in accounts_by_name.items() if account is shared}
-                    )
-                shared = other
-            shared = shared or _SharedAccount(limits, self)
+                shared.limit(limits)  # a notebook's cell was changed and run again
             accounts[limits.name] = shared
-        self._shared.update({name: account for name, account in accounts.items() if not name.startswith("\0")})
         self._accounts[token], self._tokens[token_id(token)] = accounts, token
-        self._tokens_of_programs[program] = token
+        self._programs[program] = accounts
 
     def ceilings(self, program: str) -> list[str]:
         def names() -> list[str]:
-            accounts = self._accounts.get(self._tokens_of_programs.get(program, b""), {})
+            accounts = self._programs.get(program, {})
             return [name for name, shared in accounts.items() if shared.account.limits.ceiling is not None]
 
         ceiling_names: list[str] = self._call(names)
