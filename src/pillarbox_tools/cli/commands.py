@@ -99,8 +99,8 @@ def _java_message(error: Exception) -> str:
     causes = [(name.rpartition(".")[2], message) for name, message in _JAVA_CAUSES.findall(text) if message.strip()]
     if causes:
         kind, text = next((cause for cause in causes if cause[0] != "SparkException"), causes[-1])
-    sentence = text.partition("\n\nJVM stacktrace")[0].partition("\n\tat ")[0]
-    return f"{kind}: {_STATE.sub('', sentence).strip()}"
+    message = text.partition("\n\nJVM stacktrace")[0].partition("\n\tat ")[0]
+    return f"{kind}: {_STATE.sub('', message).strip()}"
 
 
 def _where(rows: DataFrame, condition: str) -> DataFrame:
@@ -119,7 +119,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print a JSON object
 
 
 class Report(NamedTuple):
-    """A command's result as a JSON object, and as a sentence or a function that prints tables."""
+    """A command's result as a JSON object, and as a message or a function that prints tables."""
 
     result: dict[str, Any]
     text: str | Callable[[Console, dict[str, Any]], None]

@@ -38,6 +38,24 @@ def crashed(service: Service, run: Any, harness: Harness, **options: Any) -> Har
     return calling(service, run, snapshot=snapshot, **options)
 
 
+def run_twice(service: Service, run: Any, first: list[str], second: list[str]) -> list[Any]:
+    """Crash while an element waits at the gate "wait", run it again, and return its results.
+
+    Args:
+        first: the calls that the service answers in the first run.
+        second: the same for the second run.
+    """
+    harness = calling(service, run)
+    harness.push(("a", 1))
+    for name in first:
+        service.gate.open(harness, name)
+    assert service.gate.waiting[-1] == "wait"
+    with crashed(service, run, harness) as again:
+        for name in (*second, "wait"):
+            service.gate.open(again, name)
+        return again.get_output()
+
+
 async def two_calls(service: Service, value: Any, ctx: Any) -> Any:
     first = await ctx.call(service.ask, "first")
     second = await ctx.call(service.ask, "second")
@@ -172,15 +190,7 @@ def test_exceptions_are_recorded_only_if_they_are_answers(service: Service) -> N
         yield "end"
 
     service.errors = {"declined": [DeclinedError("too much")], "broken": [ConnectionError("1"), ConnectionError("2")]}
-    harness = calling(service, run_once)
-    harness.push(("a", 1))
-    service.gate.open(harness, "declined")
-    service.gate.open(harness, "broken")
-    assert service.gate.waiting[-1] == "wait"
-    with crashed(service, run_once, harness) as again:
-        service.gate.open(again, "broken")
-        service.gate.open(again, "wait")
-        assert again.get_output() == ["end"]
+    assert run_twice(service, run_once, ["declined", "broken"], ["broken"]) == ["end"]
     assert service.counts == {"declined": 1, "broken": 2}
 
 
@@ -194,15 +204,7 @@ def test_a_memory_error_is_neither_retried_nor_recorded(service: Service) -> Non
         yield "end"
 
     service.errors = {"full": [MemoryError(), MemoryError()], "large": [MemoryError(), MemoryError()]}
-    harness = calling(service, run)
-    harness.push(("a", 1))
-    service.gate.open(harness, "full")
-    service.gate.open(harness, "large")
-    assert service.gate.waiting[-1] == "wait"
-    with crashed(service, run, harness) as again:
-        service.gate.open(again, "full")
-        service.gate.open(again, "large")
-        service.gate.open(again, "wait")
+    assert run_twice(service, run, ["full", "large"], ["full", "large"]) == ["end"]
     assert service.counts == {"full": 2, "large": 2}
 
 

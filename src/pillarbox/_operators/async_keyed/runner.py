@@ -294,7 +294,7 @@ class ElementRunner:
                 call = calls[element.number] if visit is None else self._next_timer(visit)
                 while call is not None:
                     try:
-                        if copies:
+                        if copies and visit is None:
                             element.original = copied(element.value)
                         outcome = call(element.value if visit is None else visit.current, element)
                         if type(outcome) is AsyncGeneratorType:

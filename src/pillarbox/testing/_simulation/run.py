@@ -117,10 +117,7 @@ class Run:
                 turns.set_clock(time)
                 turns.settle()
                 dealt = partitions(self.program, self.inputs, epoch)
-                inputs = self._read(self.compiled, dealt, lambda part: [Records(part)])
-                for number, parts in inputs.items():
-                    copied = source_copier(self.compiled.program, number).copied
-                    inputs[number] = [[records.copied(copied) for records in part] for part in parts]
+                inputs = self._read(self.compiled, dealt, self._copied)
                 outputs.append(job.run_epoch(inputs, bounded=epoch.bounded))
                 self.event_times.append(_event_times(job))
         return outputs
@@ -138,14 +135,17 @@ class Run:
             return _FaultyRun(self, rates, turns, clock).run()
 
     def _read(
-        self, compiled: Compiled, dealt: Inputs, cut: Callable[[list[Any]], list[Records]]
+        self, compiled: Compiled, dealt: Inputs, cut: Callable[[int, list[Any]], list[Records]]
     ) -> dict[int, list[list[Records]]]:
         read = {}
         for source, parts in dealt.items():
             vertex = compiled.vertices[source]
             if vertex is not None:
-                read[vertex] = [cut(part) for part in parts]
+                read[vertex] = [cut(vertex, part) for part in parts]
         return read
+
+    def _copied(self, source: int, part: list[Any]) -> list[Records]:
+        return [Records(part).copied(source_copier(self.compiled.program, source).copied)]
 
     def verify(self) -> None:
         """Run the program without and with faults, and compare. Raises :class:`OutcomeMismatch`."""
@@ -232,7 +232,7 @@ class _FaultyRun:
                     job.stop_faults()
                 job.tick()
                 dealt = partitions(run.program, run.inputs, epoch)
-                inputs = run._read(self._compiled, dealt, lambda part: cut_into_runs(part, rng))
+                inputs = run._read(self._compiled, dealt, lambda _, part: cut_into_runs(part, rng))
                 output = job.attempt_epoch(inputs, bounded=epoch.bounded)
                 if output is None:
                     continue
