@@ -149,9 +149,9 @@ def test_the_memory_of_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     for words in ("executor on one, process 7", "2 x 20 MiB", "homes, measured", "60 MiB", "no known limit"):
         assert words in result.stdout
     lines = result.stdout.splitlines()
-    assert lines[-2:] == ["1 executor: 1.7 GiB with their heaps", "spark.executor.memoryOverhead=1000m"]
+    assert lines[-2:] == ["1 executor: 1.6 GiB with their heaps", "spark.executor.memoryOverhead=800m"]
     document = json.loads(called("memory", "/checkpoints/counts", "--json").stdout)
-    assert document["settings"] == {"spark.executor.memoryOverhead": "1000m"}
+    assert document["settings"] == {"spark.executor.memoryOverhead": "800m"}
     [executor] = document["executors"]
     assert (executor["host"], executor["executor"], executor["home_bytes"]) == ("one", 7, 60 << 20)
     assert sum(term["bytes"] for term in executor["terms"]) == executor["computed"]

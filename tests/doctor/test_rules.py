@@ -207,7 +207,7 @@ BROKEN: list[tuple[str, Snapshot, str]] = [
     (
         "container_memory",
         facts(query(change=full)),
-        r"the executor on one needs 5\.\d GiB of the 3 GiB of its container: heap 1 GiB, .* shared 250 MiB, .*of which"
+        r"the executor on one needs 4\.\d GiB of the 3 GiB of its container: heap 1 GiB, .* shared 150 MiB, .*of which"
         r" its homes use 2 GiB; set spark\.executor\.memoryOverhead to \d+00m",
     ),
     (

@@ -109,8 +109,8 @@ def test_the_formula() -> None:
     )
     assert terms(executors) == {
         "JVM besides its heap": 384 * MIB,
-        "shared": 250 * MIB,
-        "workers": 8 * 25 * MIB,
+        "shared": 150 * MIB,
+        "workers": 4 * 25 * MIB,
         "homes": 2 * 20 * MIB,
         "state": 2000 * 350 + 4 * 20_000,
         "records": 3 * 1000,
@@ -118,19 +118,19 @@ def test_the_formula() -> None:
     assert executors.computed == sum(terms(executors).values())
     # The measured size replaces homes and state.
     assert executors.needed == executors.computed - terms(executors)["homes"] - terms(executors)["state"] + 60 * MIB
-    assert executors.overhead == 1200 * MIB
+    assert executors.overhead == 1000 * MIB
     assert (executors.heap, executors.limit, executors.name) == (2048 * MIB, (2048 + 2800) * MIB, "one, process 7")
 
 
 @pytest.mark.parametrize(
     ("settings", "reports", "name", "size"),
     [
-        ({"spark.python.daemon.module": "pyspark.daemon"}, [home(0)], "workers", 8 * 95),
+        ({"spark.python.daemon.module": "pyspark.daemon"}, [home(0)], "workers", 4 * 95),
         ({"spark.pillarbox.homes": "off", "spark.executor.cores": "1"}, [*map(home, range(5))], "workers", 5 * 25),
         ({"spark.pillarbox.homes": "off"}, [home(0)], "homes", 0),
         ({}, [home(0, fallback="no process can be started")], "homes", 0),
         ({"spark.executor.memory": "8g"}, [home(0)], "JVM besides its heap", 819.2),
-        ({"spark.master": "local[3]", "cores": "3"}, [home(0)], "workers", 6 * 25),
+        ({"spark.master": "local[3]", "cores": "3"}, [home(0)], "workers", 3 * 25),
     ],
 )
 def test_a_term_depends_on_its_figures(settings: dict[str, str], reports: list[Any], name: str, size: float) -> None:

@@ -145,6 +145,22 @@ def test_the_other_modes_give_the_same_results(spark: SparkSession, tmp_path: Pa
     assert sorted((key, n) for key, _, n, _ in out) == sorted((key, n) for key in range(40) for n in range(1, 3))
 
 
+class Daemons(KeyedProcessFunction):
+    def process_element(self, row, ctx):
+        yield row[1], os.getppid()
+
+
+def test_one_daemon_forks_the_workers_of_sources_and_of_state(spark: SparkSession, tmp_path: Path) -> None:
+    out, session = Rows(), spark.newSession()
+    session.conf.set("spark.pillarbox.homes", "off")
+    env = StreamExecutionEnvironment.get_execution_environment(session)
+    records = env.from_dataframe(numbers(session, tmp_path, 1)).map(lambda row: (row.key, os.getppid()))
+    daemons = records.key_by(lambda record: record[0]).process(Daemons()).to_dataframe("source LONG, state LONG")
+    writer = daemons.writeStream.foreachBatch(out).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    pillarbox.start(writer.trigger(availableNow=True)).awaitTermination()
+    assert len({pid for row in out for pid in row}) == 1
+
+
 def test_a_program_that_a_query_uses_twice_is_refused(spark: SparkSession, tmp_path: Path, notes: Path) -> None:
     counted = keyed(numbers(spark, tmp_path, 1), Count(notes), COUNTS)
     twice = counted.where("key < 3").unionAll(counted.where("key > 5")).writeStream.format("noop")

@@ -16,7 +16,7 @@ from pillarbox_tools.model.snapshot import ExecutorRun, Snapshot
 _MIB = 1 << 20
 
 #: PySpark's daemon, the starter of home processes, and the memory that workers and homes share with them.
-SHARED = 250 * _MIB
+SHARED = 150 * _MIB
 #: A Python worker that shares the imports of ``pillarbox.daemon``, and a Python worker that does not.
 WORKER = 25 * _MIB
 WORKER_ALONE = 95 * _MIB
@@ -91,7 +91,7 @@ def _memory(executor: ExecutorRun, settings: Mapping[str, str], executors: int, 
     homes, seen = executor.homes, executor.workers
     home_bytes = executor.home_bytes if homes else None
     cores = _cores(settings, executors)
-    workers = max(seen, 2 * cores if cores is not None else 0)
+    workers = max(seen, cores or 0)
     worker = WORKER if settings.get("spark.python.daemon.module") == "pillarbox.daemon" else WORKER_ALONE
     state = executor.keys * KEY + STATE * executor.state_bytes
     of_state = f"{executor.keys:,} keys x {KEY} bytes + {STATE} x {executor.state_bytes:,} bytes"

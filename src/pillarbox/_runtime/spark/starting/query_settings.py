@@ -21,6 +21,7 @@ from pillarbox._runtime.spark.session.spark_names import (
     PROVIDER_KEY,
     SHUFFLE_CHECKSUMS,
     SHUFFLE_RETRY,
+    SIMPLIFIED_TRACEBACK,
     STATE_FORMAT,
     STATE_PARTITIONS,
 )
@@ -77,6 +78,9 @@ def program_settings(
         if CHECKSUMS not in present:
             # The state log verifies itself, and checksum files take 22 requests per partition and epoch.
             needed[CHECKSUMS] = "false"
+        if SIMPLIFIED_TRACEBACK not in present:
+            # One set of Python workers for all stages.
+            needed[SIMPLIFIED_TRACEBACK] = "false"
         with session_settings(spark, needed, present):
             yield
 
