@@ -37,9 +37,7 @@ SHUFFLE_RETRY = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMis
 """
 
 SIMPLIFIED_TRACEBACK = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
-"""Makes Spark give the workers of most Python functions, but not of ``transformWithState``, another environment, so that
-a source's workers cannot be reused for state.
-"""
+"""Makes Spark start separate workers for state, because only the other workers' environments contain this setting."""
 
 COMMITS_CHECKED = "spark.sql.streaming.stateStore.commitValidation.enabled"
 """Makes Spark record which partitions of a batch have committed their state, for ``foreachBatch``."""
