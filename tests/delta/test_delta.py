@@ -1,4 +1,4 @@
-"""Programs between Delta Lake tables that are restarted, killed, stopped, or continued from savepoints.
+"""Programs that read and write Delta Lake tables are restarted, killed, stopped, and continued from savepoints.
 
 The count and sum of each card's payments show that nothing is lost or duplicated.
 """

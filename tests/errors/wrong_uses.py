@@ -759,7 +759,7 @@ BUILDS = [
     Build("retry of an async def", lambda env: AsyncRetryStrategy.fixed_delay(3, 5, result_predicate=asking), ("AsyncRetryStrategy(result_predicate=...) got", "whose asking is an async def, which")),
     Build("generator 42", lambda env: WatermarkStrategy.for_generator(42), ("for_generator()", "42")),
     Build("time-to-live of nothing", lambda env: StateTtlConfig(0), ("the time-to-live of a state must be at least one millisecond, not 0",)),
-    Build("time-to-live in event time", lambda env: StateTtlConfig.new_builder(5).set_ttl_time_characteristic("EventTime"), ("counts in processing time, as in Flink", "set an event-time timer")),
+    Build("time-to-live in event time", lambda env: StateTtlConfig.new_builder(5).set_ttl_time_characteristic("EventTime"), ("is measured in processing time, as in Flink", "set an event-time timer")),
     Build("time-to-live, a duration", lambda env: ValueStateDescriptor("v").enable_time_to_live("1 hour"), ("the state 'v': enable_time_to_live() takes a StateTtlConfig, as in StateTtlConfig('1 hour')",)),
     Build("time-to-live of broadcast state", lambda env: rows(env).broadcast(_timed_map()), ("broadcast(): the state 'm' has a time-to-live", "process_broadcast_element()")),
     Build("lists of an operator in a source", lambda env: rows(env).map(_Listing()).execute_and_collect(), ("operator 'map: _Listing' has operator state (CheckpointedFunction)", "put rebalance() or key_by(...) before it")),
@@ -829,7 +829,7 @@ BUILDS = [
 
 # Programs that need Spark to build: a session that parses, a DataFrame with known columns.
 SPARK_BUILDS = [
-    Build("columns that cannot be parsed", lambda s: s.map(exploding).to_dataframe("id LONGG"), ("'id LONGG' is no list of columns",)),
+    Build("columns that cannot be parsed", lambda s: s.map(exploding).to_dataframe("id LONGG"), ("'id LONGG' is not a list of columns",)),
     Build("a column twice", lambda s: s.map(exploding).to_dataframe("id LONG, id DOUBLE"), ("2 columns have the name 'id'",)),
     Build("a type without name", lambda s: s.map(exploding).to_dataframe("LONG"), ("'LONG' is",)),
     Build("no column", lambda s: s.map(exploding).to_dataframe(""), ("declares no columns",)),

@@ -1,4 +1,4 @@
-"""Home processes with recorded calls are killed. A request whose answer a function has used is not repeated."""
+"""Kills home processes that record calls. A request whose answer a function has used is not repeated."""
 
 from __future__ import annotations
 

@@ -763,8 +763,8 @@ def test_letters_that_nobody_takes_are_said_and_counted(caplog):
     assert env.from_collection(["1", "x", "y"]).map(int, on_error=BAD).execute_and_collect() == [1]
     assert [record.message for record in caplog.records if "was dropped" in record.message] == [
         "the function raised ValueError, and its record was dropped, because the side output 'bad' is not among the"
-        " program's outputs: add get_side_output(...) to them. Further dropped records are only counted, not"
-        " logged (operator 'map: int', subtask 0, epoch 0)"
+        " program's outputs: add get_side_output(...) to them. Further dropped records are only counted"
+        " (operator 'map: int', subtask 0, epoch 0)"
     ]
 
 

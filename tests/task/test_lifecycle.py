@@ -78,7 +78,7 @@ def test_every_event_in_every_state(state, event):
 
 
 class Live:
-    """A task in a given state, which an operator, a host or a thread changes."""
+    """A task in a given state of its life cycle. An operator, a host or another thread can change the state."""
 
     def __init__(self, state, do, far):
         self.notes: Notes = []

@@ -297,7 +297,7 @@ def test_ddl(spark):
         ("delay", IntegerType(), False),
         ("xs", ArrayType(struct(("a", DateType())))),
     )
-    with pytest.raises(ValueError, match="'tail STRINGG' is no list of columns"):
+    with pytest.raises(ValueError, match="'tail STRINGG' is not a list of columns"):
         resolve_schema("tail STRINGG")
     with pytest.raises(ValueError, match="name the column: 'value INT'"):
         resolve_schema("INT")

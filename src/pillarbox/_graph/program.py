@@ -1,8 +1,8 @@
 """``compile_program`` combines a program's steps into vertices and levels.
 
 A vertex is a chain of operators. A chain ends at a shuffle, at a change of parallelism, and at an operator with
-disabled chaining. If a union merges several sources, each source's vertex has a copy of the operators before the first
-shuffle.
+disabled chaining. A level contains the vertices between two shuffles. If a union merges several sources, each source's
+vertex has a copy of the operators before the first shuffle.
 """
 
 from __future__ import annotations

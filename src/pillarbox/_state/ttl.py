@@ -273,6 +273,6 @@ def _member(value: Any, kind: type[Enum]) -> Any:
 
 def _refuse_clock(value: Any) -> NoReturn:
     raise ProgramError(
-        f"the time-to-live of a state counts in processing time, as in Flink, not in {shorten(value)}: where state has"
-        " to go by event time, set an event-time timer that clears it"
+        f"the time-to-live of a state is measured in processing time, as in Flink, not in {shorten(value)}: to expire"
+        " state in event time, set an event-time timer that clears it"
     )

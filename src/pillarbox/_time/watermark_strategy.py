@@ -151,8 +151,8 @@ class WatermarkStrategy:
         """Return a copy whose watermark advances with the clock while the source has no records.
 
         This lets the last windows fire when no more data arrives. Records that arrive later with older timestamps are
-        late. The clock is as in :meth:`with_idleness`. Time while a query is stopped counts, unless its next epoch has
-        records. Sources without a watermark are not affected.
+        late. The clock is as in :meth:`with_idleness`. The time during which the query is stopped counts towards the
+        timeout, unless the next epoch has records. A source that has not yet had a watermark is not affected.
 
         The timeout applies to each source separately. If :meth:`with_idleness` is also set, an idle source's watermark
         is ignored, unless all sources are idle.

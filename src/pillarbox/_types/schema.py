@@ -92,7 +92,9 @@ def _parsed(ddl: str) -> spark.StructType:
     try:
         data_type = spark.StructType.fromDDL(ddl)
     except ParseException as error:
-        raise ProgramError(f"{ddl!r} is no list of columns as Spark's DDL has them: {describe(error)}") from None
+        raise ProgramError(
+            f"{ddl!r} is not a list of columns such as 'card STRING, amount DOUBLE': {describe(error)}"
+        ) from None
     except Exception:  # there is no session
         try:
             return columns_of(ddl)

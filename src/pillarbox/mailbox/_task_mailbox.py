@@ -384,7 +384,8 @@ class TaskMailbox:
     def _check_is_mailbox_thread(self) -> None:
         if threading.current_thread() is not self._thread:
             raise WrongThreadError(
-                f"only the mailbox thread {self._thread.name!r} may do this, not {threading.current_thread().name!r}"
+                f"thread {threading.current_thread().name!r} may not call this, only the mailbox thread"
+                f" {self._thread.name!r}: in other threads, call MailboxExecutor.execute()"
             )
 
     def _check_not_closed(self) -> None:

@@ -61,13 +61,17 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
 @click.option("--uid", help="The operator whose task to record. Default: the operator that failed.")
 @click.option("--subtask", type=click.IntRange(0), help="The operator's subtask; for a source, the partition.")
 @click.option("--key", help="Instead of --subtask: record the subtask that owns this key.")
-@click.option("--allow-calls", is_flag=True, help="Repeat the service calls of operators that run before the task.")
+@click.option(
+    "--allow-calls",
+    is_flag=True,
+    help="Let operators before the task call their services again; otherwise, refuse to record.",
+)
 @click.option(
     "--limit",
     type=click.IntRange(1),
     default=1 << 30,
     show_default=True,
-    help="Maximum size of the task's input, and of the query's state files (each in bytes).",
+    help="Maximum bytes of the task's input, and maximum bytes of the query's state files.",
 )
 @timeout_option("Time limit for the repeated epoch, and for the response of a running query's driver (seconds).")
 @prints_report

@@ -75,7 +75,7 @@ def doctor(checkpoint: str | None, every: bool, open_session: Any) -> Report:
 
     Without CHECKPOINT, the command checks Java, Python, packages and settings on this machine and on a worker of the
     cluster that --master names. With CHECKPOINT, it checks the query's machines in the same way, and also memory, keys,
-    event time, epochs, timers, state and calls.
+    event time, epochs, timers, state and calls of services.
 
     The exit code is 1 if there is a problem.
     """

@@ -3,8 +3,8 @@
 Another site's page can make a browser send requests here in two ways:
 
 - Its host name can resolve to this machine, so that the browser lets the page read the answers. Without a token, the
-  guard accepts only loopback names in ``Host``. With a token, it accepts every name, because proxies need that; the
-  browser does not send another host name's cookie.
+  guard accepts only loopback names in ``Host``. With a token, it accepts every name, because proxies need that: the
+  token is in a cookie, which the browser sends only to the host name that set it.
 - The page can send requests from its own origin. The guard refuses requests from other origins, except navigations,
   whose answers the page cannot read.
 """

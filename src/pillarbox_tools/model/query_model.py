@@ -56,7 +56,9 @@ class ShownQuery:
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         """Return the state and history of an operator's key. Raises ``PillarboxError`` if that fails."""
-        raise ConfigurationError("a bundle has no state: to see a key, open the dashboard of the checkpoint")
+        raise ConfigurationError(
+            "a bundle has no state: to see a key's state, open the checkpoint with 'pillarbox dashboard CHECKPOINT'"
+        )
 
 
 class QueryModel(ShownQuery):

@@ -162,7 +162,10 @@ def read_recording(folder: Path) -> Recording:
     facts = read_metadata(folder)
     size = input_of(folder).stat().st_size if input_of(folder).exists() else 0
     if size != facts.bytes:
-        raise ConfigurationError(f"{folder} is damaged: its input has {size:,} of {facts.bytes:,} bytes")
+        raise ConfigurationError(
+            f"{folder} is damaged: its input has {size:,} of {facts.bytes:,} bytes. Copy the recording again, or record"
+            " again"
+        )
     with _damage_of(folder):
         state, shipped, broadcasts, answers = (
             pickle.loads((folder / name).read_bytes()) for name in (_STATE, _PROGRAM, _BROADCASTS, _ANSWERS)

@@ -358,11 +358,11 @@ def test_nan_is_no_key_of_a_function():
 def test_keys_are_of_one_type_whether_or_not_a_field_may_be_null():
     part = spark.StructType([spark.StructField("a", spark.IntegerType(), False)])
     kinds = [part, spark.StructType([spark.StructField("a", spark.IntegerType())])]
-    sides = [JoinSide(spark.StructType([spark.StructField("k", kind)]), ("k",)) for kind in kinds]
+    sides = [JoinSide(spark.StructType([spark.StructField("k", kind)]), ("k",), "") for kind in kinds]
     columnar_joins._check_keys(*sides)
     other = spark.StructType([spark.StructField("b", spark.IntegerType())])
     with pytest.raises(ProgramError, match=r"'k' of the left side is struct<a:int>, .* struct<b:int>: cast one"):
-        columnar_joins._check_keys(sides[0], JoinSide(spark.StructType([spark.StructField("k", other)]), ("k",)))
+        columnar_joins._check_keys(sides[0], JoinSide(spark.StructType([spark.StructField("k", other)]), ("k",), ""))
 
 
 # -- functions --

@@ -1,4 +1,4 @@
-"""Fifty epochs of the demos are recorded, at first and last levels. Each replay gives the same state."""
+"""Records fifty epochs of the demos, in operators of the first and the last level. Each replay gives the same state."""
 
 from __future__ import annotations
 

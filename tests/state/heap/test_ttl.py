@@ -596,7 +596,7 @@ def test_the_builder_makes_what_keywords_make():
         (lambda: StateTtlConfig.new_builder(5).cleanup_incrementally(0), "at least 1, not 0"),
         (
             lambda: StateTtlConfig.new_builder(5).set_ttl_time_characteristic(WRONG),
-            "counts in processing time, as in Flink, not in 'EventTime'",
+            "is measured in processing time, as in Flink, not in 'EventTime'",
         ),
         (lambda: ValueStateDescriptor("v").enable_time_to_live(WRONG), "takes a StateTtlConfig"),
     ],

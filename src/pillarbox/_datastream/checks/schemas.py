@@ -140,12 +140,12 @@ def known_schema(step: Transformation) -> StructType | None:
     return schemas[0] if schemas.count(schemas[0]) == len(schemas) else None
 
 
-def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str) -> RowEncoder | None:
-    """Return an encoder of a stream's records to columns, or None if Python cannot represent a column's type."""
+def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str) -> RowEncoder | str:
+    """Return an encoder of a stream's records to columns, or the reason if Python cannot represent a column's type."""
     try:
         return RowEncoder(schema, operator, stream._env._runtime.time_zone)
-    except ProgramError:
-        return None
+    except ProgramError as error:
+        return str(error)
 
 
 def encoder_of_output(stream: Stream[Any], schema: SchemaLike | None, output: str, asked_by: str) -> RowEncoder:

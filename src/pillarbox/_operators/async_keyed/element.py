@@ -248,9 +248,9 @@ class Visit(Element):
 
 
 def extend_visit(line: Sequence[Element], watermark: int, limit: int, domain: TimeDomain) -> bool:
-    """Extend a visit at the end of a key's queue to later timers. Return False if too few visits wait there.
+    """Let the last visit in a key's queue also fire later timers. Return False if fewer than ``limit`` visits wait.
 
-    Without this, each epoch would add a visit behind an element that takes hours.
+    Otherwise, the queue behind an element that takes hours would grow by a visit in each epoch.
     """
     visits = [visit for visit in islice(reversed(line), _MOST_VISITS) if type(visit) is Visit]
     if len(visits) == _MOST_VISITS:

@@ -25,13 +25,13 @@ class ColumnarProgram:
 
     Attributes:
         lateness: allowed lateness (ms).
-        encoder: converts Python rows to columns. None if Python cannot represent a column's type.
+        encoder: converts Python rows to columns, or the reason why it cannot.
     """
 
     assigner: WindowAssigner
     columns: AggregateColumns
-    lateness: int = 0
-    encoder: RowEncoder | None = None
+    lateness: int
+    encoder: RowEncoder | str
 
     def columns_of(self, records: Records, operator: str) -> Mapping[str, pa.Array]:
         keys = self.columns.keys.fields
@@ -46,16 +46,15 @@ class ColumnarProgram:
 
 
 def columns_of_run(
-    records: Records, fields: Iterable[spark.StructField], encoder: RowEncoder | None, operator: str
+    records: Records, fields: Iterable[spark.StructField], encoder: RowEncoder | str, operator: str
 ) -> dict[str, pa.Array]:
     """Convert records to columns. Raises if a column is missing or a value does not fit its column."""
     if isinstance(records, ArrowRecords):
         batch = records.batch
-    elif encoder is None:
+    elif isinstance(encoder, str):
         raise ProgramError(
             f"operator {operator!r}: an earlier Python function, such as a filter, has turned the rows into Python"
-            " objects, and one of their columns has a type that cannot be converted back: drop the column before"
-            " from_dataframe(), or apply the filter to the DataFrame"
+            f" objects, but {encoder}; or drop the column before from_dataframe(), or apply the filter to the DataFrame"
         )
     else:
         batch = encoder.encode(records.values)

@@ -120,8 +120,7 @@ class DeadLetters:
             self._warned = True
             _log.warning(
                 "the function raised %s, and its record was dropped, because the side output %r is not among the"
-                " program's outputs: add get_side_output(...) to them. Further dropped records are only counted, not"
-                " logged %s",
+                " program's outputs: add get_side_output(...) to them. Further dropped records are only counted %s",
                 cause,
                 self._tag_id,
                 place_of_task(self._context.name, self._context.subtask, self._context.epoch),

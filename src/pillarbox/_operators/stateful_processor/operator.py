@@ -114,7 +114,7 @@ class StatefulProcessorOperator(KeyedOperator):
         return None if self._last is None else event_time_state(*self._last)
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Restore the watermark. After rescaling, its micro-batch is unknown."""
+        """Restore the watermark. After rescaling, the micro-batch that reached it is unknown."""
         self._last = None if state is None else (state.get("batch"), state["watermark"])
 
     def _late_watermark(self, batch: MicroBatch) -> int:

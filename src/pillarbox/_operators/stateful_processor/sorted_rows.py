@@ -62,7 +62,8 @@ class SortedRows:
 def _parts(column: Any) -> Iterator[Any]:
     """Return flat columns that are equal for equal keys, and that sort keys as Spark does.
 
-    Null flags are first, because Arrow sorts nulls last. Arrow's dictionaries distinguish 0.0 and -0.0.
+    A null flag precedes each nullable column, because Spark sorts nulls first, and Arrow last. 0.0 replaces -0.0,
+    because they are equal in Spark, but not in Arrow's dictionaries.
     """
     if column.null_count:
         yield column.is_valid()

@@ -120,8 +120,8 @@ class LogBuilder:
         if wrong.any():
             key = rows.keys[int(wrong.argmax())]
             raise CheckpointMismatchError(
-                f"{self._identity}: the savepoint has the state of {format_address(key)} for it, which is another"
-                " subtask's: its key_group is not that of the key; it is damaged, or was edited"
+                f"{self._identity}: the savepoint assigns the state of {format_address(key)} to it, but the key belongs"
+                " to another subtask: the row's key_group is wrong. The savepoint is damaged, or was edited"
             )
 
     def finish(self, own: OwnState) -> None:

@@ -167,8 +167,8 @@ def check_watermarks(operator: OperatorTable, states: Sequence[OwnState], parall
         raise CheckpointMismatchError(
             f"operator {operator.uid!r}: its {operator.parallelism} subtasks had reached different watermarks when the"
             f" savepoint was taken ({watermarks[0]} to {watermarks[-1]}), so its windows cannot resume in"
-            f" {parallelism}: keep its {operator.parallelism} subtasks, and take another savepoint when all sources"
-            " have had records"
+            f" {parallelism}: start with {operator.parallelism} subtasks, take another savepoint after all sources have"
+            " had records, and change the number when you start from it"
         )
 
 

@@ -376,7 +376,9 @@ def _of_record(record: type, inside: tuple[type, ...]) -> PlainType:
     for name in record.__qualname__.split("."):
         found = getattr(found, name, None)
     if found is not record or record.__module__ == "__main__":
-        raise NotPlainError(f"{record.__qualname__} cannot be imported in a worker: put it into a module")
+        raise NotPlainError(
+            f"{record.__qualname__} cannot be imported in a worker: define it in a module, not in a function or script"
+        )
     own = own_pickling(record)
     if own is not None:
         raise NotPlainError(f"{record.__qualname__} has a {own} of its own")

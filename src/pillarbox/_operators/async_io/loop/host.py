@@ -178,8 +178,7 @@ class _Loop:
 
     def _warn(self, seconds: float) -> None:
         _log.warning(
-            "the event loop was blocked for %.1f s, so no request could proceed. A coroutine may have blocked it: %s"
-            " %s",
+            "the event loop was blocked for %.1f s, so no request could proceed. If a coroutine blocked it: %s %s",
             seconds,
             _BLOCKING,
             place_of_task(self._operator),

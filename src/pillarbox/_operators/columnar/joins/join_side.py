@@ -41,14 +41,14 @@ class JoinSide:
 
     Attributes:
         keys: the side's key columns, in the order of the other side's key columns.
-        encoder: converts Python rows to columns. None if the rows are columnar.
+        encoder: converts Python rows to columns, or the reason why it cannot.
         late_tag: the side output for late rows, or None to drop and count them.
         joins_nulls: whether null keys match each other. Otherwise, a row with a null key has no partner.
     """
 
     columns: spark.StructType
     keys: tuple[str, ...]
-    encoder: RowEncoder | None = None
+    encoder: RowEncoder | str
     late_tag: OutputTag[Any] | None = None
     joins_nulls: bool = False
 

@@ -40,7 +40,7 @@ class TimeWindow(NamedTuple):
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Return whether the windows overlap or touch. Such sessions merge."""
+        """Return whether the windows overlap or touch. Session windows that do are merged."""
         try:
             return self.start <= other.end and self.end >= other.start
         except (AttributeError, TypeError):

@@ -68,7 +68,7 @@ def starter_name(executor: int, daemon: int) -> str:
 
 
 def daemons_of(executor: int) -> set[int]:
-    """Return the pids of the executor's PySpark daemons that have or had a starter."""
+    """Return the pids of the executor's PySpark daemons that have or had a starter (the process that forks homes)."""
     name = executor_name(executor)
     starters = {file.partition(".")[0] for file in _names()}
     own = (

@@ -65,7 +65,7 @@ class Router:
         self._shipped = shipped
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the subtasks' shares in a few large rows, because Spark is slow with small rows."""
+        """Yield each subtask's part of the savepoint, in a few large rows, because Spark is slow with small rows."""
         loads = classes_of(self._shipped.load())
         table = Table(self._table)
         shares = _Shares(self._codes)

@@ -145,9 +145,9 @@ class FoundPositions(NamedTuple):
     """The start positions of the sources of a starting query.
 
     Attributes:
-        positions: by source: an offset as JSON, ``SeenFiles``, or None to start as in a new query.
-        places: by source: its index among the savepoint's sources, or None for a new source. None instead of a list if
-            a source of either program does not read exactly one Spark source.
+        positions: for each source, an offset as JSON, ``SeenFiles``, or None to start as in a new query.
+        places: for each source, its index among the savepoint's sources, or None for a new source. The whole list is
+            None if the savepoint's program or the new one has a source that combines Spark sources.
     """
 
     positions: list[Any]

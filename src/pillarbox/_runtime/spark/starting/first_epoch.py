@@ -132,7 +132,13 @@ class _SavepointStarter:
             dropped = opened.frame(uid).count() if uid in own else 0
             _log.warning(asked.left_behind(uid, dropped, own.get(uid, ())))
         for name in positions.gone:
-            _log.warning("savepoint %s: the position of source %r is dropped", asked.directory, name)
+            _log.warning(
+                "savepoint %s: the position of source %r is dropped, because the program has no such source: if it was"
+                " renamed, pass renamed={%r: 'new name'}",
+                asked.directory,
+                name,
+                name,
+            )
         for name in positions.added:
             _log.info("savepoint %s: source %r is new, and starts as its own options define", asked.directory, name)
         first = FirstEpoch(
