@@ -61,7 +61,7 @@ class Patience:
             self._passes_until = None
 
     def set_clock(self, timestamp: int) -> None:
-        """Set the clock, pausing at each earlier event-loop timer, so that answers precede timeouts that are due later."""
+        """Set the clock, pausing at earlier event-loop timers, so that answers precede later timeouts."""
         for stop in self.stops_before(timestamp):
             self._clock.set_current_time(stop)
             run_ready(self._keyed)
