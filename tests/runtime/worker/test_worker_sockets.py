@@ -6,9 +6,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorApiClient
+from pyspark.sql.types import StructType
 
 from pillarbox._runtime.spark.worker import worker_sockets
-from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
+from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once, wait_without_timeout
 
 
 def open_files() -> set[str]:
@@ -72,3 +75,15 @@ def test_it_does_without_what_a_system_lacks(monkeypatch, missing):
         monkeypatch.delattr(socket, "TCP_QUICKACK", raising=False)
     monkeypatch.setattr(os, "listdir", lambda path: pytest.fail("there is nothing to set"))
     acknowledge_at_once()
+
+
+def test_a_default_timeout_of_functions_does_not_limit_the_state_store():
+    with socket.create_server(("localhost", 0)) as java:
+        socket.setdefaulttimeout(30.0)
+        try:
+            client = StatefulProcessorApiClient(java.getsockname()[1], StructType())
+        finally:
+            socket.setdefaulttimeout(None)
+        with client._client_socket as connection:
+            wait_without_timeout(StatefulProcessorHandle(client))
+            assert connection.gettimeout() is None

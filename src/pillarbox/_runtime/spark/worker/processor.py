@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
+from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once, wait_without_timeout
 
 if TYPE_CHECKING:
     from pillarbox._operators.frame.captured import BroadcastReferences
@@ -39,6 +39,7 @@ class Processor(StatefulProcessor):
 
     def init(self, handle: Any) -> None:
         self._handle = handle
+        wait_without_timeout(handle)
         self._chunks = handle.getMapState("log", _NUMBER, _CHUNK)
         self._host: Any = None
 

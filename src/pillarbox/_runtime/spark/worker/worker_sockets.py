@@ -1,4 +1,4 @@
-"""Acknowledges TCP data from Spark immediately.
+"""Sets options of a worker's connections to Spark.
 
 Java sends a task in small pieces, whose acknowledgements Linux delays by 40 ms in nearly every source task. Unix
 sockets (``spark.python.unix.domain.socket.enabled``) have no delay.
@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from pyspark import cloudpickle
 
@@ -31,6 +32,17 @@ def acknowledge_at_once() -> None:
         open_files = open_files[:_LOOKED_AT] + open_files[-_LOOKED_AT:]
     for number in open_files:
         set_option(number)
+
+
+def wait_without_timeout(handle: Any) -> None:
+    """Drop the timeout of PySpark's connection to the state store.
+
+    PySpark leaves it at the process's default, which a function before the shuffle may have set for its own sockets.
+    """
+    client = getattr(handle, "_statefulProcessorApiClient", None)
+    connection = getattr(client, "_client_socket", None)
+    if connection is not None:
+        connection.settimeout(None)
 
 
 def _set_option() -> Callable[[int], object] | None:
