@@ -13,7 +13,7 @@ class UnpaidOrders(KeyedProcessFunction):
     """Reports each order that nobody has paid within ten minutes."""
 
     def open(self, runtime_context):
-        self.ordered_at = runtime_context.get_state(ValueStateDescriptor("ordered_at", int))  # one for each order
+        self.ordered_at = runtime_context.get_state(ValueStateDescriptor("ordered_at", int))  # a value per order
         self.paid_at = runtime_context.get_state(ValueStateDescriptor("paid_at", int))
 
     def process_element(self, event, ctx):
@@ -35,12 +35,12 @@ events = spark.sql(
 )
 
 env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
-in_order = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner("at")
+times = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner("at")  # LONG: Unix time, ms
 unpaid = (
     env.from_dataframe(events)  # or spark.readStream...: the program stays the same
-    .assign_timestamps_and_watermarks(in_order)
+    .assign_timestamps_and_watermarks(times)
     .key_by("order_id")
     .process(UnpaidOrders())
-    .uid("unpaid-orders")
+    .uid("unpaid-orders")  # the name of its state in checkpoints
 )
 unpaid.to_dataframe("order_id STRING, at LONG").show()

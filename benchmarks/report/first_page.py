@@ -67,14 +67,17 @@ def first_page(results: Results) -> str:
         what = f"Count per key, with timers, by a Python function; {results['keyed']['keys']:,} keys"
         rates(what, keyed["pillarbox"], peer.format(CONTENDERS[best].title), keyed[best], "keyed")
     works, join = results["windows"]["works"], results["join"]
-    for work, window in (("sliding", "an hour that slides by a minute"), ("tumbling-10k", "a minute")):
-        what = f"Count and sum in windows of {window}; {works[work]['keys']:,} keys"
+    for work, window in (
+        ("sliding", "one-hour windows that slide by one minute"),
+        ("tumbling-10k", "one-minute windows"),
+    ):
+        what = f"Count and sum in {window}; {works[work]['keys']:,} keys"
         rates_of = works[work]["rows_per_s"]
         rates(what, rates_of["columnar"], "Spark's own windows, in the JVM", rates_of["spark"], "windows")
     what = f"Interval join of two streams; {join['keys']:,} keys"
     rates(what, join["rows_per_s"]["columnar"], "Spark's own join, in the JVM", join["rows_per_s"]["spark"], "join")
     ours, theirs = (results["latency"]["latency_ms"][side]["p99"] for side in ("pillarbox", "spark"))
-    what = f"99th percentile of the latency, at {results['latency']['rate']:,} rows/s"
+    what = f"99th percentile of the latency from source to sink, at {results['latency']['rate']:,} rows/s"
     case(what, f"{ours:,} ms", "`transformWithState`", f"{theirs:,} ms", theirs / ours, "latency")
 
     rows.sort(key=lambda row: row[0] < 1)  # Slower cases last.
@@ -87,7 +90,8 @@ def first_page(results: Results) -> str:
         [
             table(head, [cells for _, cells in rows], words=(0, 2, 4)),
             paragraph(
-                "In this table, windows and joins work on columns, without a Python function. All results are checked."
+                "In this table, Arrow computes windows and joins on columns, without a Python function. Each benchmark"
+                " checks its results, and runs both sides on the same machine."
                 f" The measurements were made on {' and '.join(sizes)} ({', '.join(processors)}) with"
                 f" {_versions(results, names)}, on {_dates(results, names)}.{in_memory}"
                 " [Benchmarks](docs/benchmarks.md) has all figures and the setup of each side."
