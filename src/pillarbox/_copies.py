@@ -277,7 +277,7 @@ def _is_named_tuple(kind: type) -> bool:
 
 
 def _attributes_of(kind: type) -> tuple[str, ...] | None:
-    """Return the slots of a class and its bases, or None if instances may hold data outside of attributes."""
+    """Return the slots of a class and its bases, or None if instances may hold other data."""
     if getattr(kind, "__new__", None) is not object.__new__ or kind in dispatch_table:
         return None
     for name in _PROTOCOL:

@@ -355,7 +355,7 @@ _ALIGNED = 8
 
 
 class ByValueError(Exception):
-    """A class or a function cannot be pickled by name."""
+    """A class or function cannot be pickled by name."""
 
 
 def dumps(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""pillarbox's exceptions and argument checks, and functions that shorten values in messages.
+"""Exceptions, argument checks, and shortening of values in messages.
 
 Each message names the operator, the key or field, the (shortened) value and a remedy. A second line gives the location
 in the program.
@@ -33,8 +33,8 @@ class PillarboxError(Exception):
     def at(self, **location: object) -> None:
         """Add parts of the error's location: ``operator``, ``subtask``, ``key``, ``record``. Existing parts are kept.
 
-        If the location already names another operator, nothing is added, because the error is propagating through
-        upstream operators.
+        If the location already names another operator, nothing is added: the error is propagating through upstream
+        operators.
         """
         shown = {
             name: shorten_record(value) if name == "record" else shorten(value) for name, value in location.items()
@@ -235,7 +235,7 @@ def _fields_of(error: BaseException) -> str:
 
 
 def causes_of(error: BaseException) -> list[BaseException]:
-    """Return an error and all its causes and contexts that Python would print, without duplicates."""
+    """Return an error and its causes and contexts that Python would print, without duplicates."""
     errors: list[BaseException] = []
     pending: list[object] = [error]
     while pending:

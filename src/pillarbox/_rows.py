@@ -1,7 +1,6 @@
 """Rows of DataFrames as lightweight named tuples, and fast conversion of Arrow columns to Python values.
 
-A task converts hundreds of thousands of rows per second, so this module avoids Python loops over values: Arrow and
-numpy convert whole columns, and ``zip`` combines them.
+For speed, Arrow and numpy convert whole columns, and ``zip`` combines them, without Python loops over values.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ class _Positions(dict[str, int]):
 
 
 class _ClassOfRows:
-    """Represents a row class in pickles. Unpickling calls ``row_class(fields)``.
+    """Represents a row class in pickles.
 
-    A pickled list of rows thus contains the column names once, and rows are unpickled without Python calls.
+    A pickled list of rows contains the column names once, and rows are unpickled without Python calls.
     """
 
     __slots__ = ("fields",)

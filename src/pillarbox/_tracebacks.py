@@ -39,7 +39,7 @@ def user_traceback(error: BaseException) -> str:
 
 
 def formatted(error: BaseException) -> str:
-    """Format an error and its causes as Python does, but with only the frames of user code."""
+    """Format an error and its causes as Python does, but only with frames of user code."""
     keep_user_frames(error)
     return _bounded(traceback.format_exception(type(error), error, error.__traceback__))
 

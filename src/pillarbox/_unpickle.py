@@ -1,8 +1,7 @@
 """Unpicklers, and the only pillarbox functions that checkpoints refer to.
 
-If pickles contained the module name of a class, the class could never be moved. Values of pillarbox's own classes are
-therefore pickled as calls to functions in this module, with plain data as arguments. This module must not be moved. See
-docs/checkpoint-format.md.
+So that classes can be moved, values of pillarbox's own classes are pickled as calls to functions in this module, with
+plain data as arguments. This module must not be moved. See docs/checkpoint-format.md.
 """
 
 from __future__ import annotations

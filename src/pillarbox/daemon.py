@@ -1,9 +1,9 @@
 """A PySpark daemon that imports the modules of workers before it forks them.
 
-With PySpark's own daemon, each worker imports pandas, pyarrow and pillarbox itself, which costs a second and additional
-memory. This daemon also forks the starter, which forks the home processes (long-lived processes of state partitions).
-To use it, install pillarbox on all executors, and set ``spark.python.daemon.module`` to ``pillarbox.daemon`` before
-Spark starts. ``local_session`` sets it.
+With PySpark's own daemon, each worker imports pandas, pyarrow and pillarbox itself, which costs a second and memory.
+This daemon also forks the starter, which forks the home processes (long-lived processes of state partitions). To use
+it, install pillarbox on all executors, and set ``spark.python.daemon.module`` to ``pillarbox.daemon`` before Spark
+starts. ``local_session`` sets it.
 """
 
 from __future__ import annotations

@@ -69,8 +69,7 @@ def async_map(
         cache: a cache, whose default key is ``columns``.
 
     Returns:
-        a DataFrame with the columns of ``df``, then ``output``, then ``failures``. It is streaming if ``df`` is
-        streaming.
+        a DataFrame with the columns of ``df``, ``output`` and ``failures``. It is streaming if ``df`` is streaming.
 
     Raises:
         ProgramError: a column is missing or occurs twice, or an option is invalid.
@@ -336,7 +335,7 @@ class _RowCall(CombiningFunction):
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def open(self, runtime_context: RuntimeContext) -> Any:
-        """Open the function. Return the coroutine if its ``open`` is ``async def``."""
+        """Open the function. Return its coroutine, if any."""
         return self._function.open(runtime_context) if isinstance(self._function, Function) else None
 
     def close(self) -> Any:

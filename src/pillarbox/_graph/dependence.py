@@ -1,4 +1,4 @@
-"""Collects the conditions for reusing an operator's stored state."""
+"""Conditions for reusing an operator's stored state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pillarbox._state.keys.state_note import INPUTS, SIDES, Inputs, StateNote, k
 
 
 def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransformation]) -> StateNote:
-    """Return the conditions for reusing the operator's state, which are stored with it."""
+    """Return the conditions, which are stored with the state."""
     factory, inputs = operator.factory, operator.inputs
     note = dict[str, str | Inputs](factory.state_depends_on)
     if factory.keyed and len(inputs) == 2 and all(isinstance(step, KeyByTransformation) for step in inputs):
@@ -33,7 +33,7 @@ def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransfo
 
 
 def _name(step: Transformation, sources: dict[SourceTransformation, str]) -> str:
-    """Return a name for a step that survives changes of other steps, or "" if it has no such name."""
+    """Return a step's name that survives changes of other steps, or ""."""
     if isinstance(step, SourceTransformation):
         return sources[step]
     if isinstance(step, SideOutputTransformation):

@@ -1,4 +1,4 @@
-"""Describes programs as JSON, which is stored next to checkpoints, and compares descriptions.
+"""Describes programs as JSON, stored next to checkpoints, and compares descriptions.
 
 A comparison finds mistakes before a query starts.
 """
@@ -34,7 +34,7 @@ def describe_programs(
 
 @dataclass(frozen=True)
 class ProgramDescription:
-    """A program's description. It holds no reference to the program, which may be large."""
+    """A program's description, without references to the program, which may be large."""
 
     layout: Layout
     content: Mapping[str, Any]
@@ -89,7 +89,7 @@ def _columns(source: SourceTransformation) -> list[str] | None:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object, or return {} if the text is something else."""
+    """Parse a JSON object. Return {} for other text."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -157,7 +157,7 @@ class Comparison:
 
 
 def compare(then: dict[str, Any], now: dict[str, Any], *, is_committed: bool = True) -> Comparison:
-    """Compare the programs of a checkpoint with the programs of a start.
+    """Compare a checkpoint's programs with the programs of a start.
 
     Args:
         is_committed: whether an epoch is committed. If only the first epoch has begun, there is no state yet, but Spark
@@ -244,7 +244,7 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Com
 
 
 def compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], comparison: Comparison) -> None:
-    """Add the differences between a checkpoint's sources and the program's sources to ``comparison``."""
+    """Add the differences between a checkpoint's and a program's sources to ``comparison``."""
     names, new_names = ([source["name"] for source in sources] for sources in (then, now))
     if len(then) != len(now):
         comparison.refused.append(

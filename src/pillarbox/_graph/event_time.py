@@ -26,7 +26,7 @@ _warned: WeakSet[Transformation] = WeakSet()
 
 @dataclass(frozen=True)
 class _TimeState:
-    """Properties of event time after a step.
+    """Event time after a step.
 
     Attributes:
         unstamped: the upstream sources if no record can have a timestamp, otherwise empty.

@@ -11,7 +11,7 @@ def other_first_operator(uid: str, then: Chains, now: Chains) -> str | None:
     """Return the change if the chain that ``uid`` began has another first operator, otherwise None.
 
     Args:
-        then: maps the uid of each chain's first operator to the other operators' uids, in the state's program.
+        then: maps each chain's first uid to its other uids, in the state's program.
         now: the same for the new program.
     """
     stored = "and a chain's state is stored under its first operator's uid"

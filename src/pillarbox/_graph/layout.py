@@ -1,4 +1,4 @@
-"""The layout of a program: how many subtasks each vertex has, their key groups, and the numbers of their state.
+"""The layout of a program: each vertex's number of subtasks, their key groups, and the numbers of their state.
 
 A program is compiled with a layout. When a query starts, its checkpoint may have a different layout, and workers update
 everything that depends on the layout.

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 
 def as_text(program: Program) -> str:
-    """Return the plan as text: vertices and their outgoing edges."""
     lines = [f"Program {program.name!r}: parallelism {program.parallelism}, max parallelism {program.max_parallelism}"]
     if program.batch:
         lines[0] += ", batch mode"
@@ -30,7 +29,6 @@ def as_text(program: Program) -> str:
 
 
 def as_mermaid(program: Program) -> str:
-    """Return the plan as a Mermaid flowchart."""
     lines = ["flowchart LR"]
     for level, vertices in enumerate(program.levels):
         lines.append(f'  subgraph L{level}["level {level}"]')

@@ -53,10 +53,10 @@ class Program:
         vertices: the vertices by number. Checkpoints refer to these numbers, which do not change if steps are added at
             the end.
         outputs: names of the outputs. The i-th output has the code ``output_target(i)``.
-        parallelism: number of Spark partitions after a shuffle. Each runs its subtasks one after another.
-        max_parallelism: number of key groups. A streaming query has one subtask per key group, so that the parallelism
-            can change; a batch query's number of subtasks is its parallelism.
-        layout: the compiled layout, which a checkpoint may replace.
+        parallelism: number of Spark partitions after a shuffle.
+        max_parallelism: number of key groups. A streaming query has a subtask for each, so that the parallelism can
+            change; a batch query has as many subtasks as its parallelism.
+        layout: the layout, which a checkpoint may replace.
         parallelisms: the vertices' parallelisms, which a layout converts to numbers of subtasks.
         id: unique in the process. Later programs have higher ids.
         auto_rescale: whether a checkpoint may be rescaled to this parallelism.
@@ -347,7 +347,7 @@ class _Compiler:
     def _assigners_in(
         self, vertex: Vertex, steps: list[Transformation]
     ) -> dict[Transformation, set[OperatorTransformation]]:
-        """Return, for each step of a chain, the nearest upstream steps that assign a watermark strategy."""
+        """Map each step of a chain to the nearest upstream steps that assign a watermark strategy."""
         assigners: dict[Transformation, set[OperatorTransformation]] = {step: set() for step in steps}
         for step in steps:
             if isinstance(step, OperatorTransformation) and step.strategy is not None:
@@ -392,7 +392,7 @@ class _Compiler:
         sender: str,
         assigners: set[OperatorTransformation],
     ) -> tuple[int, int]:
-        """Connect a stream to its consumer's vertex, and return (vertex number, edge id)."""
+        """Connect a stream to its consumer's vertex. Return (vertex number, edge id)."""
         head = self._heads.get(link.consumer)
         if head is None:
             stays = isinstance(partitioner, ForwardPartitioner) and not vertex.is_source
@@ -486,7 +486,6 @@ def compile_program(
     chaining: bool = True,
     batch: bool = False,
 ) -> Program:
-    """Compile the steps that lead to the sinks."""
     if not sinks:
         raise ProgramError(
             "the program has no output: end a stream with to_dataframe(...), execute_and_collect() or print()"

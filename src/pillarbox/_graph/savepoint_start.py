@@ -1,4 +1,4 @@
-"""Matches a savepoint's operators with a program's, and reports conflicts.
+"""Matches a savepoint's operators with a program's.
 
 Works like Flink's ``execution.savepoint.path``, except that operators may be renamed.
 """
@@ -74,7 +74,7 @@ class SavepointStart:
             raise ProgramError(
                 "from_savepoint(): the program has no operator with state: call key_by() or another shuffle first"
             )
-        # Outputs and prints have uids, too, but no state.
+        # Outputs and prints have uids, but no state.
         nodes = ((node, vertex.nodes[0]) for vertex in program.vertices for node in vertex.nodes)
         uids = {node.uid for node, head in nodes if node is head or not node.is_sink}
         sources = sorted({source.name for source in program.sources.values()})
@@ -240,7 +240,7 @@ def plan_restore(
     own: Mapping[str, Sequence[OwnState]],
     others: Sequence[str] = (),
 ) -> RestorePlan:
-    """Match a program with a savepoint. Raise CheckpointMismatchError for conflicts, including ``others``."""
+    """Match a program with a savepoint. Raises CheckpointMismatchError for conflicts, including ``others``."""
     wrong: list[str] = []
     warnings: list[str] = []
     if manifest.drained:

@@ -1,4 +1,4 @@
-"""Matches the sources of a program and of a savepoint by name."""
+"""Matches a program's sources with a savepoint's."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ def value_of_hash(hashed: int, upper: int) -> int:
 def subtask_codes(vertex: int, parallelism: int) -> list[int]:
     """Return a vertex's subtask codes, which have consecutive hashes.
 
-    Subtask 0's code is always the vertex number, so a program with a different parallelism or code version still finds
-    the state of subtask 0, and is refused.
+    Subtask 0's code is always the vertex number, so a program with a different parallelism or code version finds this
+    state, and is refused.
     """
     first = spark_hash(vertex)
     # Count down if the hashes would overflow 32 bits.

@@ -1,8 +1,8 @@
 """Assigns event time to records, and emits watermarks. Source: Flink's ``TimestampsAndWatermarksOperator``.
 
 Watermarks are emitted after each batch of records and at the end of an epoch, so a repeated epoch emits the same
-watermarks. After a shuffle, the last watermark, the status and the last record's arrival time are stored as state, so
-that a subtask becomes idle at the same time in any worker. A source's idleness is measured in the receiving task
+watermarks. After a shuffle, the last watermark, the status and the last record's arrival time are stored, so that a
+subtask becomes idle at the same time in any worker. A source's idleness is measured in the receiving task
 (:class:`~pillarbox._task.network.input_gate.InputGate`).
 """
 
@@ -33,7 +33,7 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 
 def status_said_anew(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of an operator's event-time state that makes the operator emit its idle status again."""
+    """Return a copy of an event-time state that makes the operator emit its idle status again."""
     return {**state, "idle": None, "silent": False} if state.get("idle") else {**state}
 
 

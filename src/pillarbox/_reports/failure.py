@@ -1,4 +1,4 @@
-"""A task's failure, appended to the error message as a line of JSON, because Spark passes errors as text."""
+"""A task's failure, as a line of JSON in the error message, because Spark passes errors as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program's plan as data: vertices, their operators, and edges."""
+"""A program's plan as data."""
 
 from __future__ import annotations
 

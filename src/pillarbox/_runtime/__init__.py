@@ -1,1 +1,1 @@
-"""Two runtimes, Spark and this process, which run the same tasks and differ in how tasks exchange buffers."""
+"""Two runtimes, Spark and this process, which differ in how tasks exchange buffers."""

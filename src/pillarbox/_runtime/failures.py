@@ -25,7 +25,7 @@ def failures_of(task: str, subtask: int) -> Iterator[None]:
 def located(error: BaseException, task: str, subtask: int) -> BaseException:
     """Convert an ``Exception`` in a task to a PillarboxError. Returns any other error unchanged.
 
-    The traceback keeps only the frames of user code. A traceback without such frames stays complete.
+    If the traceback has frames of user code, it keeps only these.
     """
     if isinstance(error, PillarboxError):
         error.at(subtask=subtask)

@@ -31,7 +31,7 @@ from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._task.vertex import REPORT_TARGET, Vertex
 from pillarbox._time.clock import ProcessingTimeService
 
-# Records that are read from a collection at a time, as in Spark's batches.
+# Records read from a collection at a time, as in Spark's batches.
 _RUN = 10_000
 _SHORT_RUN = 100
 
@@ -273,7 +273,7 @@ class LocalJob:
         return {subtask: store.copy() for subtask, store in self._stores.items()}
 
     def reset(self) -> None:
-        """Discard the tasks, but not committed state, as if the tasks' processes had died."""
+        """Discard the tasks, but not committed state, as if their processes had died."""
         for task in (*self._tasks.values(), *self._sources.values()):
             task.cancel()
         self._tasks = {}

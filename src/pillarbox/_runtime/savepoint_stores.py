@@ -1,4 +1,4 @@
-"""Converts a program's savepoint to state logs, in this process."""
+"""Converts a savepoint to state logs in this process."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _SHIPPED = "__pillarbox_shipped__"
 
 @dataclass(frozen=True)
 class ShippedVertex:
-    """A vertex (chain of operators) as bytes.
+    """A vertex as bytes.
 
     Attributes:
         digest: a digest of the bytes. A worker reuses a task only if the digest is the same.
@@ -93,7 +93,7 @@ def main_classes() -> Pickled:
 
 
 def install_main_classes(pickled: bytes) -> None:
-    """Install classes in this process's ``__main__``, unless their names are already defined there."""
+    """Install classes in this process's ``__main__``, unless it already defines their names."""
     main = sys.modules["__main__"]
     for name, value in load(pickled).items():
         if not hasattr(main, name) or getattr(getattr(main, name), _SHIPPED, False):

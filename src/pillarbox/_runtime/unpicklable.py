@@ -17,7 +17,7 @@ _ELEMENTS = 1000
 
 
 class Culprit(NamedTuple):
-    """An object that cannot be pickled, and the variable that refers to it, such as ``client.lock``."""
+    """An object that cannot be pickled, and its variable, such as ``client.lock``."""
 
     name: str
     value: Any

@@ -1,4 +1,4 @@
-"""An operator output that counts records."""
+"""Counts the records that operators emit."""
 
 from __future__ import annotations
 

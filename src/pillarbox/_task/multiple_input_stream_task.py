@@ -38,7 +38,7 @@ _HEADROOM = 16 * 1024 * 1024
 
 
 class MultipleInputStreamTask(StreamTask):
-    """A task of a vertex after a shuffle, whose operators share one state log."""
+    """A task after a shuffle."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Creates a vertex's operators and connects them. Connected operators call each other directly."""
+"""Creates and connects a vertex's operators, which call each other directly."""
 
 from __future__ import annotations
 

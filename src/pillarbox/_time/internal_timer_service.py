@@ -14,7 +14,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 VOID_NAMESPACE = None
 
-# Maximum number of timers that timers may set after the end of the data, and its increase per existing timer.
+# Maximum timers that timers may set after the end of the data, and its increase per existing timer.
 _LAST = 1_000_000
 _LAST_EACH = 100
 

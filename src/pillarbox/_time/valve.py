@@ -1,4 +1,4 @@
-"""``StatusWatermarkValve``: combines the watermarks of many channels into one.
+"""``StatusWatermarkValve``, a watermark valve.
 
 Follows Flink's class of the same name (2.x). All times are Unix times in ms. Mailbox thread only.
 """

@@ -1,8 +1,7 @@
 """Watermark generators, which advance event time as records arrive.
 
 A generator receives the timestamps of one stream (for a source, of one partition), in the thread that reads the
-records. After it emits a watermark, no older record is expected. All times are Unix times in ms. Follows Flink's
-``org.apache.flink.api.common.eventtime``.
+records. All times are Unix times in ms. Follows Flink's ``org.apache.flink.api.common.eventtime``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""``WatermarkStrategy``, which assigns a stream's timestamps and watermarks.
+"""``WatermarkStrategy``.
 
-Like PyFlink's class, but it accepts more types of arguments, and generators can be user-defined. Immutable, and pickled
-with the program.
+Like PyFlink's class, but with more types of arguments, and user-defined generators. Immutable, and pickled with the
+program.
 """
 
 from __future__ import annotations

@@ -43,8 +43,7 @@ class MailboxProcessor:
     Flink: ``MailboxProcessor``.
 
     Args:
-        default_action: called with a :class:`MailboxController` whenever no mail is waiting. It should be short. Its
-            errors end the loop.
+        default_action: called with a :class:`MailboxController` whenever no mail is waiting. Its errors end the loop.
         mailbox: by default, a new mailbox of the calling thread.
         metrics: by default, new metrics without latency.
     """

@@ -30,7 +30,7 @@ class HarnessTimeoutError(PillarboxError, TimeoutError):
 
 
 class Patience:
-    """Limits how long a harness's operators wait for requests, to ``limit`` seconds of real time."""
+    """Limits waits to ``limit`` seconds of real time."""
 
     def __init__(self, clock: ManualProcessingTimeService, limit: float) -> None:
         self._clock = clock

@@ -273,8 +273,7 @@ def key(checkpoint: str, uid: str, key: str, open_session: Any) -> Report:
     """Show KEY's state and timers in the operator UID of CHECKPOINT, and which epochs changed them.
 
     The command reads the last five epochs that Spark retains. KEY is text, a number, a date, or JSON for a key of
-    several columns, such as '["a", 1]'. The query may be running. Your classes need not be importable,
-    and none of your code runs.
+    several columns, such as '["a", 1]'. The query may be running. Your classes are neither needed nor run.
     """
     from pillarbox._runtime.spark.reading.key_life import key_history
 
@@ -335,7 +334,7 @@ def savepoint(
     subtasks and key groups. The query may be stopped or running. The savepoint contains the state after the last
     committed epoch, or after --epoch.
 
-    If the command is interrupted, the savepoint is incomplete. Run the command again; it overwrites DIRECTORY.
+    If the command is interrupted, run it again: it overwrites the incomplete savepoint.
 
     With --stop, the command sends a request to the query's driver, through the checkpoint. The query must have been
     started with pillarbox.start(...). The request is withdrawn if no driver accepts it in time. DIRECTORY is a path on
@@ -405,7 +404,7 @@ def adopt(checkpoint: str, directory: str, processor: Any, open_session: Any) ->
     It is not changed. The same program with pillarbox.group_by() and env.from_savepoint(DIRECTORY) resumes from the
     last committed micro-batch.
 
-    If the command is interrupted, the savepoint is incomplete. Run the command again; it overwrites DIRECTORY.
+    If the command is interrupted, run it again: it overwrites the incomplete savepoint.
     """
     from pillarbox._runtime.spark.savepoint.adopt import adopt as write
     from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint

@@ -67,7 +67,7 @@ def main(request: ReplayRequest) -> NoReturn:
 
 
 def leave_network() -> bool:
-    """Move this process into a network namespace with only a loopback device. Returns whether that was allowed."""
+    """Enter a network namespace with only a loopback device. Returns whether that was allowed."""
     if sys.platform != "linux":
         return False
     user, group = os.geteuid(), os.getegid()

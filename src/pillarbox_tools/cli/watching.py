@@ -102,8 +102,8 @@ def memory(checkpoint: str, open_session: Any) -> Report:
     """Show the memory that each executor of CHECKPOINT's query needs, and the setting for it.
 
     The command prints the formula in docs/operations.md with the query's numbers, and the measured memory of the home
-    processes.
-    If the query is running, the numbers are at most a minute old. The last line is the setting, with a third to spare.
+    processes. If the query is running, the numbers are at most a minute old. The last line is the setting, with a third
+    to spare.
     """
     from pillarbox_tools.model.executor_memory import executor_memory_of
     from pillarbox_tools.watching.stored import stored_snapshot

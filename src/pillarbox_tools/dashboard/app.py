@@ -85,6 +85,6 @@ def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, toke
             Route("/api/queries/{query}/key", key),
         ]
     )
-    # A redirect would contain this server's host and path, which a proxy may have changed.
+    # A redirect would contain this server's host and path, which a proxy may change.
     app.router.redirect_slashes = False
     return Guard(app, port, token)

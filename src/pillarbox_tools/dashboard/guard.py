@@ -1,4 +1,4 @@
-"""Rejects requests to the dashboard without the token, and requests that other sites make.
+"""Rejects requests without the token, and requests from other sites.
 
 Another site's page can make a browser send requests here in two ways:
 

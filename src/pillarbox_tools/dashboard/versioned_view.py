@@ -57,7 +57,7 @@ class VersionedView:
         if is_same and (self.query.has_ended or now - self._looked_at < _LOOK_EVERY):
             return
         self._looked_at = now
-        # A change after this line has a later version, so the next call includes it.
+        # The next call includes a change after this line.
         snapshot = self.query.snapshot()
         entry = entry_of(snapshot)
         # Without new data, only the few fields of the entry change with time.

@@ -28,7 +28,7 @@ def repeated_tasks(snapshot: Snapshot) -> str | None:
 
 
 def restarting_homes(snapshot: Snapshot) -> str | None:
-    """Check that home processes do not end repeatedly. The loss of all homes of an executor counts once."""
+    """Check that home processes do not end repeatedly. Losing all homes of an executor counts once."""
     moments_of(snapshot)
     recent = [moment for moment in within(snapshot, HOUR) if moment.home_restarts]
     if len(recent) < _SOME or not any(moment.home_restarts for moment in within(snapshot, QUARTER)):

@@ -1,4 +1,4 @@
-"""Metric labels for a query's operators and sources."""
+"""Labels of operators and sources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST = 120
 
 
 class Names:
-    """The labels of a query's operators: a unique uid, or a source's name.
+    """The labels of a query's operators and sources: a unique uid, or a source's name.
 
     Labels that would be equal also contain the program's name or, within a program, a number.
 

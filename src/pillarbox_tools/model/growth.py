@@ -10,7 +10,7 @@ from pillarbox_tools.model.settings import bytes_in, number_in
 from pillarbox_tools.model.snapshot import Snapshot
 from pillarbox_tools.model.windows import DAY, HOUR, MINUTE, as_of
 
-# A shorter history has no meaningful slope, because a new process grows until it has seen all kinds of records.
+# A shorter history has no meaningful slope: a new process grows until it has seen all kinds of records.
 _SHORTEST = 10 * MINUTE
 _SHORTEST_OF_MEMORY = 6 * HOUR
 _FEWEST = 5

@@ -1,4 +1,4 @@
-"""The model of a running query. The driver adds epochs as they end; readers take snapshots."""
+"""The model of a running query. The driver adds epochs; readers take snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detects skew: a few tasks or keys that have most of the work."""
+"""Detects skew: a few tasks or keys have most of the work."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ def fault_in(
 ) -> Fault | None:
     """Return a fault if it occurred more than ``least`` times, and in more than ``share`` of all cases.
 
-    Both must hold in the last five minutes, or else in the last ``window`` ms. A fault that did not occur in the last
-    five minutes is over. ``count`` and ``of`` return a moment's numbers of faults and of cases.
+    Both must hold in the last five minutes, or else in the last ``window`` ms. ``count`` and ``of`` return a moment's
+    numbers of faults and of cases.
     """
     if not any(count(moment) for moment in within(snapshot, NOW)):
         return None

@@ -1,4 +1,4 @@
-"""Collects the source of the user's modules, for a recording."""
+"""Collects user modules' source for a recording."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Transfers a recorded task from its worker to the driver.
 
-The recorded task sends its input and state to the driver instead of running. Only the tasks that supply its input run.
-They use their recorded clocks, which the driver sends. So the epoch has no output, and no later task calls a service.
+The recorded task sends its input and state to the driver instead of running. Only tasks that supply its input run, with
+their recorded clocks, which the driver sends. So the epoch has no output, and no later task calls a service.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def chunks_of(store: ChunkStore) -> Iterator[tuple[int, bytes]]:
 
 
 class Receiver:
-    """A server that receives a recorded task from workers. Uses one thread, plus one for each connected worker.
+    """A server that receives a recorded task from workers. Uses a thread, plus one per connected worker.
 
     Args:
         host: the address to listen on, which workers must be able to reach.

@@ -1,6 +1,6 @@
 """Converts values to trees of plain data, to compare values between two versions of a program.
 
-Objects from two versions have different classes, so they are never equal. A tree contains the same data as a pickle.
+Objects of two versions have different classes, so they are never equal. A tree contains the same data as a pickle.
 """
 
 from __future__ import annotations

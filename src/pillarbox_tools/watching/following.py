@@ -51,7 +51,7 @@ def watched(started: StartedQuery) -> WatchedQuery:
 
 
 def _follow(started: StartedQuery, query: WatchedQuery, progress: ProgressReader) -> None:
-    """Update a query's model until the query's end. For a query without hooks (started by its writer's ``start()``)."""
+    """Update the model of a query without hooks (started by its writer's ``start()``) until its end."""
     errors: list[Exception] = []
     level = logging.WARNING
     end = None

@@ -36,7 +36,7 @@ def event_time_use(function: object) -> EventTimeUse:
 
 
 def mentions(function: object, name: str) -> bool:
-    """Return whether a function's code, or code that it calls, contains ``name`` as an attribute name or string."""
+    """Return whether a function's code, or code that it calls, contains ``name`` as an attribute or string."""
     pending: list[Any] = [function]
     seen: dict[int, Any] = {}  # keeps the objects alive, so that their ids stay unique
     while pending and len(seen) < _MOST:

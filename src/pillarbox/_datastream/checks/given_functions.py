@@ -25,7 +25,7 @@ def name_of(kind: str, func: Any) -> str:
 def check_function(
     func: Any, interface: type, method: str, called: str | None = None, *, many: bool = False, may_await: bool = False
 ) -> None:
-    """Raise ProgramError unless an object is a function or implements ``interface``, or if it returns no results."""
+    """Raise ProgramError unless an object is a function or implements ``interface``, and returns results."""
     # Other classes, such as `str`, are functions.
     if not isinstance(func, interface) and (_is_function_class(func) or not callable(func)):
         raise _not_an_instance(func, f"{method}()", f"a function or {interface.__name__}")
@@ -83,7 +83,7 @@ def check_type(what: str, declared: Any) -> None:
 def check_instance(
     func: Any, interface: type[Function], where: str, called: Sequence[str], *, many: bool, may_await: bool = False
 ) -> None:
-    """Raise if an object does not implement a multi-method interface, or a method returns no results."""
+    """Raise unless an object implements a multi-method interface, and its methods return results."""
     if not isinstance(func, interface):
         raise _not_an_instance(func, where, f"a {interface.__name__}")
     check_parameters(func, interface, where, may_await=may_await)

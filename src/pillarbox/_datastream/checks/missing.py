@@ -1,4 +1,4 @@
-"""Creates errors, which name a replacement, for missing methods that Flink or another kind of stream has."""
+"""Creates errors for missing methods that Flink or another kind of stream has. They name a replacement."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def join_columns(
 
 
 def _with_nan_as_key(stream: KeyedStream[Any, Any]) -> KeyedStream[Any, Any]:
-    """Return a copy of the stream that accepts NaN as a key. Other steps still use the original stream."""
+    """Return a copy of the stream that accepts NaN as a key, for this join only."""
     keying = stream._keying.with_nan()
     assert isinstance(stream._step, KeyByTransformation)
     return type(stream)(stream._env, replace(stream._step, partitioner=KeyGroupPartitioner(keying)), keying)

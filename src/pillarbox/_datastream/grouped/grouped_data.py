@@ -76,7 +76,7 @@ def group_by(
 
 
 def _names_of(df: DataFrame, column: object) -> list[str]:
-    """Return the columns of ``df`` that an argument names. Expressions and fields of structs are no columns."""
+    """Return the columns of ``df`` that an argument names. Expressions and struct fields are no columns."""
     # Spark's ordinals begin with 1.
     if isinstance(column, int) and not isinstance(column, bool) and 0 < column <= len(df.columns):
         return [df.columns[column - 1]]

@@ -1,4 +1,4 @@
-"""``Stream``, with methods to partition, combine and output streams. ``DataStream`` adds transformations."""
+"""``Stream``, which partitions, combines and outputs streams. ``DataStream`` adds transformations."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _INSTEAD = "use an AggregateFunction instead, which works on Python objects"
 
 
 def _misfit(windows: WindowsOfOneStream[Any, Any]) -> str | None:
-    """Return why windows with these options cannot have column aggregates, or None if they can."""
+    """Return why windows with these options cannot have column aggregates, or None."""
     assigner = windows._assigner
     if type(assigner) is not EventTimeSessionWindows and (panes_of(assigner) is None or not assigner.is_event_time()):
         return f"need tumbling, sliding, cumulating or session windows in event time, not {assigner!r}"

@@ -1,4 +1,4 @@
-"""Counts an async operator's requests in an epoch, for the task's metrics."""
+"""Request counts of an async operator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SAMPLES = 4096
 
 
 class Counters:
-    """An epoch's request counts. Mailbox thread only."""
+    """An epoch's request counts, for the task's metrics. Mailbox thread only."""
 
     def __init__(self) -> None:
         self.completed = 0

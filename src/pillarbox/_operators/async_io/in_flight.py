@@ -72,7 +72,7 @@ class InFlight:
         self._deadlines = Deadlines(options.timeout_millis, clock, context.mailbox_executor, self._expire)
         self._counters = Counters()
         self._results = Results(context, function, options)
-        # Requests of a snapshot that timed out before this process could send them. Their timeout begins again, and the
+        # Restored requests that timed out before this process could send them. Their timeout begins again, and the
         # epoch waits for them, because they might never end if processes die repeatedly.
         self._last_chances: set[Request] = set()
         try:
@@ -324,7 +324,7 @@ class InFlight:
                 self._settle(late, results)
 
     def _overdue_with(self, leader: Request) -> list[Request]:
-        """Return the leader, and its followers that are overdue. The first of the others becomes the next leader."""
+        """Return the leader and its overdue followers. The first other follower becomes the leader."""
         assert self._cache is not None and leader.started is not None
         key, overdue = leader.key, [leader]
         for follower, arrived in self._cache.conclude(leader, None):
@@ -356,10 +356,7 @@ class InFlight:
         self._count()
 
     def snapshot(self) -> list[tuple[Any, ...]]:
-        """Return the queued records in order, with the times of their first attempts.
-
-        Include answers only if the operator records them.
-        """
+        """Return the queued records in order, with the times of their first attempts and any recorded answers."""
         state: list[tuple[Any, ...]] = []
         for element in self._queue.elements():
             if isinstance(element, Watermark):

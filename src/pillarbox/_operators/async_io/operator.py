@@ -1,4 +1,4 @@
-"""``AsyncWaitOperator``, which sends concurrent requests to a service and emits the results.
+"""Sends concurrent requests to a service, and emits the results.
 
 Each completion is a mail (a queued action). While the request queue is full, the operator runs mails, so that
 completions, timers and checkpoints continue. Source: Flink's ``AsyncWaitOperator``.

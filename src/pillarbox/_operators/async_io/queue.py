@@ -67,7 +67,7 @@ class OrderedQueue(Generic[E]):
 
 
 class Segment:
-    """The entries between two events, such as watermarks: pending, or completed but held back by an earlier event."""
+    """The entries between two events: pending, or completed but held back by an earlier event."""
 
     __slots__ = ("completed", "event", "pending")
 
@@ -78,7 +78,7 @@ class Segment:
 
 
 class UnorderedQueue(Generic[E]):
-    """A queue that releases entries in completion order, but never across an event, such as a watermark."""
+    """A queue that releases entries in completion order, but never across an event."""
 
     def __init__(self) -> None:
         self._segments: deque[Segment] = deque([Segment()])

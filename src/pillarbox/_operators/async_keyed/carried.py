@@ -20,7 +20,7 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 
 class CarriedElements:
-    """Undoes running elements' state changes at a barrier, and redoes them after the snapshot."""
+    """Undoes and redoes running elements' state changes."""
 
     def __init__(self, backend: KeyedStateBackend, undo: Undo) -> None:
         self._backend = backend

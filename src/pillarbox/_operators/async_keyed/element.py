@@ -1,6 +1,6 @@
-"""Elements, which async keyed functions process. An element is a record or a visit (the firing of a key's due timers).
+"""Elements, which async keyed functions process: records and visits (firings of a key's due timers).
 
-Each element is the context object of its function call, because calls run concurrently.
+An element is the context of its function call, because calls run concurrently.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         watermark: the watermark when the record arrived.
         state: SETTLED once the outputs are complete, because the element has finished, or was cut off after it ignored
             its cancellation.
-        is_queued: whether the element is in the operator's queue, and its key therefore busy. An element whose key is
-            free is queued only when it first awaits; most never do.
+        is_queued: whether the element is in the operator's queue, so that its key is busy. An element whose key is free
+            is queued only when it first awaits; most never do.
         steps: the worker that runs the element, or None until the element has awaited something.
         overdue: the error of the element's timeout, or None until the timeout has passed.
         original: a copy of the value, made before the function could change it.
@@ -248,9 +248,9 @@ class Visit(Element):
 
 
 def extend_visit(line: Sequence[Element], watermark: int, limit: int, domain: TimeDomain) -> bool:
-    """Let the last visit in a key's queue also fire later timers. Return False if fewer than ``limit`` visits wait.
+    """Make the last visit in a key's queue fire later timers, too. Return False if fewer than ``limit`` visits wait.
 
-    Otherwise, the queue behind an element that takes hours would grow by a visit in each epoch.
+    Without this, the queue behind an element that takes hours would grow in each epoch.
     """
     visits = [visit for visit in islice(reversed(line), _MOST_VISITS) if type(visit) is Visit]
     if len(visits) == _MOST_VISITS:

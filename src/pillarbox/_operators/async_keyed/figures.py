@@ -1,4 +1,4 @@
-"""Counts the elements of an async keyed operator."""
+"""Counters of async keyed operators."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class _Loop(asyncio.SelectorEventLoop):
         super().__init__(selector)
 
     def read_sockets(self) -> None:
-        """Check sockets first in the next turn, because connections may have closed while the loop was paused."""
+        """Check sockets first in the next turn: connections may have closed while the loop was paused."""
         loop: Any = self
         ready = list(loop._ready)
         loop._ready.clear()
@@ -55,7 +55,7 @@ class _Loop(asyncio.SelectorEventLoop):
         loop._ready.extend(ready)
 
     def use_real_time(self) -> None:
-        """Switch to the system's clock to close functions, because a manual clock no longer advances at that time."""
+        """Switch to the system's clock to close functions, because a manual clock no longer advances."""
         self.time = monotonic
 
     def next_due(self) -> float | None:
@@ -210,7 +210,7 @@ def lease_loop(context: OperatorContext) -> Lease[OwnedLoop]:
 
 @contextmanager
 def _no_outer_loop() -> Iterator[None]:
-    """Hide an event loop that already runs in this thread, such as a notebook's, because asyncio allows only one."""
+    """Hide this thread's running event loop, such as a notebook's, because asyncio allows only one."""
     outer = asyncio._get_running_loop()
     if outer is None:
         yield

@@ -1,7 +1,7 @@
 """The operator of ``process`` with ``async def`` on a keyed stream, with keyed state, timers and any awaitable.
 
-The functions run in an event loop in the mailbox thread, briefly after each batch of records, and whenever the thread
-would otherwise wait for mail.
+The event loop runs in the mailbox thread, briefly after each batch of records, and whenever the thread would otherwise
+wait for mail.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class AsyncKeyedOperator(KeyedOperator):
         runner, watermark = self.runner, self._timers.current_watermark
         pending, left = iter(values), len(values) + 1
         run = zip(pending, keys, repeat(None) if timestamps is None else timestamps)
-        # Workers take records themselves as long as any worker makes progress without waiting.
+        # Workers take records as long as any worker makes progress without waiting.
         while 0 < length_hint(pending) < left:
             left = length_hint(pending)
             runner.run = runner.elements_of(run, call, watermark)
@@ -218,7 +218,7 @@ class AsyncKeyedOperator(KeyedOperator):
         self._visit(keys, self._timers.current_processing_time(), TimeDomain.PROCESSING_TIME)
 
     def _visit(self, keys: Mapping[Any, int], limit: int, domain: TimeDomain) -> None:
-        """Fire due timers of ``keys``, and of keys with unfinished elements, because these elements may set due timers.
+        """Fire due timers of ``keys``, and of keys with unfinished elements, which may set due timers.
 
         Args:
             keys: maps each key to its latest due timer.

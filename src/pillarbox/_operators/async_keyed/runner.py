@@ -1,7 +1,7 @@
-"""Runs elements (records and timers) in the event loop, one at a time per key and many keys concurrently.
+"""Runs elements (records and timers) in the event loop, one at a time per key.
 
-Everything runs in the mailbox thread. A step of an element's coroutine neither emits records nor runs mails. Results
-of finished elements wait in the operator's queue until a mail emits them.
+Everything runs in the mailbox thread. A step of an element's coroutine neither emits records nor runs mails. A mail
+emits the results of finished elements.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from pillarbox._time.internal_timer_service import InternalTimerService
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 _SETTLED = RequestState.SETTLED
-# Ended elements wait this long (seconds) for others if more than _PLENTY are ready, because a mail is expensive.
+# If more than _PLENTY elements are ready, ended elements wait this long (seconds) for others, because a mail is
+# expensive.
 _PATIENCE = 0.002
 _PLENTY = 16
 # Seconds that a worker may take before the loop checks sockets and timers again.
@@ -143,7 +144,7 @@ class ElementRunner:
         self.dropped_timers = DroppedTimers(self.name)
         self.count_last_timer: Callable[[int], None] = timers.count_last_timers()
         self.figures = Figures()
-        # Each worker runs in a copy of this context. Creates its decimal settings now rather than at their first use.
+        # Each worker runs in a copy of this context. Creates its decimal settings before their first use.
         self._base = copy_context()
         self._base.run(getcontext)
 
@@ -170,7 +171,7 @@ class ElementRunner:
     def elements_of(
         self, records: Iterator[tuple[Any, Any, int | None]], call: int, watermark: int
     ) -> Iterator[Element]:
-        """Yield the elements of records, at most as many as there is room for. Elements of busy keys are admitted."""
+        """Yield the elements of records, as long as there is room. Admits elements of busy keys."""
         lines = self.lines
         for value, key, timestamp in islice(records, max(0, self.room)):
             element = Element(self, call, key, value, timestamp, watermark)
@@ -400,7 +401,7 @@ class ElementRunner:
             self._undo.enter(element.notes)
 
     def raised(self, element: Element, error: BaseException) -> None:
-        """Emit a dead letter for an exception of an element's call, or fail the task."""
+        """Emit a dead letter for an element's exception, or fail the task."""
         if element.is_over:
             return  # the element was cut off
         if element.overdue is not None and (error is element.overdue or isinstance(error, asyncio.CancelledError)):

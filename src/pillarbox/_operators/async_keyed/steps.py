@@ -1,7 +1,7 @@
 """Coroutines that wrap a user's coroutine, so that its element's key is current during each step.
 
-Any library's awaitables work, because the asyncio task runs the wrapper. Wrappers are classes, because Python reports
-an ``async def`` as never awaited if its task is cancelled before the first step.
+Any library's awaitables work. Wrappers are classes, because Python reports an ``async def`` as never awaited if its
+task is cancelled before the first step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SLOW_STEP = 1.0
 
 
 class _Steps(Coroutine[Any, Any, Any]):
-    """The steps of a coroutine. Subclasses make the current key available to each step."""
+    """The steps of a coroutine. Subclasses set each step's key."""
 
     __slots__ = ("_inner", "_runner")
 

@@ -1,4 +1,4 @@
-"""Timeouts of elements (records and timers), measured by the event loop's clock, which stops between epochs."""
+"""Timeouts of elements, measured by the event loop's clock, which stops between epochs."""
 
 from __future__ import annotations
 

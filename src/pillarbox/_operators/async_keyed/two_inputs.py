@@ -44,8 +44,8 @@ class AsyncKeyedCoProcessOperator(AsyncKeyedOperator):
 class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
     """Applies ``process_element``, ``process_broadcast_element`` and ``on_timer``, which may be ``async def``.
 
-    A broadcast record waits until all earlier records and timers have finished, and makes later records wait, so that
-    broadcast state never changes during a call.
+    A broadcast record waits for all earlier records and timers, and later records wait for it, so that broadcast state
+    never changes during a call.
     """
 
     def __init__(

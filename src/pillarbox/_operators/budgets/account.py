@@ -14,7 +14,7 @@ from pillarbox._operators.budgets.budget import Limits
 LATE = 0.04
 #: Slots are booked at most this many seconds ahead.
 AHEAD = 0.1
-# A booking without slots is retried when this many seconds of slots are free, to save messages.
+# To save messages, a booking without slots is retried when this many seconds of slots are free.
 _QUANTUM = 0.01
 # Seconds of the halved rate after a pause that the service requested.
 _HALF = 1.0
@@ -75,7 +75,7 @@ class Period:
 
     Attributes:
         began: time of the period's first request (Unix time in ms), or -1 before that request.
-        spent: the charged units, including the estimates of running requests.
+        spent: the charged units, including running requests' estimates.
         clock: the latest wall-clock time of a request (Unix time in ms).
     """
 
@@ -84,7 +84,7 @@ class Period:
     clock: int = 0
 
     def merge(self, other: Period, length: int) -> None:
-        """Merge another checkpoint's charge. The later period wins or, in the same period, the higher charge."""
+        """Merge another checkpoint's charge. The later period wins, then the higher charge."""
         self.clock = max(self.clock, other.clock)
         began = max(self.began, other.began)
         live = [period.spent for period in (self, other) if period.began + length > began]
@@ -96,7 +96,7 @@ class Account:
 
     Args:
         now: the time of the first slot.
-        written: whether charges are saved in a file. If so, requests may spend only the saved :attr:`allowance`.
+        written: whether charges are saved in a file, so that requests may spend only the saved :attr:`allowance`.
     """
 
     def __init__(self, limits: Limits, now: float, *, written: bool = False) -> None:
@@ -184,7 +184,7 @@ class Account:
         return count
 
     def next_allowance(self, estimate: float) -> float | None:
-        """Return the next allowance to write to disk (units), or None while the written one covers ``estimate``."""
+        """Return the next allowance to write (units), or None while the written allowance covers ``estimate``."""
         ceiling = self.limits.ceiling
         if ceiling is None or self.allowance >= max(ceiling, self.period.spent):
             return None
@@ -194,13 +194,13 @@ class Account:
         return max(min(self.period.spent + part, ceiling), self.period.spent)
 
     def settle(self, report: Report, now: float) -> bool:
-        """Account for the outcome of requests. Return whether all slots that are booked but unused become void."""
+        """Account for requests' outcomes. Return whether all booked but unused slots become void."""
         self.period.spent = max(0.0, self.period.spent + report.units)
         if self.limits.units is not None:
             self._solvent = max(self._solvent, now) + report.units / self.limits.units
         if self.limits.requests is not None:
             for at in sorted(report.unused, reverse=True):
-                # Frees only the last slot. Slots booked after an unused slot do not move.
+                # Frees only the last slot, because booked slots do not move.
                 if self._next <= at + 1 / self.limits.requests + _NEARLY:
                     self._next = at
         if report.stop is not None:

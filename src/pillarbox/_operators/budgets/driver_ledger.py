@@ -1,4 +1,4 @@
-"""A client of the driver's ledger (its budget accounts), for event loops in executors."""
+"""The executors' client of the driver's ledger (budget accounts)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DriverLedger(Ledger):
 
 
 class _Offset:
-    """Bounds on the difference between the driver's clock and this process's clock, derived from message times."""
+    """Bounds on the difference between the driver's and this process's clock, from message times."""
 
     def __init__(self) -> None:
         self.low, self.high, self._at = float("-inf"), float("inf"), 0.0
@@ -58,7 +58,7 @@ class _Offset:
 
 
 class _DriverLedgerConnection(LedgerConnection):
-    """An event loop's access to the driver's ledger. Connects on first use, and after a connection is lost."""
+    """An event loop's access to the driver's ledger. Connects on first use, and after a lost connection."""
 
     def __init__(self, ledger: DriverLedger) -> None:
         self._ledger = ledger

@@ -12,7 +12,7 @@ from pillarbox._operators.budgets.account import Refused, Report
 from pillarbox._operators.budgets.budget import Budget, Limits
 from pillarbox._operators.budgets.ledger import NEARLY, LedgerConnection, Slot
 
-#: Name of a counter: for how many milliseconds the next request waited for its turn.
+#: A counter's name: for how many milliseconds the next request waited.
 RATE_LIMITED = "rate_limited_ms"
 
 #: Counters of a budget, which are attributes of its gates.
@@ -87,7 +87,7 @@ class BudgetGate:
     def book(self, waiting: Callable[[], Sequence[float]], *, ahead: bool = False) -> None:
         """Book slots or, with ``ahead``, keep booking until at least half of the waiting requests have slots."""
         if (self._booking is None or self._booking.done()) and self._is_short(waiting):
-            # A separate task, so that it survives the cancellation of the request that needed it.
+            # A separate task, because it must survive the request's cancellation.
             loop = asyncio.get_running_loop()
             self._booking = Context().run(loop.create_task, self._book(waiting, ahead))
 

@@ -1,4 +1,4 @@
-"""Counts the requests and costs charged to each budget."""
+"""Accounts of budgets' requests and costs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class LocalLedger(Ledger, LedgerConnection):
 
     async def sleep(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        # An async keyed function's loop follows the manual clock itself, so its harness can stop at this time.
+        # An async keyed function's loop follows the manual clock, so its harness can stop at this time.
         if self._clock is None or loop.time() == self.now():
             await asyncio.sleep(seconds)
             return

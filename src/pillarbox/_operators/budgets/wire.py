@@ -1,8 +1,8 @@
 """Signed messages between executors' event loops and the driver's ledger.
 
-Both ends know a token, which is part of the pickled program. Each end first sends a nonce. The connection's key is
-derived from the token and both nonces. A message is JSON with a MAC over its number, direction and text, so that other
-processes can neither forge nor replay messages.
+Both ends know a token, which is part of the pickled program. Each end first sends a nonce. The key is derived from the
+token and both nonces. A message is JSON with a MAC over its number, direction and text, so that other processes can
+neither forge nor replay it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Connection:
     async def to_executor(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token_of: Callable[[bytes], bytes | None]
     ) -> tuple[Connection, bytes]:
-        """Accept an executor's connection, and return it with the executor's token."""
+        """Accept an executor's connection. Return it with the executor's token."""
         named, other = await reader.readexactly(16), await reader.readexactly(_NONCE)
         token = token_of(named)
         if token is None:

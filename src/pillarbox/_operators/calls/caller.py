@@ -1,6 +1,6 @@
 """Makes service calls and records their answers, for async keyed functions.
 
-Plain functions and file access use other threads. Everything else runs in the mailbox thread's event loop.
+Plain functions and file access use other threads, everything else the mailbox thread's event loop.
 """
 
 from __future__ import annotations

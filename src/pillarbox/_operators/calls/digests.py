@@ -15,7 +15,7 @@ from io import BytesIO
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
-# The opcodes of sets. Other data that contains these bytes only takes longer to digest.
+# The opcodes of sets. Other data with these bytes only takes longer to digest.
 _SETS = (b"\x8f", b"\x91")
 
 
@@ -27,7 +27,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _SetPickler(pickle._Pickler):
-    """Pickles sets in sorted order. Extends the pickler written in Python, because the C pickler cannot do this."""
+    """Pickles sets in sorted order, which the C pickler cannot do."""
 
     dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)
     reducer_override = _Pickler.reducer_override

@@ -1,8 +1,8 @@
 """Stores recorded answers of service calls in files (a journal), which survive a failed epoch.
 
 Files are ``<journal>/<query>/<uid>/<subtask>/<epoch>/<attempt>-<number>``. Records that arrive while a file is being
-written are written to the next file. A task reads the files of uncommitted epochs before its first call, and before it
-carries elements over. Mailbox thread only, but another thread writes and removes the files.
+written go into the next file. A task reads the files of uncommitted epochs before its first call, and before it carries
+elements over. Mailbox thread only, but another thread writes and removes files.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Journal:
         self._location = location
         self._context = context
         self._loop = loop
-        # Without a query id, no other process can resume the task, and other runs must not find its files.
+        # Without a query id, no process can resume the task, and other runs must not find its files.
         self._place = _path_of(context.shared.query or uuid4().hex, context.uid, context.subtask)
         self._attempt = uuid4().hex[:12]
         self._threads = threads
@@ -98,7 +98,7 @@ class Journal:
         return self._records.pop(identity, {})
 
     def snapshot(self, first_arrival: int | None) -> tuple[int, list[Entry]]:
-        """Return the arguments for :meth:`add`: an arrival, and the calls of elements that are not yet replayed."""
+        """Return the arguments for :meth:`add`: an arrival, and the calls of elements not yet replayed."""
         # Later records belong to the next epoch, because this epoch's commit removes its files.
         self._ended = self._context.epoch
         if first_arrival is None or first_arrival > self._last_epoch:
@@ -212,7 +212,7 @@ def _files_in(file_system: Any, folder: str) -> Iterator[tuple[int, str]]:
 def _entries_in(file_system: Any, path: str) -> list[Entry] | None:
     """Return the entries of a file, or None if it is incomplete.
 
-    An incomplete file can be ignored, because the task died while writing it and did not use its entries.
+    An incomplete file can be ignored, because the task died before it used the entries.
     """
     with file_system.open_input_stream(path) as stream:
         digest, content = stream.read(_DIGEST), stream.read()

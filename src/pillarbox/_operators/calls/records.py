@@ -74,7 +74,7 @@ class ElementCalls:
         self.identity = identity
         self.records: dict[Name, Record] = {name: Record(*record) for name, record in records}
         self.in_flight: set[Name] = set()
-        # The names of the calls since the element began, except failed calls.
+        # The names of the element's calls, except failed calls.
         self._used: set[Name] = set()
 
     def next_name(self, fingerprint: bytes) -> Name:

@@ -65,7 +65,7 @@ class Accumulator(ABC):
     parts: tuple[PartialColumn, ...]
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
-        """Return the results, by default the first part. The caller casts them to the result type.
+        """Return the results (by default, the first part), which the caller casts to the result type.
 
         ``rows`` is the number of rows in each group. Raises :class:`Overflow`.
         """
@@ -80,7 +80,7 @@ class ByKernels(Accumulator):
 
 
 class ByGroups(Accumulator):
-    """An aggregate that updates all its columns in one call, from an array with each row's group number."""
+    """An aggregate that updates all its columns together, from each row's group number."""
 
     @abstractmethod
     def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
@@ -201,7 +201,7 @@ class MinOrMax(ByKernels):
 
 
 class FirstOrLast(ByGroups):
-    """The value of the row with the earliest or latest event time, or the smallest value if there are several rows."""
+    """The value of the row with the earliest or latest event time, or the smallest of several such values."""
 
     def __init__(self, kind: spark.DataType, *, latest: bool) -> None:
         _check_compared(kind, "last_" if latest else "first_", "it has no order for rows with equal times")
@@ -332,7 +332,7 @@ def _sum_type(kind: spark.DataType, name: str) -> spark.DataType:
 
 
 def _added_as(kind: spark.DataType) -> pa.DataType:
-    """Return the type for adding a column's values. Intervals become microseconds, because Arrow cannot add them."""
+    """Return the type for sums of a column. Intervals become microseconds, because Arrow cannot add them."""
     return pa.int64() if isinstance(kind, spark.DayTimeIntervalType) else arrow_type(kind)
 
 

@@ -1,8 +1,8 @@
 """State of operators that store the rows of all keys together.
 
-The state store requires a key, so the state uses the smallest integer whose key group its subtask owns. Namespaces,
-called *addresses*, divide the state. Each epoch adds Arrow streams to an address. Streams of similar length are merged,
-as in a log-structured merge tree.
+The state store's key is the smallest integer whose key group the subtask owns. Namespaces, called *addresses*, divide
+the state. Each epoch adds Arrow streams to an address. Streams of similar length are merged, as in a log-structured
+merge tree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Aggregates rows before the shuffle, into one partial result per key and pane (slice of time) or session."""
+"""Aggregates rows before the shuffle, per key and pane (slice of time) or session."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Columnar session windows, which merge a key's partial sessions that overlap or touch.
 
 All open sessions are in one batch in memory. Each epoch appends the changed sessions to the state. A later session
-replaces the stored sessions that it overlaps. The operator checks all sessions at each watermark and needs no timers.
+replaces the stored sessions that it overlaps. There are no timers: each watermark checks all sessions.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class ColumnarSessionOperator(ColumnarOperator):
         marks = np.arange(both.num_rows) >= sessions.num_rows
         merged, touched = self._partials.merged_by(both, self._numbered(both), marks)
         over = self._over(merged, watermark)
-        # Stored sessions are not over, so a merged session that is over has only late rows.
+        # Stored sessions are not over, so a merged session that is over contains only late rows.
         self._drop(_chosen(merged, over))
         self._changed.append(_chosen(merged, touched & ~over))
         ended = _column(merged, END) - 1 <= watermark

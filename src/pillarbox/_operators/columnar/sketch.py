@@ -1,7 +1,7 @@
 """Estimates the number of distinct values from the smallest hashes of each group's values (k minimum values).
 
-For fewer than ``K`` distinct values, a sketch contains all hashes. The hash function must never change, because hashes
-are stored in state.
+For fewer than ``K`` distinct values, a sketch contains all hashes. The hash function must never change, because state
+contains hashes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def estimates(sketches: pa.Array) -> pa.Array:
 def hashes(column: pa.Array) -> Hashes:
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        # Hashes each distinct string once, because most columns have many more rows than distinct strings.
+        # Hashes each distinct string once, because most columns repeat strings.
         encoded = column.dictionary_encode()
         of_texts: Hashes = _of_texts(encoded.dictionary)[encoded.indices.to_numpy()]
         return of_texts

@@ -17,9 +17,8 @@ _FREE = 1 << 12
 class ColumnStacks(TwoStacks):
     """Merges panes that have many keys each.
 
-    If most keys are in every pane, each result in the front stack has about as many rows as a pane. If few keys are in
-    more than one pane, a result has as many rows as its panes together. The front stack then stores only some results,
-    and a window merges the next stored result with the panes before it.
+    If few keys are in more than one pane, a result in the front stack has as many rows as its panes together. The stack
+    then stores only some results, and a window merges the next stored result with the panes before it.
     """
 
     __slots__ = ("_partials", "_raw")

@@ -24,8 +24,8 @@ from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-# Windows fire together, and panes are stored together, up to this many partial results. Windows and panes with more
-# than `_ALONE` are processed alone.
+# Up to this many partial results, windows fire together and panes are stored together. Windows and panes with more than
+# `_ALONE` are processed alone.
 _TOGETHER = 1 << 16
 _ALONE = 1 << 12
 
@@ -118,7 +118,7 @@ class ColumnarWindowOperator(ColumnarOperator):
         window = TimeWindow(*namespace)
         if timestamp == window.end - 1:
             self._due.append(window)
-        if timestamp >= self._cleanup_time(window.end):  # later if another version of the program set the timer
+        if timestamp >= self._cleanup_time(window.end):  # later if another program version set the timer
             self._over = max(self._over, window.end)
 
     def flush(self) -> None:

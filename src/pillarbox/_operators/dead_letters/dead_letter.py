@@ -158,7 +158,7 @@ def concerns_record(error: BaseException | None, others: tuple[type[Exception], 
 def concerns_request(error: BaseException) -> bool:
     """Return whether an error of a coroutine is about its record.
 
-    Unlike :func:`concerns_record`, this is true if a budget refused the call, or if user code canceled the coroutine.
+    Unlike :func:`concerns_record`, True if a budget refused the call, or if user code canceled the coroutine.
     """
     return concerns_record(error, (BudgetExceededError, CircuitOpenError)) or isinstance(error, asyncio.CancelledError)
 
@@ -175,8 +175,8 @@ def sort_out(
 
     Args:
         check: raises one of ``errors`` if a record is bad.
-        in_halves: whether to check many records together and bisect them after an error (for columns), rather than
-            check each record alone (for user functions).
+        in_halves: whether to check records together and bisect them after an error (for columns), or each record alone
+            (for user functions).
     """
     pending = [range(len(records))] if in_halves else [range(at, at + 1) for at in reversed(range(len(records)))]
     while pending:

@@ -57,7 +57,7 @@ def guarded(
 
 
 class GuardedOperator(StreamOperator):
-    """Wraps an operator that calls one user function, and emits a dead letter if the function raises.
+    """Wraps an operator that calls one user function. If the function raises, emits a dead letter.
 
     The wrapped operator has the same context, but its output is held back until the function has returned.
 
@@ -153,7 +153,7 @@ class GuardedOperator(StreamOperator):
         self.emit_timers()
 
     def emit_timers(self) -> None:
-        """Emit the results of timers if there are many. Otherwise, they are emitted after the last timer."""
+        """Emit timers' results if there are many. Others are emitted after the last timer."""
         if len(self._main) >= RUN_LIMIT:
             self.emit()
 

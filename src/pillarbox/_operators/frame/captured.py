@@ -21,7 +21,7 @@ copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
 class _Pickler(cloudpickle.Pickler):
-    """A pickler that collects Spark's broadcast variables, because Spark sends their values separately.
+    """A pickler that collects broadcast variables, whose values Spark sends separately.
 
     It refuses sessions of Spark Connect, whose pickles can be loaded only where the session is active.
     """
@@ -40,7 +40,7 @@ class _Pickler(cloudpickle.Pickler):
 
 
 class Pickled:
-    """The pickle of a user object, including classes and functions that workers cannot import.
+    """A user object's pickle, with classes and functions that workers cannot import.
 
     Attributes:
         broadcasts: the object's references to Spark's broadcast variables.
@@ -92,8 +92,7 @@ def load(payload: bytes) -> Any:
 class BroadcastReferences:
     """References to Spark's broadcast variables. When Spark pickles this object, it sends the variables to the worker.
 
-    In the worker, it becomes an empty tuple, so that unpickling it does not import pillarbox. User objects refer to
-    variables by number.
+    In the worker, it becomes an empty tuple, to avoid importing pillarbox. User objects refer to variables by number.
     """
 
     def __init__(self, broadcasts: Iterable[Any] = ()) -> None:
@@ -108,8 +107,8 @@ class BroadcastReferences:
 class Captured(Generic[P, R]):
     """A function, pickled as soon as the program receives it, as in PyFlink and PySpark.
 
-    A function that refers to a loop variable therefore keeps the variable's current value. Each operator calls its own
-    copy. If the function cannot be pickled, running the program raises an error with the operator's name.
+    A reference to a loop variable thus keeps the current value. Each operator calls its own copy. If the function
+    cannot be pickled, running the program raises an error with the operator's name.
 
     Attributes:
         pickled: the pickle. None if the function cannot be pickled, and after unpickling.

@@ -1,4 +1,4 @@
-"""Collects an operator's results into batches of records, each emitted in one call."""
+"""Collects an operator's results into batches of records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pillarbox._operators.frame.operator import Input, OperatorContext
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._state.types.sizes import size_of
 
-# Maximum number of results in an emitted batch, so that a record with many results does not fill memory.
+# Maximum results in an emitted batch, so that a record with many results does not fill memory.
 RUN_LIMIT = 8192
 # Size in bytes of an emitted batch, measured at FIRST_LOOK results and whenever their number has quadrupled.
 _RUN_BYTES = 8 * 1024 * 1024
@@ -24,7 +24,7 @@ _SAMPLE = 4
 
 
 def emit_run(output: Input, values: list[Any], timestamps: Sequence[int | None] | None) -> None:
-    """Emit results. In a traceback, this function's frame shows that a downstream operator raised the error."""
+    """Emit results. In a traceback, this frame shows that a downstream operator raised the error."""
     output.process_records(Records(values, timestamps))
 
 
@@ -38,7 +38,7 @@ def is_from_downstream(error: BaseException) -> bool:
 
 
 def next_look(values: list[Any], limit: int = 2**63) -> int:
-    """Return the number of results that triggers the next check of the batch's size, or 0 to emit the batch now."""
+    """Return at how many results to check the batch's size next, or 0 to emit the batch now."""
     if len(values) >= limit:
         return 0
     sample = values[:: len(values) // _SAMPLE]

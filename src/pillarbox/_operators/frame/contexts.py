@@ -1,4 +1,4 @@
-"""The context objects of functions. Each function has one, which the operator updates before each call."""
+"""Contexts of functions. Each function has one, which the operator updates before each call."""
 
 from __future__ import annotations
 

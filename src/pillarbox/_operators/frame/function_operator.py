@@ -108,7 +108,7 @@ class Pass:
     """An iteration over records for user code. As a context manager, adds the operator, key and record to errors.
 
     Args:
-        pending: an iterator over ``values``, whose position shows which record is being processed.
+        pending: an iterator over ``values``, whose position is the current record.
     """
 
     __slots__ = ("_operator", "_pending", "_taken", "_timeless", "_values")
@@ -143,7 +143,7 @@ class Pass:
 
 
 def _misses_a_timestamp(error: BaseException) -> bool:
-    """Return whether a missing timestamp probably caused the error, a TypeError that mentions ``NoneType``."""
+    """Return whether a missing timestamp probably caused the error."""
     if not isinstance(error, TypeError) or "NoneType" not in str(error):
         return False
     *_, (frame, _) = walk_tb(error.__traceback__)

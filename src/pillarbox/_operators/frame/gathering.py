@@ -6,7 +6,7 @@ from pillarbox._operators.frame.operator import StreamOperator
 
 
 class GatheringOperator(StreamOperator):
-    """An operator that buffers records until there are many, or until a watermark, status change or barrier arrives.
+    """Buffers records until there are many, or a watermark, status change or barrier arrives.
 
     In a list of base classes, it must precede the class that forwards watermarks and status changes.
     """

@@ -1,7 +1,7 @@
 """The base class of operators, which receive and emit records, watermarks and status changes.
 
-Operators of a chain call each other directly and pass *runs* (batches of consecutive records), so that the user's
-function is the only call per record. Mailbox thread only.
+Operators of a chain call each other directly with *runs* (batches of consecutive records), so that the user's function
+is the only call per record. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RecordInput(Protocol):
 
 
 class Input(RecordInput, WatermarkReceiver, Protocol):
-    """The receiver of an operator's output: the next operator or a shuffle."""
+    """Receives an operator's output: the next operator or a shuffle."""
 
 
 class Discard:
@@ -291,9 +291,9 @@ class StreamOperator:
             )
 
     def snapshot_event_time(self) -> dict[str, Any] | None:
-        """Return the operator's event time and idleness (without timers) as plain data, or None if it tracks neither.
+        """Return event time and idleness (without timers) as plain data, or None if the operator tracks neither.
 
-        A task after a shuffle stores this data with the epoch, so that its watermarks continue after a restart.
+        A task after a shuffle stores this data with the epoch, to continue its watermarks after a restart.
         """
         return None
 

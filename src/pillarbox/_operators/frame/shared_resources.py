@@ -1,6 +1,6 @@
 """Resources that tasks in a process share, such as event loops and rate limits.
 
-Flink creates them once per subtask. Here, one process runs a Spark partition's many subtasks, one after another.
+In Flink, each subtask has its own. Here, one process runs a partition's many subtasks, one after another.
 """
 
 from __future__ import annotations

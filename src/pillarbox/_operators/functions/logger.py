@@ -24,7 +24,7 @@ class TaskLogger(_Adapter):
         self._context = context
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Add the task to the message and to the log record's fields. The caller's fields have precedence."""
+        """Add the task to the message and to the log record's fields, unless the caller has set them."""
         context = self._context
         task = {"operator": context.name, "subtask": context.subtask, "epoch": context.epoch}
         kwargs["extra"] = {**task, **(kwargs.get("extra") or {})}

@@ -28,8 +28,8 @@ from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 _MANY = 32
-# Records may stay up to 1/8 of their interval longer than needed. Thus, timers of many keys have equal times, which is
-# cheap.
+# Records may stay up to 1/8 of their interval longer than needed, so that many keys have timers at equal times, which
+# is cheap.
 _PART = 8
 _TIME = itemgetter(0)
 
@@ -73,7 +73,7 @@ class _Side:
         self.wait: int = max(reach.upper, 0) + 1
         self.state: MapState[int, Sequence[Any]] = self._backend.get_state(MapStateDescriptor(name))
         self.late: OutputTag | None = None
-        # Sorted event times of each key with many records. Read from the state again after a restart.
+        # Sorted event times of each key with many records, rebuilt after a restart.
         self._ordered: dict[Any, list[int]] = {}
 
     def process_records(self, records: Records) -> None:

@@ -15,7 +15,7 @@ from pillarbox._operators.functions.basic import ReduceFunction
 from pillarbox._rows import Row
 
 _NO_NUMBERS = (str, bytes, tuple, list)
-# For exact sums of decimals. A thread's own context rounds, by default to 28 digits.
+# For exact sums of decimals. A thread's own context rounds.
 _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
 
 Method = Literal["sum", "min", "max", "min_by", "max_by"]

@@ -28,8 +28,7 @@ _MANY = 1024
 class ReduceOperator(KeyedOperator):
     """Applies ``f(previous, value) -> value`` per key. Emits a key's first record unchanged.
 
-    For a field aggregation, the field in that first record is checked, because a wrong type would make all later
-    records fail.
+    A field aggregation checks that record's field, because a wrong type would make all later records fail.
     """
 
     own_states: Collection[str] = ("reduced",)
@@ -71,7 +70,7 @@ class ReduceOperator(KeyedOperator):
         return reduced
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Reduce a batch of sorted records. Only a key that continues in the next batch needs state."""
+        """Reduce sorted records. Only a key that continues in the next batch needs state."""
         backend, state, fold = self.backend, self._state, self._fold_one
         values, timestamps = run.records.values, run.records.timestamps
         pending = iter(values)

@@ -1,6 +1,6 @@
 """The operator of ``applyInPandasWithState``, whose function has a state and a timeout per group.
 
-A timeout is stored as a timer one millisecond later, because a group expires after its timeout rather than at it.
+A timeout is stored as a timer one millisecond later, because a group expires after its timeout, not at it.
 Source: Spark's ``FlatMapGroupsInPandasWithStateExec``.
 """
 
@@ -62,7 +62,7 @@ class GroupStateOperator(StatefulProcessorOperator):
     def _results_of(
         self, function: Any, key: Any, frames: Iterator[Any], batch: MicroBatch, timed_out: int | None = None
     ) -> Iterator[Any]:
-        """Yield the results of a function's call, and then store the state that it has set."""
+        """Yield the results of a function's call, then store its state."""
         stored: Any = self._state.get()
         state = GroupState(
             optionalValue=stored,

@@ -1,7 +1,7 @@
 """The handle that ``StatefulProcessor.init`` receives.
 
-Tasks use the declarations that the driver's handle recorded, because workers cannot parse DDL. Method names, arguments,
-conditions and error messages are as in Spark.
+Tasks use the driver's recorded declarations, because workers cannot parse DDL. Method names, arguments, conditions and
+error messages are as in Spark.
 """
 
 from __future__ import annotations

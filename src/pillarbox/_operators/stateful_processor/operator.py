@@ -1,4 +1,4 @@
-"""The operator of a ``StatefulProcessor``, with pillarbox's state and timers and Spark's order of events.
+"""The operator of a ``StatefulProcessor``, with Spark's order of events.
 
 In each micro-batch, a new copy of the processor receives the rows, then expired timers in time order, and is closed.
 """
@@ -58,7 +58,7 @@ def event_time_state(batch: int | None, watermark: int) -> dict[str, Any]:
 
 
 class StatefulProcessorOperator(KeyedOperator):
-    """Calls a ``StatefulProcessor``, with PySpark rows or with pandas frames.
+    """Calls a ``StatefulProcessor`` with PySpark rows or pandas frames.
 
     Buffers a micro-batch's rows, and processes them key by key at its end (barrier).
 
@@ -185,7 +185,7 @@ class StatefulProcessorOperator(KeyedOperator):
                         processor.handleInitialState(shown_key, state, times)
 
     def _handle_timers(self, processor: Any, batch: MicroBatch, times: TimerValues) -> None:
-        """Call the processor for expired timers. Timers set in these calls fire in the next micro-batch or later."""
+        """Call the processor for expired timers. Timers set in these calls fire in a later micro-batch."""
         for timestamp, key in self._due(batch):
             self.backend.set_current_key(key)
             shown_key = self._make_key(self._decode_key(key if len(self.settings.key) > 1 else (key,)))
@@ -195,7 +195,6 @@ class StatefulProcessorOperator(KeyedOperator):
             self.timers.delete(timestamp)
 
     def _handle_rows(self, call: Callable[[Any, Any, Any], Any], rows: SortedRows | None, times: Any) -> None:
-        """Call the program with each key, the key's rows, and ``times``."""
         if rows is None:
             return
         results, backend = self.results, self.backend
@@ -210,7 +209,7 @@ class StatefulProcessorOperator(KeyedOperator):
                 self._emit()
 
     def _groups(self, rows: SortedRows, key: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
-        """Return each key as the program sees it, and the key's rows or frames."""
+        """Return each key, as the program sees it, and its rows or frames."""
         options = self.settings.frames
         if options is not None:
             frames = SortedFrames(rows, options, keeps_types=self.keeps_types)

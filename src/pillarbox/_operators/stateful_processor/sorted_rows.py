@@ -1,4 +1,4 @@
-"""A micro-batch's rows, which are buffered as columns and ordered by key at the barrier, as in Spark."""
+"""A micro-batch's rows, buffered as columns and ordered by key at the barrier, as in Spark."""
 
 from __future__ import annotations
 

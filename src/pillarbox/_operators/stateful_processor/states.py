@@ -1,4 +1,4 @@
-"""A ``StatefulProcessor``'s states: Spark's interface to pillarbox's state. Mailbox thread only."""
+"""Spark's interfaces to pillarbox's state. Mailbox thread only."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from pillarbox._types.readable import check_no_collation
 Function = Callable[[Any], Any]
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _TIMESTAMP = spark.TimestampType()
-# Types whose values are stored as Spark's conversion to its internal form and back returns them.
+# Types whose values are converted to Spark's internal form and back before they are stored.
 _VIA_INTERNAL = (spark.DateType, spark.TimestampNTZType, spark.DayTimeIntervalType)
 _TAKEN = frozenset(dir(spark.Row))
 
@@ -85,7 +85,7 @@ def struct_codec(schema: spark.StructType, *, hashable: bool = False, zone: dt.t
 def _fields(
     schema: spark.StructType, make: Callable[[Iterable[Any]], Any], hashable: bool, zone: dt.tzinfo | None
 ) -> tuple[list[Function], Function]:
-    """Return the encoders of a struct's fields, and the struct's decoder, which calls ``make`` with the values."""
+    """Return the encoders of a struct's fields, and its decoder, which calls ``make`` with the values."""
     codecs = [_codec(field.dataType, hashable, zone) for field in schema]
     encoders, decoders = [codec.encode for codec in codecs], [codec.decode for codec in codecs]
     if all(decode is _same for decode in decoders):

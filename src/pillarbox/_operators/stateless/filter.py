@@ -37,7 +37,7 @@ class FilterOperator(FunctionOperator):
         return keep
 
     def _judge_each(self, records: Records) -> Records:
-        """Filter mutable records, and copy each immediately, because the function may change it later."""
+        """Filter mutable records, copying each immediately, because the function may change it later."""
         call, copied = self.call, self.context.copier.copied
         values: list[Any] = []
         keep: list[Any] = []

@@ -84,7 +84,7 @@ class TypedReduce:
 
 
 def typed(output: Input, declared: TypeInformation[Any] | tuple[str, ...] | None, operator: str) -> Input:
-    """Wrap an output so that it converts results to ``declared`` (a type or column names), if necessary."""
+    """Wrap an output to convert results to ``declared`` (a type or column names), if necessary."""
     if declared is None or isinstance(output, Discard):
         return output
     if isinstance(output, ColumnsOperator) and (isinstance(declared, tuple) or output.encoder.is_of(declared)):

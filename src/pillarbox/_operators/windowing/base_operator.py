@@ -1,4 +1,4 @@
-"""Base class of all window operators. Calls user functions, and handles late elements, results and errors."""
+"""Base class of all window operators."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class WindowProgram:
 
     @property
     def depends_on(self) -> dict[str, str]:
-        """The windows' properties. A program can resume only from state that was stored with the same properties.
+        """The windows' properties, which must be the same for a program to resume from stored state.
 
         Time windows on the same clock are compatible, because each window's end is stored. User-defined assigners are
         not checked.
@@ -76,7 +76,7 @@ class WindowProgram:
 
 
 class BaseWindowOperator(KeyedOperator):
-    """Calls a window function with a window's elements.
+    """Calls window functions, and handles late elements, results and errors.
 
     Attributes:
         namespaced: whether timers are scoped to a pair of key and window rather than to a key.
@@ -147,7 +147,7 @@ class BaseWindowOperator(KeyedOperator):
         return self._is_event_time and self._cleanup_time(window) <= self._timers.current_watermark
 
     def _drop_if_late(self, value: Any, timestamp: int | None) -> None:
-        """Handle an element without a window, which is late unless its time is between two windows."""
+        """Handle an element without a window. It is late unless its time is between two windows."""
         if not self._is_event_time or timestamp is None or timestamp + self._lateness > self._timers.current_watermark:
             return
         self.take_late(value, timestamp, self._program.late_tag)

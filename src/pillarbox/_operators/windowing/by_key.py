@@ -1,4 +1,4 @@
-"""Buffers columnar records, to process all records of a key together, in order.
+"""Buffers columnar records, to process each key's records together, in order.
 
 With many keys, looking up a key's state is the slowest step, because the processor waits for memory.
 """

@@ -24,8 +24,8 @@ _FAR = 2**62
 class FoldingWindowOperator(BaseWindowOperator):
     """Folds elements into time windows.
 
-    Unless all keys share windows, a key has a single timer, for the window that ends next. If another window ends next
-    when the timer fires, the timer is only set again, for that window.
+    Unless all keys share windows, a key has a single timer, for the window that ends next. A timer that fires too early
+    is only set again.
     """
 
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:

@@ -12,7 +12,7 @@ from pillarbox._operators.windowing.operator import WindowOperator
 
 
 class GuardedWindowOperator(GuardedOperator):
-    """Wraps a :class:`WindowOperator`, and emits dead letters for failures in user functions.
+    """Wraps a :class:`WindowOperator`.
 
     If adding a record fails, the record is not added to any window. If the window function raises, the window emits
     nothing, and is purged and removed as usual. Other errors while firing, such as in a user-defined trigger, fail the

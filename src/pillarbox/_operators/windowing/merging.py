@@ -1,4 +1,4 @@
-"""Tracks a key's merging windows (such as sessions), like Flink's ``MergingWindowSet``.
+"""A key's merging windows (such as sessions), as in Flink's ``MergingWindowSet``.
 
 When windows merge, their state is stored in the namespace of one of them, the *state window*.
 """

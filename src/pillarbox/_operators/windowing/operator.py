@@ -1,7 +1,7 @@
 """The general window operator. Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator``.
 
-When windows merge, their elements are stored under one of them (the *state window*), but trigger state and timers are
-stored under the merged window.
+Merged windows' elements are stored under their *state window* (`merging.py`), their trigger state and timers under the
+merged window.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Overlapping (sliding or cumulating) windows, divided into panes (slices of time) to fold each element only once.
+"""Overlapping (sliding or cumulating) windows of panes (slices of time), to fold each element only once.
 
 A checkpoint has one row per key and pane, and timers per key. When a window fires, two stacks merge its panes
-(`two_stacks.py`). The stacks are a cache, rebuilt after a restart and partly rebuilt when a pane changes.
+(`two_stacks.py`). The stacks are a cache, rebuilt after a restart and partly when a pane changes.
 """
 
 from __future__ import annotations

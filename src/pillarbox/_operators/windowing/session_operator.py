@@ -1,8 +1,8 @@
 """Session windows that fold elements and fire at their end.
 
 A key's sessions never overlap or touch. They are stored in one ordered tuple of ``(start, end, accumulator)``, because
-with many keys, memory access is the slowest step. When the last session's end moves, its timer stays unchanged, and
-sets the next timer when it fires.
+with many keys, memory access is the slowest step. When the last session's end moves, its timer stays, and sets the next
+timer when it fires.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Merges the panes of sliding windows with two stacks, which need a constant number of merges per pane.
 
 A window's earlier panes are the *front*, its later panes the *back*. The front is a stack with the earliest pane on
-top. For each pane, it stores the merge of this pane and all later front panes. A window that begins later pops panes.
-The back is a single merge of its panes. When the front is empty, the back's panes become the front. Cumulating windows
-share a start, so they use only the back.
+top. For each pane, it stores the merge of this pane and all later front panes. A later window pops panes. The back is a
+single merge. When the front is empty, the back's panes become the front. Cumulating windows share a start, so they use
+only the back.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TwoStacks:
         self._front: list[tuple[int, Any]] = []
         self._back: Any = None
         self._middle: int | None = None
-        # The end of the merged panes, the time before a window's end that stays out of the back, and the last window.
+        # The end of the merged panes, the time at a window's end that stays out of the back, and the last window.
         self._end = 0
         self._unsettled = 0
         self._window = (0, 0)

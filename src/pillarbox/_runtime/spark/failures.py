@@ -1,6 +1,6 @@
 """Passes a task's error from a worker through Spark to the user.
 
-Spark passes on only an exception's text, so the text contains everything needed to rebuild the exception.
+Spark passes on only an exception's text, so it contains everything needed to rebuild the exception.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def failures_in_worker(
     """Convert a task's errors in the block to errors with a complete message.
 
     Args:
-        attempt: Spark's attempt to run the task. If given, the message ends with data about the failure.
+        attempt: Spark's attempt to run the task. If set, the message ends with data about the failure.
         clock: returns the task's clock readings in this epoch, or None if unknown.
     """
     try:

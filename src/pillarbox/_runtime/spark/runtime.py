@@ -29,7 +29,7 @@ class SparkRuntime:
 
     @property
     def parallelism(self) -> int:
-        """Return ``spark.sql.shuffle.partitions`` or, if that is 200 (the default), the number of cores (up to 16)."""
+        """Return the default number of partitions after a shuffle."""
         return default_parallelism(self._running_session)[0]
 
     @property

@@ -1,4 +1,4 @@
-"""The interface between the core and ``pillarbox_tools``, which the core does not import.
+"""The core's interface to ``pillarbox_tools``, which the core does not import.
 
 The tools observe queries through three hooks, ``on_*``.
 """

@@ -1,5 +1,5 @@
 """A task's input and output: the input gate, buffers, partitioners, and sorting in batch mode.
 
-Start with `input_gate.py` and `record_writer.py`. Mailbox thread only. Weak spot: the memory for buffers that wait in
-the gate is limited per task (further buffers are written to temporary files), but not per process.
+Start with `input_gate.py` and `record_writer.py`. Weak spot: the memory for buffers that wait in the gate is limited
+per task (further buffers are written to temporary files), but not per process.
 """

@@ -2,7 +2,7 @@
 
 The memory for records is bounded. A task processes one key at a time.
 
-The order of keys does not matter, so records are sorted by the hash of their key. If two keys have the same hash, the
+Records are sorted by their keys' hashes, because the order of keys does not matter. If two keys have the same hash, the
 second key's records are set aside until the first key is done. Follows Flink's sorted inputs (``SortingDataInput``).
 """
 

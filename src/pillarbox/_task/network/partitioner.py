@@ -141,8 +141,8 @@ class _RebalanceSelector(ChannelSelector):
 class RebalancePartitioner(Partitioner):
     """Sends an equal share of the records to each subtask.
 
-    Flink's ``RebalancePartitioner`` distributes single records; this class divides each batch of records into slices,
-    without copying columns. A repeated epoch sends records to the same subtasks if they arrive in the same order.
+    Flink's ``RebalancePartitioner`` distributes single records; this class slices each batch, without copying columns.
+    A repeated epoch sends records to the same subtasks if they arrive in the same order.
     """
 
     label = "rebalance"

@@ -1,4 +1,4 @@
-"""Finds the record, among many, that cannot be pickled."""
+"""Finds the record that cannot be pickled."""
 
 from __future__ import annotations
 

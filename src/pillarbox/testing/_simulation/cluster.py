@@ -1,4 +1,4 @@
-"""A simulated cluster in this process, where workers are lost, tasks fail and buffers arrive in any order.
+"""A simulated cluster, where workers are lost, tasks fail and buffers arrive in any order.
 
 A seed determines all random decisions, so the same seed repeats a run exactly.
 """

@@ -37,7 +37,7 @@ _RETURNS = 3
 
 
 class OutcomeMismatch(AssertionError):
-    """A run with faults has a different outcome from the run without faults."""
+    """A run with faults has a different outcome."""
 
 
 class Compiled(NamedTuple):
@@ -148,7 +148,7 @@ class Run:
         return [Records(part).copied(source_copier(self.compiled.program, source).copied)]
 
     def verify(self) -> None:
-        """Run the program without and with faults, and compare. Raises :class:`OutcomeMismatch`."""
+        """Compare runs without and with faults. Raises :class:`OutcomeMismatch`."""
         state = random.getstate()  # functions may seed `random`, which must not affect the caller
         try:
             try:

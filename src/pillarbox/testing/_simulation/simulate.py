@@ -1,4 +1,4 @@
-"""``simulate``, which runs a program under many schedules, and reduces the input and faults of a failure."""
+"""``simulate``, which runs a program under many schedules and shrinks failures."""
 
 from __future__ import annotations
 

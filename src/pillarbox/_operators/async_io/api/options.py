@@ -20,7 +20,7 @@ OnBarrier = Literal["drain", "carry"]
 
 
 class _JobRate(Budget):
-    """One operator's ``job_rate_limit``, a budget without a name, so that no other operator can share it."""
+    """One operator's ``job_rate_limit``, without a name, so that no other operator can share it."""
 
     @property
     def limits(self) -> Limits:

@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
 
-# Seconds that coroutines get to end, because a coroutine that ignores cancellation must not delay a task.
+# Seconds that cancelled coroutines get to end. They may ignore cancellation.
 GRACE = 5.0
 
 # Interval of checks for a blocked loop, and the longest tolerated block (seconds).
@@ -42,7 +42,7 @@ class EventLoopThread:
     """Runs coroutines for the mailbox thread, on uvloop if installed, otherwise on asyncio's loop.
 
     Args:
-        blocked: called once in the loop's thread, with the duration (s), after a callback has blocked the loop for more
+        blocked: called once in the loop's thread, with the duration (s), if a callback has blocked the loop for more
             than a second.
 
     Attributes:
@@ -146,8 +146,8 @@ async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
 def hold_for_good(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Keep tasks that ignore cancellation until the process ends.
 
-    Garbage collection, in any thread, would raise an exception in a task's coroutine. A coroutine that catches it and
-    awaits again would loop there forever.
+    Garbage collection would raise an exception in a task's coroutine. A coroutine that catches it and awaits again
+    would loop forever.
     """
     for task in tasks:
         if not task.done():

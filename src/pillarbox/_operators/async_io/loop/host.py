@@ -192,7 +192,7 @@ class _Loop:
 
 
 class _PlainCalls:
-    """Makes a plain function awaitable by calling it in a thread. Awaits an awaitable result.
+    """Calls a plain function in a thread, and awaits an awaitable result.
 
     Even a cancelled call is awaited until it returns, because threads cannot be cancelled.
 

@@ -15,7 +15,7 @@ _Work = tuple["Future[Any]", Callable[[], Any]]
 class DaemonThreads(ThreadPoolExecutor):
     """A pool of threads that do not delay Python's exit. Thread-safe.
 
-    A ``ThreadPoolExecutor``, because asyncio accepts no other class as its default executor.
+    asyncio accepts only a ``ThreadPoolExecutor`` as its default executor.
     """
 
     def __init__(self, max_workers: int, thread_name_prefix: str) -> None:
@@ -62,7 +62,7 @@ class DaemonThreads(ThreadPoolExecutor):
             future, call = work
             if future.set_running_or_notify_cancel():
                 result, error = _outcome(call)
-                # Free the thread before the result is available, as its receiver may submit the thread's next call.
+                # Free the thread first, because the result's receiver may submit the next call.
                 with self._lock:
                     self._free += 1
                 if error is None:

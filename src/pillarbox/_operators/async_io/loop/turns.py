@@ -1,4 +1,4 @@
-"""Delays an event loop's requests to meet rate limits and budgets."""
+"""Rate limits and budgets of an event loop."""
 
 from __future__ import annotations
 

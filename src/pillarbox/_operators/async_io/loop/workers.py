@@ -1,7 +1,7 @@
-"""Workers that run a bounded number of requests on an event loop, next to the mailbox thread.
+"""Workers that run a bounded number of requests on an event loop.
 
 The mailbox thread submits requests and collects results; everything else runs in the loop's thread. Workers are asyncio
-tasks that take requests from a queue. This avoids a task per request.
+tasks that take requests from a queue, to avoid a task per request.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pillarbox._operators.async_io.loop.event_loop import GRACE, EventLoopThread
 from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.dead_letters.dead_letter import concerns_record
 
-# Completed requests wait this long (seconds) for others before they wake the mailbox thread, if more than _PLENTY
-# requests are queued. Waking the thread costs more than a request.
+# If more than _PLENTY requests are queued, completed requests wait this long (seconds) for others before they wake the
+# mailbox thread, which costs more than a request.
 _PATIENCE = 0.002
 _PLENTY = 16
 
@@ -129,7 +129,7 @@ class RequestWorkers:
         self._copied = copied
         self._cancellable = cancellable
         self._plenty = max(_PLENTY, call_slots.most // 2)
-        # Appended by the mailbox thread, taken by the workers. Vice versa for completed requests.
+        # Appended by the mailbox thread, taken by the workers; vice versa for completed requests.
         self._waiting: deque[Request] = deque()
         self._completed: deque[Request] = deque()
         # Set by the loop's thread before it notifies. Reset by the mailbox thread before it takes requests.
@@ -146,7 +146,7 @@ class RequestWorkers:
         self._most_active = 0
         self._later: asyncio.TimerHandle | None = None
         self._failure: OperatorError | None = None
-        # Each worker runs in a copy of this context, and is replaced if a request has changed the copy, so that context
+        # Each worker runs in a copy of this context, and is replaced if a request changes the copy, so that context
         # variables do not leak.
         self._context = copy_context()
         # Creates the context's decimal settings now rather than at their first use.
@@ -158,8 +158,8 @@ class RequestWorkers:
         self._waiting.append(request)
 
     def start(self) -> None:
-        # Active workers take requests by themselves. A worker leaves `_active` before its last look at the queue, so
-        # either it sees the queued requests, or this line sees that it stops.
+        # Active workers take requests by themselves. A worker leaves `_active` before its last look at the queue, so it
+        # sees the queued requests, or this line sees that it stops.
         if self._waiting and len(self._active) < self._call_slots.most:
             self._loop.call_soon_threadsafe(self.start_workers)
 

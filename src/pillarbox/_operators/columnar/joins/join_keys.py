@@ -1,7 +1,7 @@
 """Encodes keys of columnar joins as 64-bit codes. Equal keys have equal codes.
 
 If a key is a single column of fixed-size values, different keys have different codes. Otherwise, a code is a hash, and
-the keys of rows with equal codes must be compared. Codes are not stored.
+rows with equal codes must be compared by key. Codes are not stored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The operators of columnar interval joins.
+"""Columnar interval joins.
 
 Rows are buffered until event time advances or the epoch ends, then sorted and joined. Each side stores sorted segments.
 Watermarks, rather than timers, drop rows that can no longer match.

@@ -63,7 +63,7 @@ class _Grid:
         return packed & ((1 << bits) - 1), packed >> bits
 
     def near(self, codes: Ints, times: Ints, lower: int, upper: int) -> tuple[Ints, Ints, Ints]:
-        """Return the positions of rows that may have partners in this grid, and the encoded range of their partners.
+        """Return the positions of rows that may have partners in this grid, and their partners' encoded ranges.
 
         Partners are ``lower`` to ``upper`` ms later than their row.
         """

@@ -1,4 +1,4 @@
-"""One side of a columnar join, with its buffered rows and its stored rows (in memory and in the state)."""
+"""One side of a columnar join, with its buffered and its stored rows (in memory and in the state)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contexts of triggers, assigners and window functions. An operator uses one object per kind for all windows."""
+"""Contexts of triggers, assigners and window functions. All windows use one object per kind."""
 
 from __future__ import annotations
 

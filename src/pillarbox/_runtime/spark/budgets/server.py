@@ -44,7 +44,7 @@ class _Booking(NamedTuple):
 
 
 class _SharedAccount:
-    """The use of one budget, and the bookings that wait, in order of arrival. Used only in the server's thread."""
+    """A budget's use, and the waiting bookings in order of arrival. Server thread only."""
 
     def __init__(self, limits: Limits, server: BudgetServer) -> None:
         self.account: Account = _new_account(limits)
@@ -151,7 +151,7 @@ def _new_account(limits: Limits) -> Account:
 
 
 class BudgetServer:
-    """Counts the use of the budgets that a driver's queries share, in its own thread."""
+    """The server, with its own thread."""
 
     def __init__(self, host: str, address: str, port: int = 0) -> None:
         self.host = host
@@ -214,7 +214,7 @@ class BudgetServer:
             for charge in charges:
                 account.period.merge(charge, account.limits.period)
             shared.writes.append(write)
-            account.allowance = 0.0  # so that it is written to all files before it is spent
+            account.allowance = 0.0  # so that it is written before it is spent
 
         self._call(resume)
 
@@ -254,7 +254,7 @@ _opening = threading.Lock()
 
 
 def server_of(spark: SparkSession) -> BudgetServer:
-    """Return the server of this driver's ledger. The first call starts it."""
+    """Return the server. The first call starts it."""
     settings = session_of(spark).settings()
     host = settings.get("spark.driver.host", "127.0.0.1")
     with _opening:
@@ -271,7 +271,7 @@ def server_of(spark: SparkSession) -> BudgetServer:
 
 
 def ceilings_of(programs: Iterable[str]) -> dict[str, BudgetServer]:
-    """Return the ledger's server for each budget that has a ceiling, by budget name."""
+    """Map the names of budgets with a ceiling to the server."""
     opened = list(_servers.values())
     return {name: server for program in programs for server in opened for name in server.ceilings(program)}
 

@@ -1,7 +1,6 @@
 """Files in checkpoints that store the units charged to budgets' ceilings.
 
-Each checkpoint stores the charge of the whole budget, including other queries' share. If charges differ, the highest
-counts.
+Each checkpoint stores the whole budget's charge, including other queries' share. The highest charge counts.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ IN_SAVEPOINT = "budgets"
 
 
 class SpentFiles:
-    """The files in one checkpoint with the charges to budgets."""
+    """One checkpoint's files."""
 
     def __init__(self, folder: HadoopFolder) -> None:
         self._folder = folder
@@ -84,7 +83,7 @@ def _folder(checkpoint: object) -> str:
 
 
 def resume_ceilings(spark: SparkSession, programs: Iterable[str], checkpoint: Checkpoint | None) -> SpentFiles | None:
-    """Count the charges in a starting query's checkpoint against the ceilings. Returns the files of charges, if any."""
+    """Count the charges in a starting query's checkpoint against the ceilings. Returns the files, if any."""
     folder = None if checkpoint is None else session_of(spark).hadoop_folder(_folder(checkpoint))
     servers = {} if folder is None else ceilings_of(programs)
     if checkpoint is None or folder is None or not servers:

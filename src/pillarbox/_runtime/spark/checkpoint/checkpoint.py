@@ -38,7 +38,7 @@ _NEXT_WATERMARK = "nextBatchWatermarkMs"
 
 
 class Checkpoint:
-    """A query's checkpoint, with its epochs, its programs, and their layouts (numbers of subtasks).
+    """A query's checkpoint, with its epochs, programs and layouts (numbers of subtasks).
 
     Files are cached, so create a new object for each start or inspection.
 
@@ -67,12 +67,12 @@ class Checkpoint:
         return [(program["parallelism"], program["max_parallelism"]) for program in binding["programs"]]
 
     def layouts(self, compiled: Sequence[Layout], find: Callable[[], Sequence[Layout | None]]) -> list[Layout]:
-        """Return the layouts (numbers of subtasks) that a query's programs have in the checkpoint.
+        """Return the layouts of a query's programs in the checkpoint.
 
         If they are certain, they are also noted in the checkpoint. A note is permanent.
 
         Args:
-            find: searches the state for the layouts if the note is lost, and returns None for a program without state.
+            find: searches the state for the layouts if the note is lost. Returns None for a program without state.
         """
         noted, is_known = self._layouts_note, True
         if self.last_committed < 0:
@@ -172,7 +172,7 @@ class Checkpoint:
         return None if binding is None else binding["programs"]
 
     def renew_description(self) -> None:
-        """Note the current description again if a newer one was never used, before a rescaling commits a batch."""
+        """Before a rescaling commits a batch, note the current description again if a newer one was never used."""
         binding, every = self.binding(), self._descriptions
         if binding is not None and binding is not every[-1]:
             self._write_description(
@@ -199,7 +199,7 @@ class Checkpoint:
         return number
 
     def forget_last_epoch(self, number: int | None = None) -> None:
-        """Delete the note that epoch ``number`` (by default the next epoch, if it has not begun) is the last."""
+        """Delete the note that epoch ``number`` (default: the next epoch, if it has not begun) is the last."""
         note = self._last_epochs.get(self.last_committed + 1 if number is None else number)
         if note is not None and (number is not None or self.unfinished is None):
             self._write(json.dumps({"forgotten": note}))
@@ -255,7 +255,7 @@ class Checkpoint:
             )
 
     def check_parallelism(self, requested: int | None, most: int | None) -> None:
-        """Check a program's parallelism before its start, and warn if the query will run with a different one."""
+        """Check a program's parallelism before its start. Warn if the query will run with another."""
         self.check_interrupted()
         present = self.parallelism
         if present is None or requested in (None, present):

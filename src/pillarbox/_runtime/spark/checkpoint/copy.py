@@ -22,7 +22,7 @@ from pillarbox._runtime.spark.session.java import file_system, java_session, jvm
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Names of state files (snapshots, or changes since the previous version) begin with a version.
+# Names of state files (snapshots or changes) begin with a version.
 _VERSION = re.compile(r"(\d+)(?:_[\w-]+)?\.(zip|snapshot|changelog|delta)$")
 _SNAPSHOTS = ("zip", "snapshot")
 _GONE = re.compile(r"does not exist|No such file|FileNotFound")
@@ -30,11 +30,11 @@ _REMOVALS = 5
 
 
 class RemovedError(CheckpointMismatchError):
-    """Raised if Spark has removed files of an epoch, or is about to do so."""
+    """Spark has removed files of an epoch, or is about to do so."""
 
 
 class CheckpointCopy:
-    """A copy of one epoch of a checkpoint, in a folder next to the checkpoint."""
+    """A copy, in a folder next to the checkpoint."""
 
     def __init__(
         self, spark: SparkSession, checkpoint: str, epoch: int, *, before: bool = False, is_committed: bool = True

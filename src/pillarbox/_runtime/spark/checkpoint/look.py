@@ -21,7 +21,7 @@ _RECENT = 60_000
 
 
 def read_epoch(spark: SparkSession, checkpoint: str, epoch: int | None, read: Callable[[CheckpointState], T]) -> T:
-    """Call ``read`` with an epoch's state. If the query removes the epoch during the read, call it with a copy.
+    """Call ``read`` with an epoch's state, or with a copy if the query removes the epoch during the read.
 
     Raises:
         RemovedError: Spark removes epochs faster than they can be read.

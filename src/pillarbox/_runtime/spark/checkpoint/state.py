@@ -101,7 +101,7 @@ class CheckpointState:
         return operators
 
     def _check_whole(self, operators: Sequence[Stateful]) -> None:
-        """Raise if a stateful operator's folder is missing, because Spark's reader would silently skip it."""
+        """Raise if an operator's folder is missing, which Spark's reader would silently skip."""
         programs = self.checkpoint.programs_at(self.epoch) or ()
         levels = sum(len({operator["level"] for operator in program["operators"]}) for program in programs)
         if len(operators) < levels:
@@ -125,7 +125,7 @@ class CheckpointState:
             )
 
     def logs(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
-        """Return a stateful operator's log entries. Columns: ``code`` (the subtask's number), ``number``, ``payload``.
+        """Return an operator's log entries. Columns: ``code`` (the subtask's number), ``number``, ``payload``.
 
         A subtask's entries are consecutive and in one partition.
         """
@@ -155,7 +155,7 @@ class CheckpointState:
         return {code: view.head for code, view in self.views(operator).items()}
 
     def views(self, operator: Stateful) -> dict[int, LogView]:
-        """Return a stateful operator's logs, with their heads (metadata) only, by subtask code (number)."""
+        """Return an operator's logs, with their heads (metadata) only, by subtask code."""
         views = {}
         for code, _, payload in self.logs(operator).where(f"number = {META}").collect():
             store = MemoryChunkStore()

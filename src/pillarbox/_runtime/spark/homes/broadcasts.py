@@ -45,7 +45,7 @@ class _RecordingFile:
 
 
 def keep_pickled_values() -> None:
-    """Make forked workers keep the pickles of broadcast variables that have no file, to send them to homes."""
+    """Make forked workers keep the pickles of broadcast variables without a file, to send them to homes."""
     from pyspark.core.broadcast import Broadcast
 
     begin: Callable[..., None] = Broadcast.__init__
@@ -62,7 +62,7 @@ def keep_pickled_values() -> None:
 
 
 def files() -> dict[int, str | None]:
-    """Map the numbers of this worker's broadcast variables to their files, or to None for a variable without a file."""
+    """Map this worker's broadcast variable numbers to their files, or to None."""
     from pyspark.core.broadcast import _broadcastRegistry
 
     return {number: getattr(broadcast, "_path", None) for number, broadcast in _broadcastRegistry.items()}

@@ -1,8 +1,8 @@
 """Runs a home, a process that keeps a state partition's tasks between epochs.
 
-Each guest (the tasks of one state partition of one shuffle, see `partition_tasks.py`) has its own thread, which runs
-epochs for relays (connected workers). The first guest uses the main thread. The ``door`` thread accepts connections,
-detects lost relays and newer attempts at a running epoch, and ends the process.
+Each guest (see `partition_tasks.py`) has its own thread, which runs epochs for relays (connected workers). The first
+guest uses the main thread. The ``door`` thread accepts connections, detects lost relays and newer attempts at a running
+epoch, and ends the process.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def import_all() -> None:
 
 
 def import_and_freeze() -> None:
-    """Import the modules of homes and workers, and freeze all objects, so that forked processes share memory."""
+    """Import the modules of homes and workers, and freeze all objects, so that forks share memory."""
     import_all()
     keep_pickled_values()
     packages_here()

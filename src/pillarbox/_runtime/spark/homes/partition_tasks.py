@@ -31,7 +31,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class FunctionLock:
-    """The lock that a thread of a home holds while it runs user functions. Thread-safe."""
+    """The lock that a home's thread holds while it runs user functions. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -94,7 +94,7 @@ class _Chunks:
 
 
 class PartitionTasks:
-    """A home's tasks for one state partition of one shuffle, and the thread that runs them."""
+    """A guest's tasks, and the thread that runs them."""
 
     def __init__(self, clock: Callable[[], float], idle: float, turn: FunctionLock) -> None:
         self._clock = clock
@@ -122,7 +122,7 @@ class PartitionTasks:
     # -- any thread --
 
     def take_visit(self, number: int) -> None:
-        """Receive an epoch request from the connection with descriptor ``number``, if no other thread has done so."""
+        """Receive an epoch request from connection ``number`` (a descriptor), unless another thread has."""
         with self._lock:
             channel = self._idle.pop(number, None)
         if channel is None:
@@ -265,7 +265,7 @@ class PartitionTasks:
                     self.take_visit(number)
 
     def _run_loop(self, numbers: Iterable[int]) -> int | None:
-        """Run the event loop of async functions, if any, until one of the file descriptors ``numbers`` is readable.
+        """Run the event loop of async functions, if any, until a file descriptor in ``numbers`` is readable.
 
         Returns the timeout for the following poll: 0, or None (no limit) without an event loop.
         """

@@ -69,7 +69,7 @@ class Process(NamedTuple):
 
 
 def watch_all(processes: Iterable[Process]) -> tuple[list[int], list[Process]]:
-    """Return file descriptors that become readable when a process exits, and the processes that must be polled."""
+    """Return file descriptors that become readable when a process exits, and processes to poll."""
     files, others = [], []
     for process in processes:
         file = process.watch()

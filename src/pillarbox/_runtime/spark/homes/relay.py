@@ -34,14 +34,13 @@ from pillarbox._task.vertex import REPORT_TARGET
 
 _DOOR_SECONDS = 60.0
 _TRIES = 3
-# Maximum bytes of an answer that is sent with an epoch request. It fits into the socket's buffer, so sending never
-# blocks.
+# Maximum bytes of an answer sent with an epoch request. It fits into the socket's buffer, so sending never blocks.
 _AHEAD_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
 class Homes:
-    """The data that workers need to find the home processes of their tasks. Pickled and sent to the workers."""
+    """The data that workers need to find their tasks' homes. Pickled to the workers."""
 
     secret: str
     level: str
@@ -168,7 +167,7 @@ class Relay:
                 f"{prefix} {self._pid} was lost, and no other home process responded: {error}"
             ) from None
         except BaseException:
-            # A task with uncommitted changes may remain in the home, so the next epoch checks the task's version.
+            # A task with uncommitted changes may remain in the home, so the next epoch checks its version.
             self._channel.close()
             raise
 
@@ -187,9 +186,9 @@ class Relay:
     def _begin(
         self, subtask: tuple[int, int], facts: TaskInfo, answers: _Answers, chunks: ChunkStore
     ) -> tuple[Kind, list[Any]]:
-        """Begin an epoch in a home process, and return its first message.
+        """Begin an epoch in a home, and return its first message.
 
-        A home process that sends no message has done nothing, so another one is tried.
+        A home that sends no message has done nothing, so another home is tried.
 
         Raises:
             NoHomesError: no home is available.

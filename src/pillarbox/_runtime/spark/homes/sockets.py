@@ -3,8 +3,8 @@
 Sockets are files in a folder that only the user may enter. Each end checks the user of the other process and, if
 Spark's daemon has a secret, that secret.
 
-The socket of a starter (the process that starts homes) is named ``EXECUTOR-DAEMON``, and the socket of a home (a
-process that runs tasks) ``EXECUTOR-DAEMON.HOME``. The workers of one PySpark daemon share a starter.
+A starter's socket is named ``EXECUTOR-DAEMON``, and a home's socket ``EXECUTOR-DAEMON.HOME``. The workers of one
+PySpark daemon share a starter.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def starter_name(executor: int, daemon: int) -> str:
 
 
 def daemons_of(executor: int) -> set[int]:
-    """Return the pids of the executor's PySpark daemons that have or had a starter (the process that forks homes)."""
+    """Return the pids of the executor's PySpark daemons that have or had a starter."""
     name = executor_name(executor)
     starters = {file.partition(".")[0] for file in _names()}
     own = (

@@ -5,11 +5,11 @@ adopts the homes.
 
 A connection begins with the executor's secret. Requests and answers are lines of JSON:
 
-- ``home`` (:class:`HomeRequest`) asks for a home. The answer has its socket name, pid and origin, or ``refused`` and a
+- ``home`` (:class:`HomeRequest`) asks for a home. The answer has its socket name, pid and origin, or ``refused`` with a
   reason.
 - ``fate`` asks how the home with a given pid ended. The answer is null if unknown.
-- ``end`` ends the homes of a run (an execution of a query). The answer, the number of these homes, follows when they
-  have ended. Needs no secret, because drivers do not have it.
+- ``end`` ends the homes of a run (an execution of a query). The answer, their number, follows when they have ended.
+  Needs no secret, because drivers do not have it.
 - ``holds``: the worker keeps a run's tasks, and wants a signal when the run ends. ``closed``: these tasks are closed.
 - ``over`` asks which of the given runs have ended.
 
@@ -64,7 +64,7 @@ from pillarbox._runtime.spark.tasks.channel import LostError
 _KILL_SECONDS = 6.0
 # The starter ends after this many seconds without homes.
 _IDLE_SECONDS = 600.0
-# Epoch requests bypass the starter, so it asks homes for their last epoch, at this interval.
+# Epoch requests bypass the starter, so it asks homes for their last epoch at this interval (seconds).
 _ASK_SECONDS = 30.0
 # Seconds until a silent adopted home is killed.
 _ADOPTION_SECONDS = 2.0

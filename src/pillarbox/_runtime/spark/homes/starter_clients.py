@@ -38,7 +38,7 @@ class Client:
 
 @dataclass
 class Ending:
-    """A client that waits until all home processes of a query run have ended."""
+    """A client that waits until all homes of a run have ended."""
 
     run: str
     client: Client

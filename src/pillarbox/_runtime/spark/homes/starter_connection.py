@@ -1,4 +1,4 @@
-"""The connection of a worker or driver to the starter of homes. A worker starts a missing starter."""
+"""The connection of a worker or driver to the starter. A worker starts a missing starter."""
 
 from __future__ import annotations
 

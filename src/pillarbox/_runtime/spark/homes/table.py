@@ -1,4 +1,4 @@
-"""The starter's table of runs (executions of queries) and homes, which decides which requests get a home.
+"""The starter's table of runs (executions of queries) and homes. It decides which requests get a home.
 
 A run is either live, superseded by a newer run of the same query, or over. Only live runs get homes.
 """

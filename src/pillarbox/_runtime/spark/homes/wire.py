@@ -1,8 +1,8 @@
 """Messages between a worker's relay and a home.
 
-A connection lasts for many epochs, because Spark usually assigns a state partition to the same worker again. A relay
-sends the executor's secret (a line), a ``Hello`` (JSON), and an ``EpochRequest`` for each epoch. During an epoch, the
-relay only answers, so that the two ends never block each other by both sending. The home sends:
+A connection lasts for many epochs, because Spark usually reassigns a state partition to the same worker. A relay sends
+the executor's secret (a line), a ``Hello`` (JSON), and an ``EpochRequest`` for each epoch. During an epoch, the relay
+only answers, so that the two ends never block each other by both sending. The home sends:
 
 - ``VALUE`` number: requests a broadcast variable's value.
 - ``WELCOME``: the epoch is running. Sent only if there was no other message for a while.

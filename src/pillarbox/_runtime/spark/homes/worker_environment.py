@@ -1,7 +1,6 @@
 """Reproduces a Spark worker's environment in a home.
 
-A home may serve several workers, each in a thread with its own task context. The rest of the environment is the same
-for all workers of an application.
+A home may serve several workers, each in a thread with its own task context. An application's workers share the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _log = logging.getLogger("pillarbox")
 class WorkerEnvironment(NamedTuple):
     """The environment of a worker that runs a task.
 
-    Contains only plain data, because a home reads it before it can import the user's modules.
+    Plain data, because a home reads it before it can import the user's modules.
 
     Attributes:
         process: process-wide settings, or None if unchanged since the previous request on the connection.
@@ -128,7 +127,7 @@ def add(added: bytes | None) -> None:
 
 
 def _set_process(new: _ProcessState) -> None:
-    """Apply changes to the worker's settings in this process, except where user functions have changed a value."""
+    """Apply changes to the worker's settings here, except to values that user functions have changed."""
     from pyspark import SparkFiles
 
     old = _last_process[0] if _last_process else _ProcessState.here()

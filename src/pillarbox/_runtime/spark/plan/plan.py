@@ -100,7 +100,7 @@ class _Plan:
         self._time: SparkTime | None = next((factory.spark_time for factory in factories if factory.spark_time), None)
 
     def rows(self, output: Output, schema: str | StructType, metrics: _Metrics | None = None) -> DataFrame:
-        """Return one of the program's outputs as a DataFrame, without the metrics column."""
+        """Return an output as a DataFrame, without the metrics column."""
         report = None if metrics is None else metrics.column
         last = len(self.program.levels) - 1
         rows: DataFrame | None = None
@@ -165,7 +165,7 @@ class _Plan:
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
     def _no_rows(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
-        """Read the sources and drop their rows, so that Spark's watermark advances if an operator uses it."""
+        """Read the sources and drop their rows, to advance Spark's watermark if an operator uses it."""
         assert isinstance(schema, str)
         rows = first.sources.where("false")
         if self._time is not None and first.watermark > 0:

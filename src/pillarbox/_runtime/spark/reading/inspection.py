@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None = None, top: int = 5) -> dict[str, Any]:
-    """Read all state in a checkpoint once, and describe the checkpoint as plain data."""
+    """Read all state once, and describe the checkpoint as plain data."""
     return read_epoch(spark, checkpoint, epoch, partial(_inspect, top))
 
 
@@ -176,7 +176,7 @@ def _merge(operators: dict[str, dict[str, Any]], facts: dict[str, Any], top: int
 
 
 def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, list[str]]:
-    """Compare a checkpoint with the newest program in ``other``, to see whether that program could resume from it.
+    """Compare a checkpoint with the newest program in ``other``, which might resume from it.
 
     ``refused`` changes prevent resuming, ``doubtful`` changes may prevent it. ``carried_out`` changes would be made in
     the first epoch.

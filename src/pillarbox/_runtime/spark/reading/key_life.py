@@ -237,7 +237,7 @@ def _rows_of(rows: ViewedRows, keys: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
-    """Return a task's pending async calls: their number by operator, and the requests and timers of ``keys``."""
+    """Return a task's number of pending async calls by operator, and the requests and timers of ``keys``."""
     carried: dict[str, int] = {}
     calls: list[dict[str, Any]] = []
     visits: list[tuple[str, int]] = []

@@ -38,7 +38,7 @@ _SPARK_VARIANT = spark.StructType().add("json", "string").add("pickled", "binary
 _SPARK_TIMERS = spark.ArrayType(
     spark.StructType().add("service", "string").add("domain", "string").add("timestamp", "long")
 )
-# Spark limits the size of variants, so values with longer JSON are pickled.
+# Values with longer JSON are pickled, because Spark limits the size of variants.
 _LONGEST_JSON = 8 * 1024 * 1024
 
 

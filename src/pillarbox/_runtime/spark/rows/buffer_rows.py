@@ -1,7 +1,7 @@
 """Converts buffers to Spark rows for a shuffle, and back.
 
-A row has at most `_ROW_BYTES`, so Spark's limit of rows per Arrow batch also limits the batch's bytes. Checking Spark's
-own limit of bytes would take a third of the transfer time.
+A row has at most `_ROW_BYTES`, so Spark's limit of rows per Arrow batch also limits its bytes. Checking Spark's own
+limit of bytes would take a third of the transfer time.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOK_EVERY = 1.0
-# Seconds that a living driver needs at most to accept a request. Then the command also looks at its heartbeat.
+# Seconds that a living driver needs at most to accept a request. Then the command checks its heartbeat.
 _ACCEPTING = 20.0
 # Minimum seconds that a driver gets to finish a savepoint or recording that it has begun.
 _FINISHING = 600.0
@@ -45,7 +45,7 @@ Notify = Callable[[str], None]
 
 
 def stop_query(spark: SparkSession, checkpoint: str, *, timeout: float, notify: Notify = lambda progress: None) -> None:
-    """Ask the driver of a running query to stop it, and wait at most ``timeout`` seconds."""
+    """Ask a running query's driver to stop it, and wait at most ``timeout`` seconds."""
     command = Command(spark, checkpoint, timeout, notify)
     lines = command.lines("the query to stop")
     if lines.newest.state == STOPPED:
@@ -103,7 +103,7 @@ def request_record(
     notify: Notify = lambda progress: None,
     **task: Any,
 ) -> None:
-    """Ask the driver of a running query to record a task, and wait at most ``timeout`` seconds.
+    """Ask a running query's driver to record a task, and wait at most ``timeout`` seconds.
 
     ``directory`` is on the driver's machine. ``task`` contains further arguments of ``record``.
     """

@@ -2,8 +2,8 @@
 
 ``query.stop()`` would interrupt the running epoch. Instead, the driver changes the query's state, which Spark checks
 before each epoch. Spark checks the state again after planning an epoch, and would drop the planned epoch. So the driver
-changes the state only after this second check, under the lock that the query's thread takes at the beginning and end of
-an epoch. Under Spark Connect, the state is inaccessible, so the epoch is interrupted, and repeated in a separate query.
+changes the state after this second check, under the lock that the query's thread takes at an epoch's beginning and end.
+Under Spark Connect, the state is inaccessible, so the epoch is interrupted, and repeated in a separate query.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _log = logging.getLogger("pillarbox")
 #: Seconds between two writes, and milliseconds of silence until a driver counts as dead.
 WRITE_EVERY = 15.0
 FRESH_MS = 150_000
-#: Seconds until a living driver has certainly written its next heartbeat.
+#: Seconds until a living driver has certainly written a heartbeat.
 NEXT_BEAT = 2 * WRITE_EVERY
 # If an epoch takes longer than this (milliseconds), its stages are read, with some calls to Java each second.
 _STAGES_AFTER = 2000
@@ -213,7 +213,7 @@ def dead_driver(spark: SparkSession, checkpoint: str) -> Heartbeat | None:
     A driver under Spark Connect may run even so, because it writes no heartbeat.
     """
     beat = newest_heartbeat(spark, checkpoint)
-    # Two containers may have the same host name, so the end of a process with a recent heartbeat is uncertain.
+    # Two containers may have the same host name, so a process with a recent heartbeat may still run.
     if beat is None or beat.age <= NEXT_BEAT * 1000 or not beat.has_ended(this_process()[0]):
         return None
     return beat

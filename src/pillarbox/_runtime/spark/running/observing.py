@@ -104,8 +104,7 @@ def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str 
     Args:
         query: a query from :func:`pillarbox.start`, or from the ``start()`` of its writer.
         port: the port to listen on, or 0 for any free port.
-        host: the address to listen on. By default, only this machine has access; with "0.0.0.0", every machine has
-            access.
+        host: the address to listen on. By default, only this machine has access; with "0.0.0.0", every machine.
 
     Raises:
         ConfigurationError: the port is in use, the server is already open on another port, or prometheus-client is

@@ -14,7 +14,7 @@ from pillarbox._runtime.spark.tools import Progress
 
 
 class ProgressReader:
-    """Reads the progress reports of a query. Not thread-safe."""
+    """Reads a query's progress reports. Not thread-safe."""
 
     def __init__(self, query: Any) -> None:
         self._query = query

@@ -1,4 +1,4 @@
-"""Managed queries, which are started with :func:`start` instead of the writer's own method.
+"""Managed queries, which :func:`start` starts.
 
 A thread in the driver watches the query. With processing time, Spark would run an ``availableNow`` query forever, so
 this thread ends it.
@@ -58,8 +58,7 @@ def start(
     """Start a streaming query with a pillarbox program, like ``writer.start()``, and manage it.
 
     - Refuses a program that cannot resume from the checkpoint, because the number of shuffles or sources, a key, a uid
-      or the max parallelism has changed. Logs a warning about
-      changes that may be unsafe.
+      or the max parallelism has changed. Logs a warning about changes that may be unsafe.
     - Refuses a checkpoint whose query another driver runs, or whose rescaling was interrupted.
     - With ``env.set_auto_rescale(True)``, rescales a checkpoint to the program's parallelism. Otherwise, the query runs
       with the checkpoint's parallelism, and a warning is logged.

@@ -1,4 +1,4 @@
-"""The driver's side of commands to a running query, such as the command to stop."""
+"""The driver's side of commands to a running query."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Converts a savepoint's tables to the new subtasks' state logs, in a query's first epoch.
 
-Spark passes ``initialState`` rows to a stateful operator by grouping key. Each subtask gets its rows of the tables as
-Arrow batches, then its operator state.
+Spark passes ``initialState`` rows by grouping key. Each subtask gets its rows of the tables as Arrow batches, then its
+operator state.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Router:
         self._shipped = shipped
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each subtask's part of the savepoint, in a few large rows, because Spark is slow with small rows."""
+        """Yield each subtask's part of the savepoint in few large rows, because Spark is slow with small rows."""
         loads = classes_of(self._shipped.load())
         table = Table(self._table)
         shares = _Shares(self._codes)

@@ -1,8 +1,8 @@
 """The source positions of a query that starts from a savepoint.
 
-In the first epoch on a new checkpoint, each source is replaced with a source that makes Spark write the savepoint's
-position into its logs. The replacement is the source in ``worker/position.py`` or, for a file source, Spark's own
-source over exactly the files that were read. Its rows are not used.
+In the first epoch on a new checkpoint, replacement sources make Spark write the savepoint's positions into its logs:
+the source in ``worker/position.py`` or, for a file source, Spark's own source over exactly the files that were read.
+Their rows are not used.
 """
 
 from __future__ import annotations

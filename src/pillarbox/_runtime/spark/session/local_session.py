@@ -64,8 +64,8 @@ def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
 def _daemon_finds_pillarbox() -> bool:
     """Return whether PySpark's daemon can import pillarbox.
 
-    The daemon can import installed packages and modules on ``PYTHONPATH``, but not from ``--py-files``. Under
-    ``spark-submit``, the daemon's ``PYTHONPATH`` is the JVM's, which may differ from this process's.
+    The daemon can import installed packages and modules on its ``PYTHONPATH``, but not from ``--py-files``. Under
+    ``spark-submit``, its ``PYTHONPATH`` is the JVM's.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return False

@@ -1,4 +1,4 @@
-"""Finds the versions of Python and packages in this process."""
+"""Versions of Python and packages in this process."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _NOT_COMMITTED = "STATE_STORE_COMMIT_VALIDATION_FAILED"
 
 
 class StateCommits:
-    """Checks whether all partitions of a classic query with ``foreachBatch`` have committed their state.
+    """Checks whether a classic ``foreachBatch`` query's partitions have all committed their state.
 
     Spark's own check works only once. Java objects are cached, so that a check takes only three calls to Java.
     """

@@ -106,7 +106,7 @@ def check_java() -> None:
 
 
 def check_python(worker: str) -> None:
-    """Raise if the workers' Python (a path or command) lacks packages that this process has."""
+    """Raise if the workers' Python (a path or command) lacks this process's packages."""
     path = shutil.which(worker)
     # Environments may share a base Python, or an environment may have several paths.
     if path is None or (path != sys.executable and _prefix(path) != sys.prefix):

@@ -1,4 +1,4 @@
-"""Cleans up after a query: ends its home processes (which run tasks), and closes source tasks in workers."""
+"""Cleans up after a query: ends its home processes, and closes source tasks in workers."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def close_started(started: StartedQuery) -> None:
 def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
     """Close the functions of an ended run on the executors, in at most five seconds.
 
-    On a cluster, this runs a Spark job, which may miss busy executors. Their home processes end after an idle time.
-    ``secrets`` (of the run's programs) identify home processes without a run id.
+    On a cluster, this runs a Spark job, which may miss busy executors. Their homes end after an idle time. ``secrets``
+    (of the run's programs) identify homes without a run id.
     """
     request = {"run": run, "secrets": list(secrets)}
     executor = session_of(spark).local_executor()

@@ -1,4 +1,4 @@
-"""Settings that a session has while a query starts: its programs' requirements, and parameters for its tasks."""
+"""A session's settings while a query starts: its programs' requirements, and parameters for its tasks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Rescales a stopped query. Spark repartitions its state.
+"""Rescales a stopped query.
 
-The repartitioning is committed as a batch without input.
+Spark repartitions its state, and commits this as a batch without input.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ _watched: ContextVar[bool] = ContextVar("pillarbox_watched", default=False)
 
 @contextmanager
 def changes_refused(*, watched: bool = False) -> Iterator[None]:
-    """Refuse to start a program in this thread, within the block, if its checkpoint's notes rule out resuming.
+    """Within the block, refuse to start a program in this thread if its checkpoint's notes rule out resuming.
 
     With ``watched``, the caller watches the queries and calls the tools' hooks for them.
     """

@@ -1,4 +1,4 @@
-"""A registry of the queries that this process has started and that run a pillarbox program."""
+"""A registry of this process's queries that run a pillarbox program."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class StartedQuery:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Make threads that wait for the query's end also wait for the end of the block. Thread-safe."""
+        """Make threads that wait for the query's end also wait for the block's end. Thread-safe."""
         with self._changed:
             self._holding += 1
         try:

@@ -26,7 +26,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class WholeBatches:
-    """Replaces a query's ``foreachBatch`` function for one run, and ensures that batches are computed completely.
+    """Replaces a query's ``foreachBatch`` function for one run, to compute batches completely.
 
     The first batch that the function reads only in part is computed again; later batches are persisted.
     """

@@ -93,7 +93,7 @@ _collector = _Collector()
 
 
 def collect_for_this_thread() -> None:
-    """From now on, sum the calling thread's values separately from other threads' values."""
+    """From now on, sum the calling thread's values separately."""
     _collector.install()
     _collector.use_own_sums()
     _collector.is_on = True

@@ -35,7 +35,7 @@ def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTas
 
 
 class LevelTasks:
-    """Runs the epochs of all subtasks that lie between the same two shuffles. Not thread-safe."""
+    """Runs the epochs of a level's subtasks. Not thread-safe."""
 
     def __init__(self, vertices: dict[int, ShippedVertex], residency: Residency) -> None:
         self._vertices = vertices

@@ -42,7 +42,7 @@ _IDLE_SECONDS = 600.0
 # Maximum seconds to close an ending worker's residents.
 _CLOSING_SECONDS = 10.0
 
-# Maximum share of processor time for a slow call. Not of wall-clock time, so that waiting does not count.
+# Maximum share of processor time (waiting does not count) for a slow call.
 _SHARE = 0.01
 
 # With fewer objects, a full collection takes only a few milliseconds.
@@ -108,7 +108,7 @@ class Residency:
         self._of_thread = SharedResources(stay=stay, resting=resting)
         # Least recently used first.
         self._last_used: dict[_Key, float] = {}
-        # The first full collection can wait, because a cold start creates no cycles.
+        # The first full collection can wait: a cold start creates no cycles.
         self._full_collection = _RareCall(worked, seconds=1.0)
         self._count = _RareCall(worked, seconds=0.0)
         # Whether a task has ended since the last collection.

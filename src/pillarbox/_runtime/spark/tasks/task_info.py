@@ -1,8 +1,7 @@
 """Query data that a Spark task reads when it begins.
 
-The checkpoint's layout (numbers of subtasks) is known only after planning, when the query starts. The query's start
-therefore puts the layout and other parameters into the session's settings. Spark passes them to tasks as local
-properties.
+The checkpoint's layout (numbers of subtasks) is known only after planning, when the query starts. The start puts it and
+other parameters into the session's settings, which Spark passes to tasks as local properties.
 """
 
 from __future__ import annotations

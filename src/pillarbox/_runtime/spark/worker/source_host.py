@@ -24,7 +24,7 @@ from pillarbox._task.vertex import WAKE_CHANNEL
 
 
 class SourceHost:
-    """The function for ``mapInArrow``, which runs a source's task."""
+    """The function for ``mapInArrow``."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ def acknowledge_at_once() -> None:
 
 
 def wait_without_timeout(handle: Any) -> None:
-    """Drop the timeout of PySpark's connection to the state store.
+    """Drop the timeout of a worker's connection to the state store.
 
     PySpark leaves it at the process's default, which a function before the shuffle may have set for its own sockets.
     """
