@@ -26,15 +26,14 @@ HEAD = """\
 
 <!-- Written by `python -m scripts.reference`; do not edit. -->
 
-This page has what pillarbox says about programs that are wrong: search it for a part of your error. Names, values and
-types are those of the examples. Nothing is lost by any of these errors: those of the first part come before anything
-runs, and those of the second part fail the epoch, which is not committed. Each error says what to do. For everything
-else see [Something is wrong](troubleshooting.md).
+Search this page for a part of your error. Names, values and types are from examples. Errors of the first part occur
+before anything runs. Errors of the second part fail the epoch, which is not committed, so nothing is lost. For other
+problems, see [Something is wrong](troubleshooting.md).
 """
 PARTS = {
     "While the program is built": "Raised by the line of your program that is wrong.",
-    "While the program runs": "Raised by the task, at the record that does not fit. An error of your own function reads"
-    " `operator 'NAME' failed at the record RECORD (subtask N): ` and then your error, with your own frames.",
+    "While the program runs": "Raised by the task, at the record that does not fit. An error of your function begins"
+    " with `operator 'NAME' failed at the record RECORD (subtask N): `, and continues with your error and traceback.",
 }
 
 
