@@ -201,7 +201,7 @@ def by_rows(interval):
 
 
 def columnar(interval):
-    side = JoinSide(spark.StructType().add("k", "string"), ("k",), joins_nulls=True)
+    side = JoinSide(spark.StructType().add("k", "string"), ("k",), "", joins_nulls=True)
     make = partial(
         ColumnarProcessJoinOperator,
         keying=Keying("k", "join"),

@@ -38,8 +38,10 @@ from pillarbox import (
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.columnar.accumulators import Average
 from pillarbox._operators.columnar.partials import AggregateColumns, Partials
+from pillarbox._operators.columnar.program import columns_of_run
 from pillarbox._rows import row_class
 from pillarbox._runtime.local import LocalJob
+from pillarbox._types.row_encoder import RowEncoder
 from tests.data import make_columns
 from tests.data.make_checkpoint import load
 
@@ -468,3 +470,11 @@ def test_a_golden_checkpoint_is_read():
     assert all(expected.values())
     with make_columns.job(load(make_columns.PATH)) as golden:
         assert make_columns.run(golden, make_columns.EPOCHS) == expected
+
+
+def test_the_error_for_a_column_without_a_python_type_names_the_column():
+    rows = spark.StructType().add("card", "string").add("term", spark.CalendarIntervalType())
+    with pytest.raises(ProgramError, match="column term is declared interval") as reason:
+        RowEncoder(rows, "map")
+    with pytest.raises(ProgramError, match=r"operator 'window': an earlier .* but the column term .* drop the column"):
+        columns_of_run(Records([("c1", None)]), rows, str(reason.value), "window")
