@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
-from functools import cached_property
 from itertools import count, islice
 
 from pillarbox._elements import channel_code
@@ -133,7 +132,7 @@ class InputEdge:
     def id(self) -> int:
         return edge_id(self.vertex, self.ordinal)
 
-    @cached_property
+    @property
     def is_broadcast(self) -> bool:
         return isinstance(self.partitioner, BroadcastPartitioner)
 

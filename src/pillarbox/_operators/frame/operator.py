@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from pillarbox._copies import Copier
@@ -145,10 +145,7 @@ class OperatorContext:
     counters: dict[str, int] = field(default_factory=dict)
     copier: Copier = field(default_factory=partial(Copier, ""))
 
-    @cached_property
-    def metrics(self) -> UserMetrics:
-        return UserMetrics(self.name)
-
+    metrics: UserMetrics = field(init=False)
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
     epoch: int = 0
     micro_batch: MicroBatch | None = None
@@ -159,6 +156,10 @@ class OperatorContext:
     shared: SharedResources = field(default_factory=SharedResources)
     read_elsewhere: Collection[str] = ()
     zone: tzinfo | None = None
+
+    def __post_init__(self) -> None:
+        # Not a cached property: until Python 3.12 it has a lock, which a fork would inherit if another thread holds it.
+        self.metrics = UserMetrics(self.name)
 
 
 class StreamOperator:
