@@ -87,7 +87,8 @@ def drain(home: Home, directory: str) -> None:
     arguments = {"drain": True, "timeout": 400}
     asked = threading.Thread(target=stop_with_savepoint, args=(query, directory), kwargs=arguments)
     asked.start()
-    while query.isActive and asked.is_alive():
+    # `isActive` is False even before the running epoch has ended, which could still read the next file.
+    while asked.is_alive() and not Checkpoint(home.spark, home.checkpoint)._last_epochs:
         time.sleep(0.05)
     home.add(60_000)  # for this the last epoch has to wait
     asked.join()
