@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost of task slots: the same work, with 8 partitions, on 2, 8 and 16 slots.
 
-A keyed count over 400,000 keys processes 24 micro-batches of 100,000 rows. Each side has its own Spark. The sides run
-one after another, and then again in reverse order; the results are means. The measured Python processes are all that
-Spark and pillarbox start: workers (which are relays), homes, and the process that starts homes. Their processor time
-per micro-batch is measured over the second half of the run. Their memory is the proportional memory (``Pss``) at the
-end, minus the memory of the same query with a function without state.
+A keyed count over 400,000 keys processes 48 micro-batches of 100,000 rows. Each side has its own Spark, and the sides
+run one micro-batch each in turn, in alternating order. The measured Python processes are all that Spark and pillarbox
+start: workers (which are relays), homes, and the process that starts homes. Their processor time per micro-batch is
+measured over the second half of the run. Their memory is the proportional memory (``Pss``) at the end, minus the memory
+of the same query with a function without state.
 
 ``--works many`` runs 64 partitions with three keyed levels on two slots, with and without homes; ``ratio`` compares
 their memory. ``--works broadcast`` has 200,000 broadcast rules, at the default max parallelism and at two. ``--works
@@ -24,7 +24,7 @@ import argparse
 import os
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +34,8 @@ import pillarbox
 from benchmarks.harness.case import Block, Outcome, Result, Results
 from benchmarks.harness.machine import cpu_seconds_of, descendants, kind_of_python, memory_mb
 from benchmarks.harness.process import SOURCE, Side, revision_source
-from benchmarks.harness.stepped import SparkSide
-from benchmarks.harness.turns import rounded, table, turns
+from benchmarks.harness.stepped import SparkSide, SteppedQuery, step_settings
+from benchmarks.harness.turns import in_turn, rounded, table, turns
 from benchmarks.report.words import paragraph
 from pillarbox import (
     KeyedBroadcastProcessFunction,
@@ -45,14 +45,19 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+    from pillarbox import DataStream
+
 RULES = MapStateDescriptor("rules")
 WORKS = {
     "slots": [("work", 2), ("work", 8), ("work", 16), ("empty", 2), ("empty", 8)],
     "many": [("many", 2), ("many without homes", 2)],
     "broadcast": [("broadcast", 2), ("broadcast 2", 2)],
 }
-NAMES = ("cpu_ms", "pss_mb", "in_step", "processes", "relay_mb", "home_mb", "checkpoint_mb")
-SMALL = {"epochs": 6, "keys": 20_000, "rows": 10_000, "rules": 2_000, "rounds": 1}
+KINDS = {"worker": "relay", "home": "home"}
+SMALL = {"epochs": 6, "keys": 20_000, "rows": 10_000, "rules": 2_000}
 
 
 class Count(KeyedProcessFunction):
@@ -153,119 +158,134 @@ class Cluster(SparkSide):
 
 
 class Slots(SparkSide):
-    """A side with some task slots."""
+    """A side with some task slots, and a query that receives micro-batches on request."""
 
-    def __init__(self, directory: str, work: str, slots: int, partitions: int) -> None:
-        self._work = work
-        self._parts = 64 if work.startswith("many") else 2 if work.startswith("broadcast") else partitions
-        settings = {"spark__driver__memory": "4g", "spark__sql__shuffle__partitions": str(self._parts)}
+    def __init__(self, directory: str, work: str, slots: int, partitions: int, rules: int) -> None:
+        parts = 64 if work.startswith("many") else 2 if work.startswith("broadcast") else partitions
+        settings = {**step_settings("3g"), "spark__sql__shuffle__partitions": str(parts)}
+        settings["spark__sql__streaming__numRecentProgressUpdates"] = "10000"
         if work == "many without homes":
             settings["spark__pillarbox__homes"] = "off"
         super().__init__(directory, settings, slots=slots)
+        self._query = SteppedQuery(self.spark, self.directory, "key LONG")
+        self._progresses: list[StreamingQueryProgress] = []
+        self._query.start(self._result(work, parts, rules).to_dataframe("key LONG, pid LONG"))
 
-    def run(self, epochs: int, keys: int, rows: int, rules: int) -> dict[str, Any]:
-        """Run a query. Returns its Python processes' processor time and memory."""
-        folder, spark, work, parts = self.directory, self.spark, self._work, self._parts
-        (folder / "in").mkdir(parents=True)
-        rng = np.random.default_rng(1)
-        for epoch in range(epochs):
-            drawn = rng.integers(0, keys, rows)
-            pq.write_table(pa.table({"key": drawn.astype("int64")}), folder / "in" / f"{epoch:04}.parquet")
-        source = spark.readStream.schema("key LONG").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
-        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(parts)
-        stream = env.from_dataframe(source)
+    def _result(self, work: str, parts: int, rules: int) -> DataStream[Any]:
+        env = StreamExecutionEnvironment.get_execution_environment(self.spark).set_parallelism(parts)
+        stream = env.from_dataframe(self._query.source)
         if work.startswith("broadcast"):
             if work == "broadcast 2":
                 env.set_max_parallelism(2)
-            (folder / "rules").mkdir()
-            known_rules = pa.table({"key": np.arange(rules).astype("int64")})
-            pq.write_table(known_rules, folder / "rules" / "0.parquet")
-            rule_stream = env.from_dataframe(spark.readStream.schema("key LONG").parquet(str(folder / "rules")))
-            out = stream.key_by("key").connect(rule_stream.broadcast(RULES)).process(Rule()).uid("rules")
+            folder = self.directory / "rules"
+            folder.mkdir()
+            pq.write_table(pa.table({"key": np.arange(rules).astype("int64")}), folder / "0.parquet")
+            rule_stream = env.from_dataframe(self.spark.readStream.schema("key LONG").parquet(str(folder)))
+            return stream.key_by("key").connect(rule_stream.broadcast(RULES)).process(Rule()).uid("rules")
+        if work.startswith("many"):
+            env.set_max_parallelism(64)
+            for level in ("one", "two"):
+                stream = stream.key_by("key").process(Pass()).uid(level)
         else:
-            if work.startswith("many"):
-                env.set_max_parallelism(64)
-                for level in ("one", "two"):
-                    stream = stream.key_by("key").process(Pass()).uid(level)
-            else:
-                env.set_max_parallelism(parts)
-            out = stream.key_by("key").process(Count(keeps=work != "empty")).uid("count")
-        processor, memory, last, in_step = [], [0.0], [0], []
-        own: dict[str, list[float]] = {"worker": [], "home": []}  # homes end with the query
+            env.set_max_parallelism(parts)
+        return stream.key_by("key").process(Count(keeps=work != "empty")).uid("count")
 
-        def take(batch: Any, number: int) -> None:
-            batch.collect()
-            present = pythons()
-            last[0] = len(present)
-            processor.append(cpu_seconds_of(present))
-            if number >= epochs - 2:
-                memory[0] = sum(memory_mb(pid, "Pss:") for pid in present)
-                for kind in own:
-                    own[kind] = [memory_mb(pid, "Private_") for pid in present if present[pid] == kind]
+    def step(self, batch: str) -> dict[str, Any]:
+        """Run a micro-batch. Returns the processor time of the Python processes since their start, in seconds."""
+        self._progresses.append(self._query.step(batch))
+        return {"cpu": cpu_seconds_of(pythons())}
 
-        writer = out.to_dataframe("key LONG, pid LONG").writeStream.foreachBatch(take)
-        writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
-        query = pillarbox.start(writer)
-        query.awaitTermination()
-        for progress in query.recentProgress[epochs // 2 :]:
-            in_step += [task.state_sync == "in step" for task in pillarbox.metrics(progress) if task.level]
-        half = len(processor) // 2
-        log = sum(path.stat().st_size for path in (folder / "checkpoint" / "state").rglob("*") if path.is_file())
-        return {
-            "cpu_ms": 1000 * (processor[-1] - processor[half]) / (len(processor) - 1 - half),
-            "pss_mb": memory[0],
-            "in_step": statistics.fmean(in_step) if in_step else 0.0,
-            "processes": last[0],
-            "relay_mb": statistics.median(own["worker"]) if own["worker"] else 0.0,
-            "home_mb": statistics.median(own["home"]) if own["home"] else 0.0,
-            "checkpoint_mb": log / 1e6,
+    def finish(self) -> dict[str, Any]:
+        """Measure the Python processes and the checkpoint, and stop the query."""
+        present = pythons()
+        private: dict[str, list[float]] = {"worker": [], "home": []}
+        for pid, kind in present.items():
+            if kind in private:
+                private[kind].append(memory_mb(pid, "Private_"))
+        tasks = [
+            task
+            for progress in self._progresses[len(self._progresses) // 2 :]
+            for task in pillarbox.metrics(progress)
+            if task.level
+        ]
+        log = (self.directory / "checkpoint" / "state").rglob("*")
+        figures = {
+            "pss_mb": sum(memory_mb(pid, "Pss:") for pid in present),
+            "in_step": statistics.fmean(task.state_sync == "in step" for task in tasks) if tasks else 0.0,
+            "processes": len(present),
+            **{f"{name}_mb": statistics.median(private[kind] or [0.0]) for kind, name in KINDS.items()},
+            "checkpoint_mb": sum(path.stat().st_size for path in log if path.is_file()) / 1e6,
         }
+        self._query.stop()
+        return figures
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--works", choices=["slots", "many", "broadcast", "cluster"], default="slots")
     parser.add_argument("--partitions", type=int, default=8)
-    parser.add_argument("--epochs", type=int, default=24)
+    parser.add_argument("--epochs", type=int, default=48)
     parser.add_argument("--keys", type=int, default=400_000)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--rules", type=int, default=200_000)
-    parser.add_argument("--rounds", type=int, default=2, help="of all queries; every other one in reverse order")
     parser.add_argument("--revision", help="what to compare with, for the work cluster")
 
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     if arguments.works == "cluster":
         return compare_on_cluster(arguments, directory)
-    works = WORKS[arguments.works]
-    rounds: dict[tuple[str, int], list[dict[str, Any]]] = {work: [] for work in works}
-    for index, (work, slots) in turns(works, 1, arguments.rounds - 1):
-        path = directory / f"{work} {slots} {index}"
-        side = Side(Slots, directory=path, work=work, slots=slots, partitions=arguments.partitions)
-        sizes = {name: getattr(arguments, name) for name in ("epochs", "keys", "rows", "rules")}
-        rounds[work, slots].append(side.ask("run", **sizes))
-        side.close()
-    means = {
-        work: {name: statistics.fmean(sample[name] for sample in all_) for name in NAMES}
-        for work, all_ in rounds.items()
-    }
-    queries = {f"{work}, {slots} slots": rounded(figures, 2) for (work, slots), figures in means.items()}
+    figures = measure(arguments, directory)
+    queries = {f"{work}, {slots} slots": rounded(values, 2) for (work, slots), values in figures.items()}
     if arguments.works == "many":
-        ratio = means["many", 2]["pss_mb"] / means["many without homes", 2]["pss_mb"]
+        ratio = figures["many", 2]["pss_mb"] / figures["many without homes", 2]["pss_mb"]
         return Outcome("slots-many", ratio, {"queries": queries})
     if arguments.works == "broadcast":
-        by_default, by_two = means["broadcast", 2], means["broadcast 2", 2]
+        by_default, by_two = figures["broadcast", 2], figures["broadcast 2", 2]
         checkpoint_ratio = round(by_default["checkpoint_mb"] / by_two["checkpoint_mb"], 3)
         summary = {"checkpoint_ratio": checkpoint_ratio, "queries": queries}
         return Outcome("slots-broadcast", by_default["pss_mb"] / by_two["pss_mb"], summary)
-    two, eight = means["work", 2], means["work", 8]
-    state_mb = {slots: means["work", slots]["pss_mb"] - means["empty", slots]["pss_mb"] for slots in (2, 8)}
+    two, eight = figures["work", 2], figures["work", 8]
+    state_mb = {slots: figures["work", slots]["pss_mb"] - figures["empty", slots]["pss_mb"] for slots in (2, 8)}
     summary = {
         "memory_ratio": round(state_mb[8] / state_mb[2], 3),
         "in_step": round(eight["in_step"], 4),
-        **{name: round(means["empty", 8][name], 1) for name in ("relay_mb", "home_mb")},
+        **{name: round(figures["empty", 8][name], 1) for name in ("relay_mb", "home_mb")},
         "queries": queries,
     }
     return Outcome("slots", eight["cpu_ms"] / two["cpu_ms"], summary)
+
+
+def measure(arguments: argparse.Namespace, directory: Path) -> dict[tuple[str, int], dict[str, float]]:
+    """Run a work's queries side by side, epoch by epoch in turn, and return their figures."""
+    places = {side: directory / f"{side[0]} {side[1]}" for side in WORKS[arguments.works]}
+    sides = {
+        (work, slots): Side(
+            Slots,
+            directory=path,
+            work=work,
+            slots=slots,
+            partitions=arguments.partitions,
+            rules=arguments.rules,
+        )
+        for (work, slots), path in places.items()
+    }
+    rng = np.random.default_rng(1)
+    cpu: dict[tuple[str, int], list[float]] = {side: [] for side in sides}
+    for epoch in range(arguments.epochs):
+        rows = pa.table({"key": rng.integers(0, arguments.keys, arguments.rows)})
+        for side in in_turn(sides, epoch):
+            batch = places[side] / "staging" / f"{epoch:04}"
+            batch.mkdir(parents=True)
+            pq.write_table(rows, batch / "0.parquet")
+            cpu[side].append(sides[side].ask("step", batch=batch)["cpu"])
+    half = (arguments.epochs - 1) // 2
+    figures = {}
+    for side, seconds in cpu.items():
+        # Since the end of an epoch in the middle, so work between epochs counts too.
+        cpu_ms = 1000 * (seconds[-1] - seconds[half]) / (arguments.epochs - 1 - half)
+        figures[side] = {"cpu_ms": cpu_ms, **sides[side].ask("finish")}
+    for process in sides.values():
+        process.close()
+    return figures
 
 
 def compare_on_cluster(arguments: argparse.Namespace, directory: Path) -> Outcome:
