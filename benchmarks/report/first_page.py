@@ -90,9 +90,9 @@ def first_page(results: Results) -> str:
         [
             table(head, [cells for _, cells in rows], words=(0, 2, 4)),
             paragraph(
-                "In this table, Arrow computes windows and joins on columns, without a Python function. Each benchmark"
+                "In this table, pillarbox's windows and joins run in Arrow, without a Python function. Each benchmark"
                 " checks its results, and runs both sides on the same machine."
-                f" The measurements were made on {' and '.join(sizes)} ({', '.join(processors)}) with"
+                f" The measurements were made on {' and '.join(sizes)} ({' or '.join(processors)}) with"
                 f" {_versions(results, names)}, on {_dates(results, names)}.{in_memory}"
                 " [Benchmarks](docs/benchmarks.md) has all figures and the setup of each side."
             ),
