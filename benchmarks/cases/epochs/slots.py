@@ -328,9 +328,9 @@ def in_words(results: Results) -> str:
         "`make bench-slots` runs a keyed count in 8 partitions with 2, 8 and 16 task slots. With 8 slots, the count"
         f" takes {result['ratio']:.2f} times the processor time and {result['memory_ratio']:.2f} times the memory for"
         " state that it takes with 2 slots. The additional processor time is spent in the homes, because eight of them"
-        f" then share the caches of {result['cores']} cores. {in_step} found the state of Spark's last committed epoch in their home."
-        f" A worker takes {result['relay_mb']:.0f} MB of unshared memory. A home takes {result['home_mb']:.0f} MB, and"
-        " about 4 MB of this are Arrow buffers."
+        f" then share the caches of {result['cores']} cores. {in_step} found the state of Spark's last committed epoch"
+        f" in their home. A worker takes {result['relay_mb']:.0f} MB of unshared memory. A home takes"
+        f" {result['home_mb']:.0f} MB, and about 4 MB of this are Arrow buffers."
     )
 
 
